@@ -1,0 +1,1 @@
+"""The durable change log: sealed segments, written once, listed, read and retained."""

@@ -1,0 +1,1 @@
+"""The YAML contract: models, table patterns, variable expansion."""

@@ -1,0 +1,1 @@
+"""What an operator sees: status and the proof that lake equals source."""

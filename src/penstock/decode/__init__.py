@@ -1,0 +1,1 @@
+"""pgoutput messages to Arrow columns. No socket, no Spark, no clock."""

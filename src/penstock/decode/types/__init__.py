@@ -1,0 +1,1 @@
+"""One module a type family, all of one shape."""

@@ -1,0 +1,1 @@
+"""An embedded Postgres with a small shop and live traffic."""

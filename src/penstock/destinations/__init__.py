@@ -1,0 +1,1 @@
+"""Where tables go: the contract, its in-memory twin, and Iceberg."""

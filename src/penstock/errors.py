@@ -1,0 +1,156 @@
+"""Everything that can go wrong, in one tree. Each error says what, where and what to do; it survives pickling.
+
+PenstockError                    exit   retry
+ ├─ UsageError                   2      never    a command's arguments make no sense
+ ├─ ConfigError                  2      never    the pipeline file is wrong: file, line or key path, value, what is allowed
+ ├─ CheckFailed                  1      never    `check` found something that must be fixed
+ ├─ LockedError                  1      never    the pipeline is running already
+ ├─ SourceError
+ │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
+ │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
+ │   ├─ SlotBusy                 3      backoff  another process reads the slot
+ │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
+ ├─ LogError
+ │   ├─ LogDamaged               1      manual   a segment is missing or its checksum does not hold: by name
+ │   ├─ LogFull                  3      backoff  log.max_bytes or the disk is used up
+ │   └─ LogUnreachable           3      backoff  the log's store does not answer
+ ├─ TableError                                   makes one table Errored and no other
+ │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
+ │   ├─ KeyRequired              1      manual   update or delete on a table without a key
+ │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
+ │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
+ │   └─ PositionLost             1      manual   the log no longer holds what the table needs
+ ├─ DestinationError
+ │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
+ │   ├─ StaleBase                1      at once  somebody else committed: read the table again and redo
+ │   └─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
+ ├─ StateError                   3      backoff  the state store does not answer
+ └─ EnvironmentMissing           3      never    Java or a jar is not there
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Retry = Literal["never", "backoff", "at once", "manual"]
+
+
+class PenstockError(Exception):
+    """`what` (with where in it) and `solution`: both are shown to the user as one line."""
+
+    exit_code: ClassVar[int] = 1
+    retry: ClassVar[Retry] = "never"
+
+    def __init__(self, what: str, solution: str = "") -> None:
+        super().__init__(what, solution)
+        self.what = what
+        self.solution = solution
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.solution}" if self.solution else self.what
+
+
+class UsageError(PenstockError):
+    exit_code = 2
+
+
+class ConfigError(PenstockError):
+    exit_code = 2
+
+
+class CheckFailed(PenstockError):
+    pass
+
+
+class LockedError(PenstockError):
+    pass
+
+
+class SourceError(PenstockError):
+    pass
+
+
+class SourceUnreachable(SourceError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class SourceMisconfigured(SourceError):
+    pass
+
+
+class SlotBusy(SourceError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class GapError(SourceError):
+    retry = "manual"
+
+
+class LogError(PenstockError):
+    pass
+
+
+class LogDamaged(LogError):
+    retry = "manual"
+
+
+class LogFull(LogError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class LogUnreachable(LogError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class TableError(PenstockError):
+    retry = "manual"
+
+
+class ValueDoesNotFit(TableError):
+    pass
+
+
+class KeyRequired(TableError):
+    pass
+
+
+class MessageNotDecodable(TableError):
+    pass
+
+
+class SchemaChanged(TableError):
+    pass
+
+
+class PositionLost(TableError):
+    pass
+
+
+class DestinationError(PenstockError):
+    pass
+
+
+class DestinationUnreachable(DestinationError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class StaleBase(DestinationError):
+    retry = "at once"
+
+
+class CommitUnknown(DestinationError):
+    retry = "at once"
+
+
+class StateError(PenstockError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class EnvironmentMissing(PenstockError):
+    exit_code = 3

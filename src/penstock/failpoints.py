@@ -1,0 +1,52 @@
+"""Named places at which a test may kill the process, one at every durability step.
+
+A test writes `NAME [NTH]` into a file and names that file in PENSTOCK_FAILPOINT_FILE. The NTH time (default 1) that
+any process of the pipeline reaches NAME, it removes the file and kills itself with SIGKILL. Without the
+variable a failpoint costs one dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+FAILPOINTS = (
+    "capture.segment_written",  # the temporary file is complete, not yet renamed
+    "capture.segment_sealed",  # the segment is in the chain, the slot not yet advanced
+    "capture.part_written",  # a part of a huge transaction is durable, its last part not yet
+    "capture.slot_advanced",  # the flush position has been sent
+    "capture.idle_sealed",  # an empty segment took the idle position, its predecessor not yet removed
+    "apply.files_written",  # the batch's job is done, nothing committed
+    "apply.before_commit",  # of one table
+    "apply.after_commit",  # of one table; others of the batch are not committed yet
+    "apply.batch_committed",  # all tables committed, nothing recorded
+    "apply.position_advanced",  # an idle table's position was moved on
+    "log.segment_removed",  # retention removed one segment of several
+    "maintain.before_expiry",
+    "maintain.after_expiry",
+    "maintain.compaction_written",  # new files written, not committed
+    "maintain.compaction_committed",  # committed, old files still on disk
+)
+
+_seen: Counter[str] = Counter()
+
+
+def reach(name: str) -> None:
+    """Dies here if a test asked for it."""
+    path = os.environ.get("PENSTOCK_FAILPOINT_FILE")
+    if path is None:
+        return
+    if name not in FAILPOINTS:
+        raise ValueError(f"{name} is not in FAILPOINTS")
+    try:
+        wanted, _, nth = Path(path).read_text().strip().partition(" ")
+    except FileNotFoundError:
+        return
+    if wanted != name:
+        return
+    _seen[name] += 1
+    if _seen[name] >= int(nth or 1):
+        Path(path).unlink(missing_ok=True)
+        os.kill(os.getpid(), signal.SIGKILL)

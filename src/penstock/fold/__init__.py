@@ -1,0 +1,1 @@
+"""The net effect of a batch on a table, by key."""

@@ -1,0 +1,34 @@
+"""Raw changes: how row changes of one table under one schema travel from capture through the log to decode.
+
+A raw batch is an Arrow record batch of RAW_SCHEMA, in stream order, all of one relation and one schema version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.model.table import TableSchema
+
+INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
+
+RAW_SCHEMA = pa.schema(
+    [
+        pa.field("commit_lsn", pa.uint64(), nullable=False),
+        pa.field("tx_ordinal", pa.uint64(), nullable=False),  # place in its transaction, from 0
+        pa.field("start_lsn", pa.uint64(), nullable=False),  # where the change itself stands in the source's log
+        pa.field("xid", pa.uint32(), nullable=False),
+        pa.field("commit_time", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),  # INSERT, UPDATE, DELETE, TRUNCATE
+        pa.field("data", pa.binary(), nullable=False),  # the source's message, byte for byte
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RawChanges:
+    """Raw batches of one table under one schema version, in stream order."""
+
+    schema: TableSchema
+    batch: pa.RecordBatch

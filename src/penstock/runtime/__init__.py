@@ -1,0 +1,1 @@
+"""The pipeline: supervises capture, runs batches, maintains tables."""

@@ -1,0 +1,1 @@
+"""Postgres as a source: discover, check, publication and slot, capture."""

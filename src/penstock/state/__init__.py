@@ -1,0 +1,1 @@
+"""Table states, progress, component health and events of note; the pipeline's lock."""
