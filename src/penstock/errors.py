@@ -9,6 +9,7 @@ PenstockError                    exit   retry
  │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
  │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
  │   ├─ SlotBusy                 3      backoff  another process reads the slot
+ │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
  │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
  ├─ LogError
  │   ├─ LogDamaged               1      manual   a segment is missing or its checksum does not hold: by name
@@ -18,6 +19,7 @@ PenstockError                    exit   retry
  │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
  │   ├─ KeyRequired              1      manual   update or delete on a table without a key
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
+ │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
  │   └─ PositionLost             1      manual   the log no longer holds what the table needs
  ├─ DestinationError
@@ -84,6 +86,11 @@ class SlotBusy(SourceError):
     retry = "backoff"
 
 
+class SnapshotBlocked(SourceError):
+    exit_code = 3
+    retry = "backoff"
+
+
 class GapError(SourceError):
     retry = "manual"
 
@@ -107,7 +114,7 @@ class LogUnreachable(LogError):
 
 
 class TableError(PenstockError):
-    retry = "manual"
+    retry: ClassVar[Retry] = "manual"
 
 
 class ValueDoesNotFit(TableError):
@@ -120,6 +127,10 @@ class KeyRequired(TableError):
 
 class MessageNotDecodable(TableError):
     pass
+
+
+class RangeVoid(TableError):
+    retry = "at once"
 
 
 class SchemaChanged(TableError):

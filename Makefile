@@ -1,0 +1,48 @@
+# Everything a person needs. `make help` lists it. Needs Python 3.11+, Java 17+ and make; nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-full lint bench lock clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(READY) ## .venv with the penstock command in it, and the jars
+
+$(READY): requirements.lock pyproject.toml src/penstock/runtime/jars.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 install")'
+	@command -v java >/dev/null || { echo "penstock needs Java 17 or newer: install a JRE, or set JAVA_HOME and PATH" >&2; exit 3; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m penstock.runtime.jars
+	@touch $@
+
+demo: $(READY) ## a shop with live traffic, the pipeline, and the proof that lake equals source (about a minute)
+	@$(BIN)/penstock demo
+
+lint: $(READY) ## style, types, import rules
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint ## lint and the whole suite, in the sizes that CI runs
+	$(BIN)/python -m pytest --durations=15
+
+test-full: lint ## the same with the sizes that the issues state (about an hour)
+	$(BIN)/python -m pytest --full --durations=25
+
+bench: $(READY) ## the benchmarks, each a ratio against a peer or a limit measured in the same run
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info src/*.egg-info

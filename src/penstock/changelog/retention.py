@@ -1,0 +1,55 @@
+"""Which segments the log may let go of. Pure: the chain and the clock come in, names go out; log.py removes them.
+
+The oldest go first, and the newest never goes: it says where the log ends. A segment stays while a healthy table needs
+it. For an Errored or copying table it stays while there is room and it is not too old; for replay, while there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.model.position import Position
+
+HEADROOM = 0.1  # of max_bytes is kept free for capture, which stops at max_bytes
+
+
+class Kept(Protocol):
+    """What retention must know of a segment: `size` with its parts in bytes, `written_at` in seconds since 1970."""
+
+    @property
+    def end(self) -> Position: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def written_at(self) -> float: ...
+
+
+def removable(
+    chain: Sequence[Kept],
+    *,
+    needed_from: Position,
+    held_from: Position,
+    replay: float,
+    max_bytes: int,
+    max_age: float,
+    now: float,
+) -> int:
+    """How many of the oldest segments may go.
+
+    `needed_from`: what healthy tables still need, never removed. `held_from`: what other tables need.
+    """
+    remaining = sum(name.size for name in chain)
+    count = 0
+    for name in chain[:-1]:
+        if name.end > needed_from:
+            break
+        age = now - name.written_at
+        pressed = remaining > max_bytes * (1 - HEADROOM)
+        kept_to_replay = age < replay
+        kept_for_others = name.end > held_from and age < max_age
+        if (kept_to_replay or kept_for_others) and not pressed:
+            break
+        remaining -= name.size
+        count += 1
+    return count

@@ -1,0 +1,248 @@
+"""The format of a segment: one Arrow IPC file, one record batch a slice, the rest as JSON in the schema's metadata.
+
+A slice holds the raw changes of one table under one schema version, in stream order. The header carries the full schema
+and a checksum of every slice; the file's name carries a checksum of the header, so a name alone vouches for the whole
+content. Pure bytes: log.py finds, verifies and reads files, writer.py makes them durable. Nothing here knows what
+a source's messages mean.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.change import RAW_SCHEMA, TRUNCATE
+from penstock.model.position import Position
+from penstock.model.table import TableSchema
+
+FORMAT = 1
+HEADER_KEY = b"penstock.segment"
+_SEGMENT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{8})\.arrow")
+_PART = re.compile(r"part-([0-9a-f]{16})-([0-9a-f]+)-([0-9]{6})\.arrow")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where one slice is in its file, and what can be known of it without reading it."""
+
+    schema: str  # fingerprint
+    index: int  # number of its record batch in the file
+    rows: int
+    bytes: int
+    crc: int  # over the record batch's buffers
+    first_commit: Position
+    last_commit: Position
+    last_commit_time: int  # µs
+    moved_keys: int  # updates that may have changed their row's key
+    truncates: int
+
+
+@dataclass(frozen=True)
+class PartRef:
+    """An earlier part of a huge transaction. `slices` are its own, so that one header tells the whole segment."""
+
+    name: str
+    crc: int  # of the part's header
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """`[start, end)` of the stream. A segment with `parts` holds one transaction only; parts come first, in order.
+
+    `schemas` has the schema of every slice, those of the parts included. In a part's own header, `start` and `end`
+    are both its transaction's commit position.
+    """
+
+    start: Position
+    end: Position
+    system_id: str
+    timeline: int
+    schemas: dict[str, TableSchema]
+    slices: tuple[Slice, ...]
+    parts: tuple[PartRef, ...] = ()
+
+    @property
+    def all_slices(self) -> tuple[Slice, ...]:
+        """Of the parts and of the segment itself, in stream order."""
+        return tuple(item for part in self.parts for item in part.slices) + self.slices
+
+    @property
+    def empty(self) -> bool:
+        """It only moves the position on."""
+        return not self.slices and not self.parts
+
+    def to_bytes(self) -> bytes:
+        raw = {
+            "format": FORMAT,
+            "start": self.start,
+            "end": self.end,
+            "system_id": self.system_id,
+            "timeline": self.timeline,
+            "schemas": {fingerprint: json.loads(schema.to_json()) for fingerprint, schema in self.schemas.items()},
+            "slices": [asdict(item) for item in self.slices],
+            "parts": [asdict(part) for part in self.parts],
+        }
+        return json.dumps(raw, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> SegmentHeader:
+        raw: dict[str, Any] = json.loads(content)
+        if raw["format"] != FORMAT:
+            raise ValueError(f"format {raw['format']} is not known, only {FORMAT}")
+        return cls(
+            start=raw["start"],
+            end=raw["end"],
+            system_id=raw["system_id"],
+            timeline=raw["timeline"],
+            schemas={
+                fingerprint: TableSchema.from_json(json.dumps(schema)) for fingerprint, schema in raw["schemas"].items()
+            },
+            slices=_slices(raw["slices"]),
+            parts=tuple(PartRef(part["name"], part["crc"], _slices(part["slices"])) for part in raw["parts"]),
+        )
+
+
+def _slices(raw: Iterable[dict[str, Any]]) -> tuple[Slice, ...]:
+    return tuple(Slice(**item) for item in raw)
+
+
+@dataclass(frozen=True)
+class SliceRows:
+    """A slice before it is written: a batch of RAW_SCHEMA, all of one schema."""
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+    moved_keys: int = 0
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A file about to be written: its header, the header's bytes and checksum, and the batches in order."""
+
+    header: SegmentHeader
+    header_bytes: bytes
+    crc: int
+    batches: tuple[pa.RecordBatch, ...]
+
+    @property
+    def bytes(self) -> int:
+        """About the size of the file: Arrow writes the header twice, and a little around every batch."""
+        return 2 * len(self.header_bytes) + 2048 + sum(item.bytes + 768 for item in self.header.slices)
+
+    def write_to(self, sink: Any) -> None:
+        """As an Arrow IPC file into an open Arrow stream."""
+        schema = RAW_SCHEMA.with_metadata({HEADER_KEY: self.header_bytes})
+        with pa.ipc.new_file(sink, schema) as writer:
+            for batch in self.batches:
+                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+
+def compose(
+    start: Position,
+    end: Position,
+    system_id: str,
+    timeline: int,
+    rows: Sequence[SliceRows],
+    parts: Sequence[PartRef] = (),
+    part_schemas: dict[str, TableSchema] | None = None,
+) -> SegmentFile:
+    """Puts slices together under a header that vouches for them."""
+    batches = tuple(_canonical(item.batch) for item in rows)
+    header = SegmentHeader(
+        start=start,
+        end=end,
+        system_id=system_id,
+        timeline=timeline,
+        schemas={**(part_schemas or {}), **{item.schema.fingerprint: item.schema for item in rows}},
+        slices=tuple(
+            _describe(index, item, batch) for index, (item, batch) in enumerate(zip(rows, batches, strict=True))
+        ),
+        parts=tuple(parts),
+    )
+    content = header.to_bytes()
+    return SegmentFile(header, content, zlib.crc32(content), batches)
+
+
+def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:
+    if batch.num_rows == 0:
+        raise ValueError("a slice has at least one row")
+    commits = batch.column(0).to_numpy()
+    return Slice(
+        schema=item.schema.fingerprint,
+        index=index,
+        rows=batch.num_rows,
+        bytes=sum(buffer.size for buffer in _buffers(batch)),
+        crc=checksum(batch),
+        first_commit=int(commits[0]),
+        last_commit=int(commits[-1]),
+        last_commit_time=batch.column(4)[-1].value,
+        moved_keys=item.moved_keys,
+        truncates=int(np.count_nonzero(batch.column(5).to_numpy() == TRUNCATE)),
+    )
+
+
+def checksum(batch: pa.RecordBatch) -> int:
+    """CRC-32 over the batch's buffers; never looks at what they say, so it is safe on damaged ones."""
+    crc = 0
+    for buffer in _buffers(batch):
+        crc = zlib.crc32(buffer, crc)
+    return crc
+
+
+def _buffers(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    return [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+def _canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with exactly the buffers that it will have when it is read back."""
+    if not batch.schema.equals(RAW_SCHEMA):
+        raise ValueError(f"a slice has the columns of RAW_SCHEMA, not {batch.schema}")
+    arrays = []
+    for column in batch.columns:
+        if column.null_count:
+            raise ValueError("a slice has no nulls")
+        rest = column.buffers()[1:]
+        offsets = rest[0]
+        if column.offset or (pa.types.is_binary(column.type) and np.frombuffer(offsets, np.int32, 1)[0]):
+            return pa.ipc.read_record_batch(batch.serialize(), RAW_SCHEMA)
+        count = len(column)
+        if pa.types.is_binary(column.type):
+            used = int(np.frombuffer(offsets, np.int32, count + 1)[-1])
+            rest = [offsets.slice(0, 4 * (count + 1)), rest[1].slice(0, used)]
+        else:
+            rest = [offsets.slice(0, column.type.byte_width * count)]
+        arrays.append(pa.Array.from_buffers(column.type, count, [None, *rest], null_count=0))
+    return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
+
+
+def segment_name(start: Position, end: Position, crc: int) -> str:
+    return f"{start:016x}-{end:016x}-{crc:08x}.arrow"
+
+
+def parse_segment_name(text: str) -> tuple[Position, Position, int] | None:
+    """Start, end and the header's checksum; None when it is no segment's name."""
+    match = _SEGMENT.fullmatch(text)
+    return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
+
+
+def part_name(commit_lsn: Position, attempt: str, number: int) -> str:
+    return f"part-{commit_lsn:016x}-{attempt}-{number:06d}.arrow"
+
+
+def part_commit(text: str) -> Position | None:
+    """The commit position of the transaction that a part belongs to; None when it is no part's name."""
+    match = _PART.fullmatch(text)
+    return None if match is None else int(match[1], 16)
+
+
+def emptied(header: SegmentHeader, end: Position) -> SegmentHeader:
+    """What an empty segment said that ended at `end` and that `header`, also empty, has replaced."""
+    return replace(header, end=end)

@@ -1,0 +1,235 @@
+"""The one writer of a change log: makes segments and parts durable, in order, and nothing half-done ever visible.
+
+Locally a file is written under a temporary name, fsynced, renamed, and its folder fsynced; in an object store it is one
+put. A call that raises has changed nothing that a reader sees, or has sealed exactly what it was asked for, so it may
+simply be called again. Capture drives it through the runtime; log.py reads what it makes. A local log is locked while
+a writer is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from penstock import failpoints
+from penstock.changelog.log import TEMPORARY, ChangeLog
+from penstock.changelog.segment import PartRef, SegmentFile, SegmentHeader, SliceRows, compose, part_name, segment_name
+from penstock.errors import LockedError, LogFull, LogUnreachable
+from penstock.model.position import Position
+from penstock.model.table import TableSchema
+
+LOCK_FILE = ".lock"
+LOCK_SECONDS = 10.0  # the capture of a run that was killed needs a moment to notice
+USAGE_SECONDS = 2.0
+REPLACED_SECONDS = 1.0  # a listing that began before the replacement may still count on the replaced one
+ONE_PUT = frozenset({"s3", "gcs", "abfs"})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class SegmentWriter:
+    """A context manager. `end` is where the log ends, None while it is empty; `begin` comes before any append."""
+
+    def __init__(self, log: ChangeLog, max_bytes: int | None = None) -> None:
+        self.log = log
+        self.end: Position | None = None
+        self.last: SegmentHeader | None = None
+        self.bytes_written = 0
+        self._max_bytes = max_bytes
+        self._system_id, self._timeline = "", 0
+        self._parts: list[PartRef] = []
+        self._part_schemas: dict[str, TableSchema] = {}
+        self._attempt = ""
+        self._replaced: list[tuple[float, str]] = []
+        self._used, self._used_at = 0, float("-inf")
+        self._lock: int | None = None
+        self._last_text = ""
+
+    def __enter__(self) -> SegmentWriter:
+        try:
+            self.log.filesystem.create_dir(self.log.folder, recursive=True)
+            if self.log.local:
+                self._lock = _locked(Path(self.log.folder) / LOCK_FILE)
+        except OSError as error:
+            raise self._store_error(error) from error
+        try:
+            self.log.remove_garbage()
+            chain = self.log.segments()
+            if chain:
+                self.end, self._last_text = chain[-1].end, chain[-1].text
+                self.last = self.log.header(chain[-1])
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._unlock()
+
+    def begin(self, position: Position, system_id: str, timeline: int) -> None:
+        """Says where appending starts (the log's end, unless it is empty) and whose stream follows."""
+        if self.end is not None and position != self.end:
+            raise ValueError(f"the log ends at {self.end:x}, not at {position:x}")
+        self.end, self._system_id, self._timeline = position, system_id, timeline
+        self.abandon_parts()
+
+    def append(self, end: Position, rows: Sequence[SliceRows]) -> None:
+        """Seals `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written."""
+        start = self._start(end)
+        file = compose(start, end, self._system_id, self._timeline, rows, self._parts, self._part_schemas)
+        self._seal(file)
+        failpoints.reach("capture.segment_sealed")
+        self._parts, self._part_schemas, self._attempt = [], {}, ""
+        self._forget_replaced()
+
+    def advance(self, end: Position) -> None:
+        """Seals `[self.end, end)` as empty; right after another empty segment, in its place."""
+        start, replaced = self._start(end), ""
+        if self.last is not None and self.last.empty:
+            start, replaced = self.last.start, self._last_text
+        self._seal(compose(start, end, self._system_id, self._timeline, ()))
+        failpoints.reach("capture.idle_sealed")
+        if replaced:
+            self._replaced.append((time.monotonic(), replaced))
+        self._forget_replaced()
+
+    def write_part(self, commit_lsn: Position, rows: Sequence[SliceRows]) -> None:
+        """Makes an earlier part of one huge transaction durable. It counts once the next `append` lists it."""
+        self._attempt = self._attempt or secrets.token_hex(4)
+        file = compose(commit_lsn, commit_lsn, self._system_id, self._timeline, rows)
+        name = part_name(commit_lsn, self._attempt, len(self._parts))
+        self._require_room(file.bytes)
+        self._store(name, file)
+        self._parts.append(PartRef(name, file.crc, file.header.slices))
+        self._part_schemas.update(file.header.schemas)
+        failpoints.reach("capture.part_written")
+
+    def abandon_parts(self) -> None:
+        """Forgets the parts of a transaction that will be sent again."""
+        parts, self._parts, self._part_schemas, self._attempt = self._parts, [], {}, ""
+        for part in parts:
+            self.log.delete(part.name)
+
+    def _start(self, end: Position) -> Position:
+        if self.end is None:
+            raise ValueError("begin() comes first")
+        if end <= self.end:
+            raise ValueError(f"the log ends at {self.end:x} already, {end:x} is no later end")
+        return self.end
+
+    def _seal(self, file: SegmentFile) -> None:
+        name = segment_name(file.header.start, file.header.end, file.crc)
+        self._require_room(file.bytes)
+        self._store(name, file)
+        self.end, self.last, self._last_text = file.header.end, file.header, name
+
+    def _store(self, name: str, file: SegmentFile) -> None:
+        path = self.log.path(name)
+        try:
+            if self.log.local:
+                self._store_locally(Path(path), file)
+            elif self.log.filesystem.type_name in ONE_PUT:
+                self._put(path, file)
+                failpoints.reach("capture.segment_written")
+            else:
+                self._put(path + TEMPORARY, file)
+                failpoints.reach("capture.segment_written")
+                self.log.filesystem.move(path + TEMPORARY, path)
+        except OSError as error:
+            raise self._store_error(error) from error
+        self._used += file.bytes
+        self.bytes_written += file.bytes
+
+    def _store_locally(self, path: Path, file: SegmentFile) -> None:
+        temporary = path.with_name(path.name + TEMPORARY)
+        try:
+            with pa.OSFile(str(temporary), "wb") as sink:
+                file.write_to(sink)
+            _fsync(temporary)
+            failpoints.reach("capture.segment_written")
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _fsync(path.parent)
+
+    def _put(self, path: str, file: SegmentFile) -> None:
+        with self.log.filesystem.open_output_stream(path) as sink:
+            file.write_to(sink)
+
+    def _require_room(self, size: int) -> None:
+        """Counts what was written since the last listing; a listing says what retention has freed."""
+        if self._max_bytes is None:
+            return
+        if self._used + size > self._max_bytes or time.monotonic() - self._used_at > USAGE_SECONDS:
+            self._used, self._used_at = self.log.bytes(), time.monotonic()
+        if self._used + size > self._max_bytes:
+            raise LogFull(
+                f"the change log {self.log.uri} is full ({self._used} bytes; log.max_bytes is {self._max_bytes}); "
+                "the source keeps its own log until there is room again",
+                "See `penstock status` for the table or destination that holds it up, or raise log.max_bytes",
+            )
+
+    def _forget_replaced(self) -> None:
+        due = time.monotonic() - REPLACED_SECONDS
+        while self._replaced and self._replaced[0][0] <= due:
+            try:
+                self.log.delete(self._replaced[0][1])
+            except LogUnreachable:
+                return  # a leftover harms nobody; it goes next time
+            self._replaced.pop(0)
+
+    def _store_error(self, error: OSError) -> LogFull | LogUnreachable:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if error.errno in _NO_ROOM:
+            return LogFull(
+                f"no room for the change log {self.log.uri}: {why}; the source keeps its own log until there is room",
+                "Free space there, or move the log (log.uri) to where there is more",
+            )
+        return LogUnreachable(
+            f"writing to the change log {self.log.uri} failed: {why}",
+            "Check log.uri and that its store can be reached and written",
+        )
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """Holds a lock of the system on the file, which names our process, until the descriptor is closed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise LockedError(
+                f"another capture (process {holder or 'unknown'}) writes to the change log {path.parent}",
+                "Stop that one first, or give this pipeline a log.uri of its own",
+            ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor

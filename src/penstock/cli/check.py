@@ -1,0 +1,111 @@
+"""`penstock check FILE`: the file, then the source, then the destination; what to fix and how. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.config.model import Pipeline, local_path
+from penstock.errors import CheckFailed, EnvironmentMissing
+from penstock.model.table import TableId
+from penstock.runtime.spark import require_java
+from penstock.source.postgres.check import Finding, check_source
+from penstock.source.postgres.connect import Connection, connect, endpoint
+from penstock.source.postgres.discover import discover
+
+_LOOK = {
+    "error": ("ERROR  ", "bold red", "fix: "),
+    "warning": ("WARNING", "yellow", "fix: "),
+    "note": ("note   ", "dim", "by:  "),
+}
+
+
+def check(file: PipelineFile) -> None:
+    """Say what must be fixed before the pipeline can run, and how. Exit 1 when something must be."""
+    pipeline = load(file)
+    console = stdout()
+    url = pipeline.source.url.get_secret_value()
+
+    def wanted(table: TableId) -> bool:
+        return pipeline.rule_for(table) is not None
+
+    with connect(url) as connection:
+        tables = [schema.table for schema in discover(connection, wanted, pipeline.source.publication)]
+        findings = check_source(connection, pipeline.source, wanted)
+        version = _version(connection)
+    console.print(f"{file}: pipeline {pipeline.name}", markup=False)
+    console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
+    findings += check_targets(pipeline, tables)
+    _print(console, findings)
+    console.print(f"destination: {pipeline.destinations[0].name}", markup=False)
+    at_destination = list(check_destination(pipeline))
+    _print(console, at_destination)
+    levels = Counter(finding.level for finding in [*findings, *at_destination])
+    if levels["error"]:
+        raise CheckFailed(
+            f"{file}: {_count(levels['error'], 'thing')} must be fixed",
+            "Do what stands below each ERROR, then check again",
+        )
+    console.print(f"ready to run, with {_count(levels['warning'], 'warning')}" if levels["warning"] else "ready to run")
+
+
+def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:
+    """Two source tables must not share a table at the destination."""
+    sources: dict[TableId, list[TableId]] = {}
+    for table in tables:
+        sources.setdefault(pipeline.target(table), []).append(table)
+    return [
+        Finding(
+            "error",
+            f"{' and '.join(map(str, several))} would both be written to {target}",
+            "Give them different names in `target`, for example {schema}_{table}",
+        )
+        for target, several in sources.items()
+        if len(several) > 1
+    ]
+
+
+def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
+    """Java, and the folders that the pipeline writes to. A remote warehouse is first touched by `run`."""
+    try:
+        require_java()
+    except EnvironmentMissing as error:
+        yield Finding("error", error.what, error.solution)
+    warehouse = local_path(pipeline.destinations[0].warehouse)
+    if warehouse is None:
+        yield Finding("note", "the warehouse is not on this machine, so `penstock run` is the first to look at it", "")
+    else:
+        yield from _folder("warehouse", warehouse)
+    yield from _folder("the pipeline's own folder", pipeline.home)
+
+
+def _folder(name: str, folder: Path) -> Iterator[Finding]:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        yield Finding("error", f"{name} {folder}: {there} is not a folder", f"Remove {there}, or name another folder")
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield Finding("error", f"{name} {folder}: {there} may not be written to", f"chown or chmod {there}")
+
+
+def _print(console: Console, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        word, style, label = _LOOK[finding.level]
+        console.print(Text.assemble("  ", (word, style), f"  {finding.what}"))
+        if finding.fix:
+            console.print(Text.assemble("           ", (label, "bold"), finding.fix))
+
+
+def _version(connection: Connection) -> str:
+    return f"Postgres {connection.info.parameter_status('server_version')}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,152 @@
+"""`penstock`: the registry of commands, and how every error becomes one line and an exit code.
+
+Each command is a plain function in a file beside this one. COMMANDS names them; only the module of the command that
+is run gets imported, so that `penstock --help` and `penstock status` do not wait for Spark.
+
+Exit codes: 0 done, 1 found something wrong, 2 bad usage or config, 3 could not reach what it needs, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from penstock.control.secrets import scrub
+from penstock.errors import PenstockError
+
+UNEXPECTED = 1
+BAD_USAGE = 2
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """`words` is what the user types; `function` is the name to find in `module`."""
+
+    words: tuple[str, ...]
+    module: str
+    function: str
+    summary: str
+
+    def load(self) -> Callable[..., Any]:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(self.module), self.function)
+        return loaded
+
+
+COMMANDS = (
+    Command(("demo",), "penstock.cli.demo", "demo", "See it work: a small shop, live traffic, a closing proof."),
+    Command(("check",), "penstock.cli.check", "check", "Say what to fix in file, source and destination, and how."),
+    Command(("run",), "penstock.cli.run", "run", "Run the pipeline until it is stopped; --once drains and exits."),
+    Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
+    Command(("status",), "penstock.cli.status", "status", "Show tables, lag, slot, log, and errors with the way out."),
+    Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
+    Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
+)
+
+GROUPS = {"slots": "The source's replication slot."}
+
+
+def build(wanted: str | None) -> typer.Typer:
+    """The command line, with only the wanted command's own module loaded; the others are there by their summaries."""
+    app = _group("Keep lakehouse tables equal to a live Postgres database, exactly once.")
+    app.callback(invoke_without_command=True)(_penstock)
+    groups = {name: _group(summary) for name, summary in GROUPS.items()}
+    for command in COMMANDS:
+        *parents, name = command.words
+        function = _letting_errors_out(command.load()) if command.words[0] == wanted else _not_loaded
+        holder = groups[parents[0]] if parents else app
+        holder.command(name, short_help=command.summary)(function)
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and gives its exit code. Every error ends here, as one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"] or ["--help"]
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    try:
+        outcome = build(wanted)(words, prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except _Escaped as escaped:
+        return _end(escaped.error, debug)
+    except SystemExit as ended:  # rich and typer end like this when nobody reads their output any more
+        return ended.code if isinstance(ended.code, int) else 1
+    except BaseException as error:  # noqa: BLE001 - the last line of defence: a user sees one line, never a traceback
+        return _end(error, debug)
+    return outcome if isinstance(outcome, int) else 0
+
+
+class _Escaped(Exception):
+    """Carries what a command raised past typer, which would end some errors without a word."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _letting_errors_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def command(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (OSError, EOFError, KeyboardInterrupt) as error:
+            raise _Escaped(error) from error
+
+    return command
+
+
+def _end(error: BaseException, debug: bool) -> int:
+    """Says on stderr what happened, in one line, and gives the exit code."""
+    match error:
+        case PenstockError():
+            text, code = str(error), error.exit_code
+        case KeyboardInterrupt() | typer.Abort():
+            text, code = "interrupted", INTERRUPTED
+        case typer.TyperException():
+            text, code = _usage(error), BAD_USAGE
+        case _:
+            text = f"unexpected {type(error).__name__}: {error}. This is a bug; run it again with --debug and report it"
+            code = UNEXPECTED
+    if debug:
+        sys.stderr.write(scrub("".join(traceback.format_exception(error))))
+    sys.stderr.write(scrub(f"penstock: {' '.join(text.split())}\n"))
+    return code
+
+
+def _group(summary: str) -> typer.Typer:
+    return typer.Typer(help=summary, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _penstock(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback; may stand anywhere.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        raise typer.Exit
+
+
+def _not_loaded() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The message of a usage error, with the command whose help to read."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "penstock"
+    return f"{error.format_message().rstrip('.')}. Run `{command} --help`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

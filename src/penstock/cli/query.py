@@ -1,0 +1,34 @@
+"""`penstock query FILE "SQL"`: Spark SQL over the destination, for reading."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.control.query import reading_session, run_query
+from penstock.control.result_view import as_csv, as_json, as_table
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def query(
+    file: PipelineFile,
+    statement: Annotated[str, typer.Argument(metavar="SQL", help='Such as "select * from public.orders limit 5".')],
+    output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
+) -> None:
+    """Run one Spark SQL statement over the destination's tables, which are named schema.table."""
+    with reading_session(load(file)) as spark:
+        answer = run_query(spark, statement)
+    if output is Format.TABLE:
+        stdout().print(as_table(answer))
+    else:
+        typer.echo(as_json(answer) if output is Format.JSON else as_csv(answer).rstrip("\n"))

@@ -1,0 +1,63 @@
+"""`penstock run` and `penstock capture`: what they do and say while they work. Both log to standard error."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from penstock.changelog.log import ChangeLog
+from penstock.cli.arguments import PipelineFile
+from penstock.config.load import load
+from penstock.runtime.capture_process import run_capture
+from penstock.runtime.pipeline import run as run_pipeline
+from penstock.runtime.preparation import prepare_source
+from penstock.source.postgres.connect import connect
+
+LOG = structlog.get_logger("capture")
+
+
+def run(
+    file: PipelineFile,
+    once: Annotated[
+        bool, typer.Option("--once", help="Apply everything up to the source's position now, then exit.")
+    ] = False,
+) -> None:
+    """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
+    log_to_stderr()
+    run_pipeline(load(file), once=once)
+
+
+def capture(file: PipelineFile) -> None:
+    """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
+    log_to_stderr()
+    pipeline = load(file)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with connect(pipeline.source.url.get_secret_value()) as connection:
+        prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri))
+    run_capture(pipeline, stop, _say)
+
+
+def log_to_stderr() -> None:
+    """Plain lines for a file, colours for a terminal."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(20),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _say(report: dict[str, Any]) -> None:
+    fields = {name: value for name, value in report.items() if name != "event"}
+    LOG.info(str(report.get("event")), **fields)

@@ -1,0 +1,13 @@
+"""Where commands print: rich on a terminal, plain and never cut off where the output goes to a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+WIDE = 10_000
+
+
+def stdout() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=not sys.stdout.isatty())

@@ -1,0 +1,41 @@
+"""How figures read to a person: sizes, durations, counts. The same in `status`, in the live view and in the proof."""
+
+from __future__ import annotations
+
+UNKNOWN = "–"
+
+
+def bytes_text(number: int | None) -> str:
+    """`0 B`, `999 B`, `1.5 KiB`, `16 MiB`."""
+    if number is None:
+        return UNKNOWN
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 10 else f"{amount:.1f} {unit}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """`0 s`, `0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `4 d 3 h`."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.05:
+        return "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for large, large_unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= large:
+            rest = whole % large // small
+            return f"{whole // large} {large_unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def count_text(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def rate_text(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"

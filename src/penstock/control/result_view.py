@@ -1,0 +1,112 @@
+"""Answers to queries as tables for people, as JSON and as CSV. Arrow in, text out.
+
+JSON: one array of objects with JSON's own values. Decimals are strings (a JSON number may lose digits), as are times
+(ISO 8601); binary is hexadecimal, and floats that JSON has no number for are "NaN", "Infinity", "-Infinity".
+CSV: NULL is an empty field, an empty string is "".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import csv
+from rich.table import Table
+from rich.text import Text
+
+DAYS_TO_2000 = 10_957
+DAYS_IN_400_YEARS = 146_097
+NULL = Text("null", style="dim")
+
+
+def as_table(answer: pa.Table) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for field in answer.schema:
+        table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    columns = [_plain(column).to_pylist() for column in answer.columns]
+    for row in zip(*columns, strict=True):
+        table.add_row(*(NULL if value is None else Text(_cell(value)) for value in row))
+    return table
+
+
+def as_json(answer: pa.Table) -> str:
+    columns = [[_native(value) for value in _plain(column).to_pylist()] for column in answer.columns]
+    rows = [dict(zip(answer.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    if not rows:
+        return "[]"
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]"
+
+
+def as_csv(answer: pa.Table) -> str:
+    columns = []
+    for column in answer.columns:
+        values = _plain(column)
+        if not _is_number(column.type) and not pa.types.is_boolean(column.type):
+            values = pa.array([None if v is None else _cell(v) for v in values.to_pylist()], pa.string())
+        columns.append(values)
+    sink = io.BytesIO()
+    csv.write_csv(pa.table(columns, names=answer.column_names), sink)
+    return sink.getvalue().decode()
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as ISO text, also those of years that neither Python nor Arrow can write."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        days = column.cast(pa.date32()).cast(pa.int32()).to_pylist()
+        texts = [None if value is None else _day_text(value) for value in days]
+    elif pa.types.is_timestamp(kind):
+        zone = "Z" if kind.tz is not None else ""
+        moments = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_pylist()
+        texts = [None if value is None else _moment_text(value) + zone for value in moments]
+    else:
+        return column
+    return pa.chunked_array([texts], pa.string())
+
+
+def _day_text(days: int) -> str:
+    """Days since 1970. The calendar repeats every 400 years, so any year is written by way of one near 2000."""
+    cycles, rest = divmod(days - DAYS_TO_2000, DAYS_IN_400_YEARS)
+    near = date(2000, 1, 1) + timedelta(days=rest)
+    return f"{near.year + 400 * cycles:04}-{near:%m-%d}"
+
+
+def _moment_text(microseconds: int) -> str:
+    days, rest = divmod(microseconds, 86_400_000_000)
+    return f"{_day_text(days)}T{(datetime.min + timedelta(microseconds=rest)).time().isoformat()}"
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _cell(value: Any) -> str:
+    native = _native(value)
+    return native if isinstance(native, str) else json.dumps(native, ensure_ascii=False)
+
+
+def _native(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, timedelta):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _native(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_native(inner) for inner in value]
+    if isinstance(value, tuple):  # an entry of a map
+        return [_native(inner) for inner in value]
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,13 @@
+"""The last net under everything that is printed: no password leaves penstock, whoever put it into a text."""
+
+from __future__ import annotations
+
+import re
+
+_IN_URL = re.compile(r"(?<=://)([^:@/\s]*):\S*@")
+_NAMED = re.compile(r"(?i)((?:password|passwd|secret|secret[_-]?key)[\"']?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s&'\"]+)")
+
+
+def scrub(text: str) -> str:
+    """The text without passwords, neither those of URLs nor those of connection strings."""
+    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))

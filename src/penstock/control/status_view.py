@@ -1,0 +1,229 @@
+"""A status as a person reads it, and as a program reads it (`--json`). Knows `status.py`, prints nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.figures import UNKNOWN, bytes_text, count_text, rate_text, seconds_text
+from penstock.control.status import LogReport, Problem, SourceReport, Status, TableReport, errored
+from penstock.model.position import Position, position_text
+from penstock.model.table_state import State
+from penstock.state.store import Health
+
+STATE_STYLES = {State.READY: "green", State.ERRORED: "bold red"}
+HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
+
+
+def as_text(status: Status) -> RenderableType:
+    """Readable without colours too."""
+    parts: list[RenderableType] = [_summary(status)]
+    if status.tables:
+        parts += [Text(), _tables(status)]
+    elif status.problem is None:
+        said = "no table yet" if status.has_run else "this pipeline has not run yet"
+        parts += [Text(), Text(f"{said}; `penstock run {status.file}` starts it", style="dim")]
+    for table in errored(status.tables):
+        since = f" since {_moment(table.since)}" if table.since else ""
+        retry = f", retry: {table.retry}" if table.retry else ""
+        parts += [Text(), _trouble(f"{table.table} is Errored{since}{retry}", table.error, table.solution)]
+    if status.events:
+        parts += [Text(), Text("events", style="bold"), _events(status)]
+    return Group(*parts)
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """JSON values only. Positions are fixed-width hexadecimal, times ISO 8601 in UTC; what is unknown is null."""
+    return {
+        "pipeline": status.pipeline,
+        "file": status.file,
+        "at": status.at.isoformat(),
+        "run": {"running": status.pid is not None, "pid": status.pid},
+        "source": _source_json(status.source),
+        "log": _log_json(status.log),
+        "state": {"exists": status.has_run, **_problem_json(status.problem)},
+        "destinations": [
+            {"name": name, "processed": _position(processed)} for name, processed in status.processed.items()
+        ],
+        "tables": [_table_json(table) for table in status.tables],
+        "components": [
+            {"name": name, **asdict(health), "since": health.since.isoformat()}
+            for name, health in status.components.items()
+        ],
+        "events": [
+            {
+                "at": event.at.isoformat(),
+                "kind": event.kind,
+                "message": event.message,
+                "table": None if event.table is None else str(event.table),
+            }
+            for event in status.events
+        ],
+    }
+
+
+def _summary(status: Status) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold", no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row("pipeline", Text.assemble(status.pipeline, ("  " + status.file, "dim")))
+    lines.add_row("run", Text(f"process {status.pid}", style="green") if status.pid else Text("not running", "yellow"))
+    lines.add_row("source", _source(status.source))
+    lines.add_row("log", _log(status.log))
+    if status.problem is not None:
+        lines.add_row("state", _problem(status.problem))
+    for name, health in status.components.items():
+        lines.add_row(name, _health(health))
+    return lines
+
+
+def _source(source: SourceReport) -> Text:
+    if source.problem is not None:
+        return _problem(source.problem)
+    text = Text(f"{source.endpoint}, at {_shown(source.position)}; slot {source.slot_name} ")
+    slot = source.slot
+    if slot is None:
+        return text.append("is not there yet", "yellow")
+    if slot.invalidation is not None:
+        return text.append(f"is lost: {slot.invalidation}", "bold red")
+    text.append("active" if slot.active_pid else "not active", "green" if slot.active_pid else "yellow")
+    return text.append(f", confirmed {_shown(slot.confirmed_flush_lsn)}, {bytes_text(slot.retained_bytes)} WAL kept")
+
+
+def _log(log: LogReport) -> Text:
+    if log.problem is not None:
+        return _problem(log.problem)
+    if not log.segments:
+        return Text.assemble("empty", (f"  {log.uri}", "dim"))
+    segments = "1 segment" if log.segments == 1 else f"{count_text(log.segments)} segments"
+    reach = f"{segments}, {bytes_text(log.bytes)}, from {_shown(log.start)} to {_shown(log.end)}"
+    return Text.assemble(reach, (f"  {log.uri}", "dim"))
+
+
+def _health(health: Health) -> Text:
+    text = Text(health.state, HEALTH_STYLES[health.state])
+    if health.state == "retrying":
+        text.append(f", attempt {health.attempts}")
+    text.append(f" since {_moment(health.since)}", "dim")
+    if health.message:
+        text.append(f": {health.message}")
+    if health.solution:
+        text.append(f". {health.solution}", "bold")
+    return text
+
+
+def _tables(status: Status) -> Table:
+    several = len(status.processed) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("table", overflow="fold")
+    if several:
+        table.add_column("destination")
+    table.add_column("state")
+    for heading in ("changes", "rate", "lag", "behind"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("newest change", no_wrap=True)
+    for report in status.tables:
+        table.add_row(
+            str(report.table),
+            *([report.destination] if several else []),
+            Text(report.state, STATE_STYLES.get(report.state, "yellow")),
+            count_text(report.changes),
+            rate_text(report.rate),
+            seconds_text(report.lag_seconds),
+            bytes_text(report.lag_bytes),
+            _moment(report.newest) if report.newest else UNKNOWN,
+        )
+    return table
+
+
+def _events(status: Status) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    for event in status.events:
+        about = f"{event.table}: " if event.table is not None and str(event.table) not in event.message else ""
+        lines.add_row(_moment(event.at), event.kind, about + event.message)
+    return lines
+
+
+def _trouble(title: str, what: str, solution: str) -> RenderableType:
+    parts: list[RenderableType] = [Text(title, style="bold red"), Padding.indent(Text(what), 2)]
+    if solution:
+        parts.append(Padding.indent(Text(solution, style="bold"), 2))
+    return Group(*parts)
+
+
+def _problem(problem: Problem) -> Text:
+    return Text.assemble((problem.what, "red"), f". {problem.solution}" if problem.solution else "")
+
+
+def _source_json(source: SourceReport) -> dict[str, Any]:
+    slot = source.slot
+    return {
+        "endpoint": source.endpoint,
+        "reachable": source.problem is None,
+        "position": _position(source.position),
+        "slot": {
+            "name": source.slot_name,
+            "exists": None if source.problem else slot is not None,
+            "active": None if slot is None else slot.active_pid is not None,
+            "confirmed": None if slot is None else _position(slot.confirmed_flush_lsn),
+            "retained_bytes": None if slot is None else slot.retained_bytes,
+            "wal_status": None if slot is None else slot.wal_status,
+            "invalidation": None if slot is None else slot.invalidation,
+        },
+        **_problem_json(source.problem),
+    }
+
+
+def _log_json(log: LogReport) -> dict[str, Any]:
+    return {
+        "uri": log.uri,
+        "segments": log.segments,
+        "bytes": log.bytes,
+        "start": _position(log.start),
+        "end": _position(log.end),
+        **_problem_json(log.problem),
+    }
+
+
+def _table_json(table: TableReport) -> dict[str, Any]:
+    return {
+        "destination": table.destination,
+        "table": str(table.table),
+        "target": str(table.target),
+        "state": table.state.value,
+        "since": table.since.isoformat() if table.since else None,
+        "position": _position(table.position),
+        "lag_bytes": table.lag_bytes,
+        "lag_seconds": table.lag_seconds,
+        "changes": table.changes,
+        "rate": table.rate,
+        "newest": table.newest.isoformat() if table.newest else None,
+        "error": table.error or None,
+        "solution": table.solution or None,
+        "retry": table.retry or None,
+    }
+
+
+def _problem_json(problem: Problem | None) -> dict[str, Any]:
+    return {"error": problem.what if problem else None, "solution": problem.solution if problem else None}
+
+
+def _position(position: Position | None) -> str | None:
+    return None if position is None else position_text(position)
+
+
+def _shown(position: Position | None) -> str:
+    return UNKNOWN if position is None else position_text(position)
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

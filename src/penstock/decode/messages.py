@@ -1,0 +1,201 @@
+"""pgoutput row messages of one raw batch: where each row image and each of its cells lies. Bytes are found, not copied.
+
+Nothing loops over rows. For one column of all images at once, the kind byte and the length are gathered from the
+batch's bytes, which gives where every value starts and ends, and with it where the next column begins. `columns.py`
+makes Arrow columns out of these places; `fold/` decides which images are worth it.
+
+Every place is checked against its message's end before it is read, so bytes that are no message make a
+MessageNotDecodable and never a wrong value. An image that nobody asks for is not looked at beyond its key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import MessageNotDecodable
+from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
+from penstock.model.position import order_text
+from penstock.model.table import TableSchema
+
+Places = npt.NDArray[np.int64]
+Octets = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+TEXT, UNCHANGED, NULL = b"tun"  # kinds of a cell
+_NEW, _OLD_KEY, _OLD_ROW = b"NKO"  # what precedes an image
+_NOWHERE = -1
+_SHORTEST = 8  # operation, relation, kind of image, number of columns
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one image a row: for each column, in parallel with the rows asked for, kind, start and end."""
+
+    rows: Places
+    kind: list[Octets]
+    start: list[Places]
+    end: list[Places]
+    after: Places  # where the image ends
+
+
+class Messages:
+    """A raw batch with its images located. Rows are numbered as in the batch.
+
+    `new` and `old` say where an image begins, or -1 where there is none. An old image that is not `old_is_full` holds
+    the key columns only.
+    """
+
+    def __init__(self, changes: RawChanges) -> None:
+        batch = changes.batch
+        data = batch.column("data")
+        self.schema: TableSchema = changes.schema
+        self.op: Octets = np.asarray(batch.column("op"))
+        self.commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
+        self.tx_ordinal: npt.NDArray[np.uint64] = np.asarray(batch.column("tx_ordinal"))
+        self.old: Places = np.full(len(data), _NOWHERE, np.int64)
+        self.new: Places = np.full(len(data), _NOWHERE, np.int64)
+        self.old_is_full: Mask = np.zeros(len(data), np.bool_)
+        self._start = self._end = np.empty(0, np.int64)
+        if len(data) == 0:
+            return
+        _, offset_buffer, self.bytes = data.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int32)[data.offset : data.offset + len(data) + 1].astype(np.int64)
+        self._start, self._end = offsets[:-1], offsets[1:]
+        self._check(self._end - self._start >= _SHORTEST, np.arange(len(data)), "it is too short")
+        self._octets = np.frombuffer(self.bytes, np.uint8)
+        # Views of every 4 and 2 bytes, whatever their alignment: fancy indexing gathers from them without a copy.
+        self._fours: npt.NDArray[np.int32] = np.ndarray((len(self._octets) - 3,), ">i4", self.bytes, 0, (1,))
+        self._twos: npt.NDArray[np.int16] = np.ndarray((len(self._octets) - 1,), ">i2", self.bytes, 0, (1,))
+        self._locate()
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def images(self, rows: Places) -> Cells:
+        """Whole new images. A cell that was not sent has the same message's old value where that has one."""
+        cells = self._walk(rows, self.new[rows], len(self.schema.columns))
+        self._check(cells.after == self._end[rows], rows, "it goes on after its last column")
+        unsent = np.zeros(len(rows), np.bool_)
+        for kind in cells.kind:
+            unsent |= kind == UNCHANGED
+        self._check(~unsent | (self.op[rows] != INSERT), rows, "it inserts a row without sending all of it")
+        self._fill_from_old(cells, unsent)
+        for kind in cells.kind:
+            self._check((kind != UNCHANGED) | ~self.old_is_full[rows], rows, "its old row lacks a column")
+        return cells
+
+    def keys(self, rows: Places) -> Cells:
+        """The cells up to the last key column: of new images, and of old ones where a row was deleted."""
+        at = np.where(self.op[rows] == DELETE, self.old[rows], self.new[rows])
+        cells = self._walk(rows, at, self._key_width)
+        unsent = np.zeros(len(rows), np.bool_)
+        for column in self._key_columns:
+            unsent |= cells.kind[column] == UNCHANGED
+        self._fill_from_old(cells, unsent)
+        return cells
+
+    def old_keys(self, rows: Places) -> Cells:
+        return self._walk(rows, self.old[rows], self._key_width)
+
+    def place(self, row: int) -> str:
+        """Where a change stands, for messages to people."""
+        at = order_text(int(self.commit_lsn[row]), int(self.tx_ordinal[row]))
+        return f"table {self.schema.table}, change {at}"
+
+    def broken(self, row: int, why: str) -> MessageNotDecodable:
+        return MessageNotDecodable(
+            f"{self.place(row)}: the message cannot be decoded: {why}",
+            "The change log holds something that Postgres does not send: load the table anew, and report this line",
+        )
+
+    @property
+    def _key_columns(self) -> list[int]:
+        return [self.schema.index(name) for name in self.schema.key]
+
+    @property
+    def _key_width(self) -> int:
+        return max(self._key_columns) + 1
+
+    def _locate(self) -> None:
+        everything = np.arange(len(self))
+        self._check(self._octets[self._start] == self.op, everything, "its operation is another one")
+        is_row = (self.op == INSERT) | (self.op == UPDATE) | (self.op == DELETE)
+        self._check(is_row | (self.op == TRUNCATE), everything, "its operation is unknown")
+        for row in np.flatnonzero(~is_row):
+            self._check_truncate(int(row))
+        relation = self._fours[self._start + 1].astype(np.uint32)
+        self._check(~is_row | (relation == self.schema.relation_id), everything, "it is of another table")
+
+        image = self._octets[self._start + 5]
+        has_new = is_row & (image == _NEW) & (self.op != DELETE)
+        has_old = is_row & ((image == _OLD_KEY) | (image == _OLD_ROW)) & (self.op != INSERT)
+        self._check(has_new | has_old | ~is_row, everything, "it has no row where one is due")
+        self.new[has_new] = self._start[has_new] + 6
+        self.old[has_old] = self._start[has_old] + 6
+        self.old_is_full = has_old & (image == _OLD_ROW)
+
+        both = np.flatnonzero(has_old & (self.op == UPDATE))
+        if len(both):
+            after = self._walk(both, self.old[both], len(self.schema.columns)).after
+            self._check(after < self._end[both], both, "its new row is missing")
+            self._check(self._octets[after] == _NEW, both, "its new row is missing")
+            self.new[both] = after + 1
+
+    def _check_truncate(self, row: int) -> None:
+        message = self.bytes[int(self._start[row]) : int(self._end[row])].to_pybytes()
+        count = int.from_bytes(message[1:5], "big")
+        if len(message) != 6 + 4 * count:
+            raise self.broken(row, "its length does not suit the number of its tables")
+        if self.schema.relation_id not in np.frombuffer(message, ">u4", count, 6):
+            raise self.broken(row, "it truncates other tables")
+
+    def _walk(self, rows: Places, at: Places, columns: int) -> Cells:
+        """The first `columns` cells of the images that begin at `at`."""
+        limit = self._end[rows]
+        cells = Cells(rows, [], [], [], at)
+        if len(rows) == 0:
+            nothing = np.empty(0, np.int64)
+            return Cells(rows, [np.empty(0, np.uint8)] * columns, [nothing] * columns, [nothing] * columns, at)
+        self._check(at + 2 <= limit, rows, "it ends before its columns")
+        width = len(self.schema.columns)
+        self._check(self._twos[at] == width, rows, f"it does not have the {width} columns of its table")
+        last_one, last_four = len(self._octets) - 1, len(self._fours) - 1
+        position = at + 2
+        for _ in range(columns):
+            kind = self._octets[np.minimum(position, last_one)]
+            length = self._fours[np.minimum(position + 1, last_four)]
+            sent = kind == TEXT
+            if sent.all():
+                start = position + 5
+                end = start + length
+            else:
+                self._check(sent | (kind == NULL) | (kind == UNCHANGED), rows, "a cell is of no known kind")
+                start = np.where(sent, position + 5, position + 1)
+                end = np.where(sent, start + length, start)
+            self._check((end >= start) & (end <= limit), rows, "a cell reaches past its end")
+            cells.kind.append(kind)
+            cells.start.append(start)
+            cells.end.append(end)
+            position = end
+        return Cells(rows, cells.kind, cells.start, cells.end, position)
+
+    def _fill_from_old(self, cells: Cells, unsent: Mask) -> None:
+        """Puts old cells in place of those that were not sent, as far as the old images of `unsent` rows hold them."""
+        inside = np.flatnonzero(unsent & (self.old[cells.rows] != _NOWHERE))
+        if len(inside) == 0:
+            return
+        rows = cells.rows[inside]
+        old = self._walk(rows, self.old[rows], len(cells.kind))
+        for column in range(len(cells.kind)):
+            held = (cells.kind[column][inside] == UNCHANGED) & (self.old_is_full[rows] | (column in self._key_columns))
+            into = inside[held]
+            cells.kind[column][into] = old.kind[column][held]
+            cells.start[column][into] = old.start[column][held]
+            cells.end[column][into] = old.end[column][held]
+
+    def _check(self, holds: Mask, rows: Places, why: str) -> None:
+        if not holds.all():
+            raise self.broken(int(rows[np.argmin(holds)]), why)

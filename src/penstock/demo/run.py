@@ -1,0 +1,260 @@
+"""`penstock demo`: a throw-away Postgres with a small shop, live traffic, the pipeline beside it, and a closing proof.
+
+The pipeline is the real command, `penstock run FILE`, in a process of its own. Everything lives in one temporary
+folder, and nothing is left running or lying about, however it ends. Equal tables: returns. Anything else raises.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import yaml
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.control.figures import count_text, seconds_text
+from penstock.control.proof import TableProof, proof_table, prove
+from penstock.control.query import reading_session, run_query
+from penstock.control.result_view import as_table
+from penstock.control.status import Observer, Status, errored
+from penstock.demo.live import watch
+from penstock.demo.server import PostgresServer
+from penstock.demo.traffic import Traffic, create_schema, fill
+from penstock.errors import CheckFailed
+from penstock.source.postgres.connect import Connection, connect
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.slot import flush_position
+
+SEED = 2026
+LAKE = "lake"
+START_SECONDS = 120.0
+DRAIN_SECONDS = 60.0
+STOP_SECONDS = 60.0
+
+QUERIES = {
+    "Which countries buy most?": """\
+SELECT c.country, count(*) AS orders, sum(o.total) AS revenue
+FROM public.orders o JOIN public.customers c ON c.id = o.customer_id
+GROUP BY c.country ORDER BY revenue DESC LIMIT 5""",
+    "What sells best, and is there any left?": """\
+SELECT p.sku, p.title, sum(i.quantity) AS sold, p.price, p.stock
+FROM public.order_items i JOIN public.products p ON p.sku = i.sku
+GROUP BY p.sku, p.title, p.price, p.stock ORDER BY sold DESC, p.sku LIMIT 5""",
+}
+
+
+def demo(console: Console, seconds: float) -> None:
+    """Returns when lake and source are equal. CheckFailed when they are not, or when the pipeline failed."""
+    started = time.monotonic()
+    with _ends_in_order() as ending, ExitStack() as cleanup:
+        try:
+            proofs = _show(console, seconds, cleanup)
+        finally:
+            ending()
+    different = [str(proof.table) for proof in proofs if not proof.equal]
+    if different:
+        raise CheckFailed(f"lake and source differ in {', '.join(different)}", "This is a bug; please report it")
+    rows = count_text(sum(proof.source.rows for proof in proofs))
+    took = seconds_text(time.monotonic() - started)
+    console.print(f"[green]Lake and source are equal[/]: {rows} rows in {len(proofs)} tables. It took {took}.")
+
+
+def _show(console: Console, seconds: float, cleanup: ExitStack) -> list[TableProof]:
+    folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+    with console.status("starting Postgres …"):
+        server = cleanup.enter_context(PostgresServer())
+        connection = cleanup.enter_context(connect(server.url()))
+        create_schema(connection)
+    _say(console, f"Postgres {_version(connection)} with an empty shop, at {server.url()}")
+    pipeline = _pipeline(folder, server.url())
+    _say(console, f"the pipeline file, {pipeline.file}:")
+    console.print(Padding.indent(Text(pipeline.file.read_text().strip(), "cyan"), 4))
+    with console.status("starting the pipeline …"):
+        run = cleanup.enter_context(_running(pipeline))
+        run.wait_until_streaming()
+    _say(console, "`penstock run` is streaming; the shop opens")
+    observer = cleanup.enter_context(Observer(pipeline))
+    _trade(console, server.url(), connection, run, observer, seconds)
+    with console.status("stopping the pipeline …"):
+        run.stop()
+    _say(console, "the pipeline has stopped")
+    console.print()
+    return _prove(console, connection, pipeline)
+
+
+class _Run:
+    """`penstock run FILE` as a process; what it says goes into a file beside the pipeline's."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.said = pipeline.file.with_name("run.log")
+        with self.said.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.cli.main", "run", str(pipeline.file)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the demo, which then stops it in order
+            )
+
+    def wait_until_streaming(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while "streaming" not in self.said.read_text(errors="replace"):
+            self.require_alive()
+            if time.monotonic() > deadline:
+                raise self._failed(f"the pipeline did not start within {START_SECONDS:.0f} s")
+            time.sleep(0.1)
+
+    def require_alive(self) -> None:
+        if self.process.poll() is not None:
+            raise self._failed(f"the pipeline ended with exit code {self.process.returncode}")
+
+    def stop(self) -> None:
+        """Drains it; CheckFailed unless it ends well."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"the pipeline did not stop within {STOP_SECONDS:.0f} s") from None
+        if code != 0:
+            raise self._failed(f"the pipeline ended with exit code {code}")
+
+    def end(self) -> None:
+        """However it stands: nothing of it is left running."""
+        try:
+            if self.process.poll() is None:
+                self.process.terminate()
+                self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _failed(self, what: str) -> CheckFailed:
+        lines = self.said.read_text(errors="replace").strip().splitlines()
+        return CheckFailed(what, f"Its last words: {lines[-1]}" if lines else "It said nothing")
+
+
+@contextmanager
+def _running(pipeline: Pipeline) -> Iterator[_Run]:
+    run = _Run(pipeline)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def _trade(console: Console, url: str, connection: Connection, run: _Run, observer: Observer, seconds: float) -> None:
+    """Fills the shop, lets it trade, and returns when everything it did has been applied."""
+
+    def look() -> Status:
+        run.require_alive()
+        status = observer.look()
+        for table in errored(status.tables):
+            raise CheckFailed(f"table {table.table} is Errored: {table.error}", table.solution)
+        return status
+
+    shop = fill(connection, SEED)
+    traffic = Traffic(url, shop, seed=SEED)
+    closing = time.monotonic() + seconds
+    try:
+        traffic.start()
+        watch(
+            console,
+            look,
+            title=lambda: f"shop is open for {max(closing - time.monotonic(), 0):.0f} s more",
+            done=lambda _: time.monotonic() >= closing,
+        )
+    finally:
+        traffic.stop()
+    position, stopped = flush_position(connection), time.monotonic()
+    watch(
+        console,
+        look,
+        title=lambda: "shop is closed, draining",
+        done=lambda status: (status.processed[LAKE] or 0) >= position or _too_late(stopped),
+    )
+    took = seconds_text(time.monotonic() - stopped)
+    changes = count_text(traffic.changes + len(shop.customers) + len(shop.skus))
+    _say(console, f"the shop made {changes} changes; {took} after it closed, all were applied")
+
+
+def _too_late(since: float) -> bool:
+    if time.monotonic() - since > DRAIN_SECONDS:
+        raise CheckFailed(f"the pipeline did not drain within {DRAIN_SECONDS:.0f} s", "This is a bug; please report it")
+    return False
+
+
+def _prove(console: Console, connection: Connection, pipeline: Pipeline) -> list[TableProof]:
+    schemas = discover(connection, lambda table: pipeline.rule_for(table) is not None, pipeline.source.publication)
+    with ExitStack() as cleanup:
+        with console.status("starting Spark to compare lake and source …"):
+            spark = cleanup.enter_context(reading_session(pipeline))
+            tables = {pipeline.target(schema.table): schema for schema in schemas}
+            proofs = prove(connection, spark, LAKE, tables)
+        console.print("[bold]Proof[/]: rows and checksums of all values, computed by Postgres and by Spark")
+        _print_table(console, proof_table(proofs))
+        for question, statement in QUERIES.items():
+            console.print(f"[bold]{question}[/]  Asked of the lake in Spark SQL:")
+            console.print(Padding.indent(Text(statement, "cyan"), 4))
+            _print_table(console, as_table(run_query(spark, statement)))
+    return proofs
+
+
+def _pipeline(folder: Path, url: str) -> Pipeline:
+    file = folder / "pipeline.yaml"
+    document = {
+        "version": 1,
+        "name": "shop",
+        "source": {"type": "postgres", "url": url},
+        "tables": [{"match": "public.*"}],
+        "destinations": [{"name": LAKE, "type": "iceberg", "warehouse": "./warehouse"}],
+    }
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return load(file)
+
+
+def _version(connection: Connection) -> str:
+    number = connection.info.server_version
+    return f"{number // 10_000}.{number % 10_000}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(f"[green]•[/] {text}", highlight=False)
+
+
+def _print_table(console: Console, table: Table) -> None:
+    console.print(Padding(table, (1, 2), expand=False))
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[Callable[[], None]]:
+    """SIGTERM ends the demo as Ctrl-C does. Once it is ending, which it says by calling, no signal disturbs that."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        ending()
+        raise KeyboardInterrupt
+
+    def ending() -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,111 @@
+"""Which catalog a destination uses, as Spark properties, and where tables lie in its warehouse.
+
+Without `catalog` in the pipeline file: Iceberg's JDBC catalog on SQLite, `catalog.db` in the warehouse, which pyiceberg reads
+too. Otherwise any Iceberg catalog by its own Spark properties. Spark knows the catalog by the destination's name.
+Used by `runtime/spark.py` (settings) and `destination` (locations, opening).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from penstock.destinations.iceberg.storage import local_path
+from penstock.errors import DestinationUnreachable
+from penstock.model.table import TableId
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+class MaintenanceSettings(Protocol):
+    """How tables are kept compact; `config.model.Maintenance` has this shape."""
+
+    @property
+    def expire_every(self) -> int: ...
+
+    @property
+    def keep_snapshots(self) -> int: ...
+
+    @property
+    def keep_for(self) -> float: ...
+
+    @property
+    def compact_files(self) -> int: ...
+
+
+class IcebergSettings(Protocol):
+    """What the pipeline file says of an Iceberg destination; `config.model.IcebergDestination` has this shape."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def warehouse(self) -> str: ...
+
+    @property
+    def catalog(self) -> Mapping[str, str]: ...
+
+    @property
+    def maintenance(self) -> MaintenanceSettings: ...
+
+
+def spark_settings(settings: IcebergSettings) -> dict[str, str]:
+    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found."""
+    prefix = f"spark.sql.catalog.{settings.name}"
+    embedded = {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{local_path(settings.warehouse) or settings.warehouse}/catalog.db",
+        "jdbc.schema-version": "V1",
+        "jdbc.busy_timeout": str(BUSY_TIMEOUT_MS),
+    }
+    properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **(settings.catalog or embedded)}
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.defaultCatalog": settings.name,
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{key}": value for key, value in properties.items()},
+    }
+
+
+def compares_snapshots_only(settings: IcebergSettings) -> bool:
+    """Whether the catalog would let two changes of table properties pass each other: a REST catalog checks the snapshot alone."""
+    return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
+
+
+def table_location(settings: IcebergSettings, target: TableId) -> str | None:
+    """Where a new table goes in the embedded catalog; any other catalog decides for itself."""
+    if settings.catalog:
+        return None
+    return f"{settings.warehouse.rstrip('/')}/{safe_name(target.schema)}/{safe_name(target.name)}"
+
+
+def safe_name(name: str) -> str:
+    """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any case."""
+    if re.fullmatch(r"[a-z0-9_]{1,100}", name):
+        return name
+    return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def open_warehouse(settings: IcebergSettings, index: Path) -> None:
+    """Makes a local warehouse at the very first opening, which the index folder's absence tells.
+
+    Later a missing warehouse is one that cannot be reached: made anew, empty, it would take changes without the rows before them.
+    """
+    root = local_path(settings.warehouse)
+    if root is not None and not root.is_dir():
+        if index.exists() or root.exists():
+            raise DestinationUnreachable(
+                f"destination {settings.name}: the warehouse {root} is not there",
+                f"Bring it back (mount it?); if it is gone for good, remove {index.parent} and start anew",
+            )
+        try:
+            root.mkdir(parents=True)
+        except OSError as error:
+            raise DestinationUnreachable(
+                f"destination {settings.name}: the warehouse {root} cannot be made: {error.strerror}",
+                "Make the folder, or give its owner the right to",
+            ) from error
+    index.mkdir(parents=True, exist_ok=True)

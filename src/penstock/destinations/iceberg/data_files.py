@@ -1,0 +1,164 @@
+"""Files of a table: rows, positional deletes, and reading both back. No Java, no Spark: this runs on executors.
+
+Every file is Parquet with Iceberg's column numbers in it, its figures (`metrics`) computed while it is written, and a name that
+begins with PREFIX, by which leftovers of killed writers are known. A written file is garbage until a commit names it.
+Neighbours: `plan` and `compaction` write through it, `commit` hands the descriptions to Iceberg.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.destinations.iceberg.metrics import Metrics
+from penstock.destinations.iceberg.storage import opened
+from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn
+
+PREFIX = "penstock-"
+ROWS_PER_GROUP = 1 << 17
+DELETE_COLUMNS = (  # numbers reserved by Iceberg's specification
+    IcebergColumn(2147483546, "file_path", pa.string(), required=True),
+    IcebergColumn(2147483545, "pos", pa.int64(), required=True),
+)
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that no commit names yet. `description` is the JSON of Iceberg's ContentFileParser but for the partition spec."""
+
+    path: str
+    size: int
+    records: int
+    description: Mapping[str, Any]
+    hits: Mapping[str, int] = field(default_factory=dict)  # of a delete file: entries by data file
+
+
+def write_rows(folder: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table]) -> WrittenFile:
+    """One data file of all batches."""
+    return _write(folder, "data", columns, batches, exact=False)
+
+
+def write_deletes(folder: str, positions: Mapping[str, Rows]) -> WrittenFile:
+    """One delete file: positions by data file, sorted by file and position."""
+    paths = sorted(path for path, rows in positions.items() if len(rows))
+    sorted_rows = [np.unique(positions[path]) for path in paths]
+    numbers = np.repeat(np.arange(len(paths)), [len(rows) for rows in sorted_rows])
+    entries = pa.table(
+        {
+            "file_path": pa.array(paths, pa.string()).take(pa.array(numbers)),
+            "pos": pa.array(np.concatenate(sorted_rows), pa.int64()),
+        }
+    )
+    written = _write(folder, "position-deletes", DELETE_COLUMNS, [entries], exact=True)
+    hits = {path: len(rows) for path, rows in zip(paths, sorted_rows, strict=True)}
+    return WrittenFile(written.path, written.size, written.records, written.description, hits)
+
+
+def _write(
+    folder: str, content: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], *, exact: bool
+) -> WrittenFile:
+    location = f"{folder}/{PREFIX}{uuid.uuid4().hex}{'-deletes' if content != 'data' else ''}.parquet"
+    schema = pa.schema([column.field() for column in columns])
+    metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
+    footers: list[pq.FileMetaData] = []
+    system, path = opened(location)
+    with system.open_output_stream(path) as sink:
+        with pq.ParquetWriter(
+            sink, schema, compression="zstd", store_schema=False, metadata_collector=footers, write_statistics=True
+        ) as writer:
+            for batch in batches:
+                rows = pa.table(batch.columns, schema=schema)
+                metrics.add(rows)
+                writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+        size = sink.tell()
+    footer = footers[0]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    sizes = [sum(group.column(number).total_compressed_size for group in groups) for number in range(len(columns))]
+    description = {
+        "content": content,
+        "file-path": location,
+        "file-format": "parquet",
+        "file-size-in-bytes": size,
+        "split-offsets": [_offset(group.column(0)) for group in groups],
+        **metrics.as_json(sizes),
+    }
+    return WrittenFile(location, size, footer.num_rows, description)
+
+
+def _offset(column: pq.ColumnChunkMetaData) -> int:
+    return int(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
+
+
+class DataFile:
+    """An existing data file, opened to read columns by number, whoever wrote it and whatever it calls them."""
+
+    def __init__(self, location: str) -> None:
+        system, path = opened(location)
+        self._file = pq.ParquetFile(system.open_input_file(path))
+        self._names = {
+            int(column.metadata[FIELD_ID]): column.name
+            for column in self._file.schema_arrow
+            if column.metadata and FIELD_ID in column.metadata
+        }
+        groups = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
+        self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
+
+    def column(self, column: IcebergColumn, groups: Sequence[int] | None = None) -> pa.Array:
+        """All values, or those of some row groups. A column that is younger than the file is null."""
+        numbers = range(self._file.num_row_groups) if groups is None else groups
+        name = self._names.get(column.id)
+        if name is None:
+            return pa.nulls(
+                int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
+            )
+        read = self._file.read_row_groups(list(numbers), columns=[name]).column(0)
+        return _single(read.cast(column.type))
+
+    def cells(self, column: IcebergColumn, rows: Rows) -> pa.Array:
+        """The values of one column in some rows, in the order asked for; only their row groups are read."""
+        group_of = np.searchsorted(self._starts, rows, side="right") - 1
+        groups = np.unique(group_of)
+        values = self.column(column, groups.tolist())
+        lengths = self._starts[groups + 1] - self._starts[groups]
+        first = np.concatenate([[0], np.cumsum(lengths)])[:-1]
+        return values.take(pa.array(first[np.searchsorted(groups, group_of)] + rows - self._starts[group_of]))
+
+    def batches(self, columns: Sequence[IcebergColumn]) -> Iterator[tuple[int, pa.Table]]:
+        """Row groups with the number of their first row."""
+        schema = pa.schema([column.field() for column in columns])
+        for number in range(self._file.num_row_groups):
+            yield int(self._starts[number]), pa.table([self.column(c, [number]) for c in columns], schema=schema)
+
+
+def read_deletes(location: str) -> pa.Table:
+    """`file_path` and `pos` of a positional delete file, whoever wrote it."""
+    file = DataFile(location)
+    return pa.table({column.name: file.column(column) for column in DELETE_COLUMNS})
+
+
+def deleted_rows(delete_files: Iterable[str], data_files: Sequence[str]) -> dict[str, Rows]:
+    """The dead rows of some data files, as the delete files say; each once, in order."""
+    wanted = pa.array(data_files, pa.string())
+    found: dict[str, list[Rows]] = {}
+    for location in delete_files:
+        entries = read_deletes(location)
+        entries = entries.filter(pc.is_in(entries["file_path"], value_set=wanted))
+        numbers, rows = pc.index_in(entries["file_path"], value_set=wanted).to_numpy(), entries["pos"].to_numpy()
+        for number in np.unique(numbers):
+            found.setdefault(data_files[number], []).append(rows[numbers == number])
+    return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
+
+
+def _single(values: pa.ChunkedArray) -> pa.Array:
+    combined = values.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)

@@ -1,0 +1,243 @@
+"""The Iceberg destination: the contract's driver side, over `table_state`, `commit`, `compaction` and `expiry`.
+
+A table's state is kept between batches and believed only while the catalog names the same metadata file. Every change of ours is
+a strict transaction (`commit`); the position is a table property, because compaction and expiry drop what is in snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.decode.schema import arrow_schema
+from penstock.destinations.contract import (
+    Capabilities,
+    JobRunner,
+    MaintenanceReport,
+    WritePlan,
+    WrittenPart,
+)
+from penstock.destinations.iceberg.catalog import (
+    IcebergSettings,
+    compares_snapshots_only,
+    open_warehouse,
+    safe_name,
+    table_location,
+)
+from penstock.destinations.iceberg.commit import carried_on, strict
+from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
+from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
+from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.maintenance import compact, expire
+from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
+from penstock.destinations.iceberg.storage import local_path, reaching, remove
+from penstock.destinations.iceberg.table_schema import IcebergColumn, matched, to_iceberg
+from penstock.destinations.iceberg.table_state import (
+    OpenTable,
+    TableState,
+    position_of,
+    position_property,
+    read_state,
+    unpartitioned_spec,
+)
+from penstock.errors import PositionLost, StaleBase
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId, TableSchema
+
+PROPERTIES = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest.min-count-to-merge": "20",
+}
+
+
+class IcebergDestination:
+    capabilities = Capabilities(transactional=True, upserts=True, truncates=True, fetches=True, maintained=True)
+
+    def __init__(self, settings: IcebergSettings, spark: SparkSession, *, index: Path) -> None:
+        """`index` is the folder of key indexes: a cache, this pipeline's own."""
+        self.name = settings.name
+        self._settings = settings
+        self._index = index
+        self._java = Java(spark)
+        self._mark = compares_snapshots_only(settings)
+        self._catalog: JavaObject = None
+        self._tables: dict[TableId, OpenTable] = {}
+
+    def open(self) -> None:
+        open_warehouse(self._settings, self._index)
+        with translated(f"destination {self.name}: its catalog cannot be opened"):
+            self._catalog = self._java.catalog(self.name)
+
+    def close(self) -> None:
+        self._tables.clear()
+
+    def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
+        columns = arrow_schema(schema)
+        with translated(f"table {target}: it cannot be opened"):
+            table = self._load(target)
+            if table is None:
+                self._create(target, to_iceberg(columns, schema.key), source, start)
+                table = self._load(target)
+            if table is None:
+                raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
+            found = matched(target, self._java.schemas.toJson(table.schema()), columns, schema.key)
+            opened, state = self._opened(target, table, found, schema.key)
+            position = position_of(table.operations().current(), source)
+        if position is None:
+            raise PositionLost(
+                f"table {target} exists, but holds no position of {source}: something else made it",
+                f"Drop {target} at the destination, or give the source's table another `target`",
+            )
+        self._tables[target] = opened
+        self._clean_up(opened, state)
+        return position
+
+    def position(self, target: TableId, source: str) -> Position | None:
+        with translated(f"table {target}: its position cannot be read"):
+            table = self._load(target)
+            return None if table is None else position_of(table.operations().current(), source)
+
+    def plan(self, target: TableId, source: str) -> IcebergPlan:
+        opened, state = self._current(target)
+        with translated(f"table {target}: its position cannot be read"):
+            position = position_of(opened.table.operations().current(), source)
+        if position is None:
+            raise PositionLost(
+                f"table {target} has lost its position of {source}", f"Drop {target} and run again: it starts anew"
+            )
+        return IcebergPlan(
+            target=target,
+            source=source,
+            position=position,
+            metadata=state.metadata,
+            snapshot=state.snapshot,
+            folder=opened.folder,
+            columns=opened.columns,
+            index=self._key_index(opened),
+            files=tuple(IndexedFile(file.path, file.records, file.sequence) for file in state.data),
+            delete_files=tuple(file.path for file in state.deletes),
+        )
+
+    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
+        if not isinstance(plan, IcebergPlan):
+            raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
+        written = [part for part in _ours(parts) if not part.empty]
+        opened = self._tables[plan.target]
+        before, opened.state = opened.state, None
+        with strict(self._java, opened, plan.metadata, f"table {plan.target}: its commit") as transaction:
+            if truncated:
+                transaction.replace_all(written, plan.snapshot)
+            elif written:
+                transaction.row_delta(written, plan.snapshot)
+            elif self._mark:
+                transaction.mark()
+            transaction.set_properties({position_property(plan.source): position_text(position)})
+        opened.commits_since_expiry += 1
+        files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
+        if before is not None:
+            opened.state = carried_on(opened, before, files, None if truncated else frozenset())
+
+    def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
+        what = f"table {target}: advancing its position"
+        opened, state = self._current(target)
+        with translated(what):
+            found = position_of(opened.table.operations().current(), source)
+        if found != expected:
+            raise StaleBase(f"{what}: it is not at {position_text(expected)}", "Its position is read again")
+        with strict(self._java, opened, state.metadata, what) as transaction:
+            transaction.set_properties({position_property(source): position_text(position)})
+            if self._mark:
+                transaction.mark()
+        opened.state = carried_on(opened, state)
+
+    def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
+        opened, settings = self._tables[target], self._settings.maintenance
+        index = self._key_index(opened)
+        choice = compact(self._java, opened, index, settings, run)
+        expired = expire(self._java, opened, settings)
+        if opened.state is not None and (choice or expired):
+            index.remove_all_but([file.path for file in opened.state.data])
+        return MaintenanceReport(len(choice.data), len(choice.deletes), expired)
+
+    def discard(self, parts: Sequence[WrittenPart]) -> None:
+        with reaching("files that will not be committed cannot be removed"):
+            for part in _ours(parts):
+                for file in part.files:
+                    remove(file.path)
+
+    def _load(self, target: TableId) -> JavaObject | None:
+        try:
+            with translated(f"table {target}: it cannot be read"):
+                return self._catalog.loadTable(self._java.identifier(target))
+        except TableMissing:
+            return None
+
+    def _create(self, target: TableId, schema: str, source: str, start: Position) -> None:
+        """With its position, in one step. That somebody else makes it at the same moment is no error."""
+        catalog, namespace = self._catalog, self._java.namespace(target)
+        builder = catalog.buildTable(self._java.identifier(target), self._java.schemas.fromJson(schema))
+        location = table_location(self._settings, target)
+        if location is not None:
+            builder.withLocation(location)
+        for key, value in {**PROPERTIES, position_property(source): position_text(start)}.items():
+            builder.withProperty(key, value)
+        try:
+            with translated(f"table {target}: it cannot be made"):
+                if not catalog.namespaceExists(namespace):
+                    catalog.createNamespace(namespace)
+                builder.create()
+        except TableExists:
+            return  # it is read next, and must be what we would have made
+
+    def _opened(
+        self, target: TableId, table: JavaObject, columns: tuple[IcebergColumn, ...], key: tuple[str, ...]
+    ) -> tuple[OpenTable, TableState]:
+        state = read_state(self._java, table, table.operations().current())
+        location, spec = table.location(), unpartitioned_spec(table, target)
+        path = local_path(location)
+        with reaching(f"table {target}: its folder cannot be made"):
+            if path is not None:
+                (path / "data").mkdir(exist_ok=True)
+        opened = OpenTable(target, table, columns, key, location, table.specs(), spec, state, state.snapshots)
+        return opened, state
+
+    def _key_index(self, opened: OpenTable) -> KeyIndex:
+        folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
+        return KeyIndex(folder, opened.key)
+
+    def _current(self, target: TableId) -> tuple[OpenTable, TableState]:
+        """The table and its state as it is now; cheap when the catalog names the metadata file that we know."""
+        opened = self._tables[target]
+        try:
+            with translated(f"table {target}: its state cannot be read"):
+                metadata = opened.table.operations().refresh()
+                state = opened.state
+                if state is None or metadata.metadataFileLocation() != state.metadata:
+                    state = opened.state = read_state(self._java, opened.table, metadata, state)
+        except TableMissing as error:
+            raise PositionLost(f"table {target} is gone at the destination", "Run again: it starts anew") from error
+        return opened, state
+
+    def _clean_up(self, opened: OpenTable, state: TableState) -> None:
+        """Removes what killed writers left behind; put off when somebody commits at this very moment."""
+        self._key_index(opened).remove_all_but([file.path for file in state.data])
+        orphans = find_orphans(self._java, opened, state)
+        if not orphans:
+            return
+        try:
+            remove_orphans(self._java, opened, state, orphans, mark=self._mark)
+        except StaleBase:
+            opened.state = None
+            return
+        opened.state = carried_on(opened, state)
+
+
+def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:
+    for part in parts:
+        if not isinstance(part, IcebergPart):
+            raise TypeError(f"{type(part).__name__} is not a part of an Iceberg table")
+    return [part for part in parts if isinstance(part, IcebergPart)]

@@ -1,0 +1,72 @@
+"""What no reader needs any more goes: old snapshots with their files, and files that killed writers left behind.
+
+Snapshots expire by number and age, as the destination's settings say; Iceberg removes what only they referred to. A file of ours that is
+younger than the current snapshot and in none was written by somebody who died, or who has not committed yet. The latter is
+shut out first: a strict commit of a mark changes the table's metadata, so that no write planned before it can be committed.
+Neighbour: `destination`, which calls it between batches and when a table is opened.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from pyarrow import fs
+
+from penstock.destinations.iceberg.catalog import MaintenanceSettings
+from penstock.destinations.iceberg.commit import strict
+from penstock.destinations.iceberg.data_files import PREFIX
+from penstock.destinations.iceberg.java import Java, JavaObject, translated
+from penstock.destinations.iceberg.storage import opened as opened_storage
+from penstock.destinations.iceberg.storage import reaching, remove
+from penstock.destinations.iceberg.table_state import OpenTable, TableState
+
+FENCE = "penstock.opened"
+
+
+def expire_snapshots(opened: OpenTable, settings: MaintenanceSettings) -> None:
+    oldest = int((time.time() - settings.keep_for) * 1000)
+    with translated(f"table {opened.target}: its old snapshots cannot be removed"):
+        opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots).commit()
+
+
+def find_orphans(java: Java, opened: OpenTable, state: TableState) -> list[str]:
+    """Files of ours that are younger than the current snapshot and that no snapshot refers to."""
+    metadata = opened.table.operations().current()
+    snapshot = metadata.currentSnapshot()
+    since = snapshot.timestampMillis() if snapshot is not None else 0
+    live = {file.path for file in (*state.data, *state.deletes)}
+    with reaching(f"table {opened.target}: its folder cannot be listed"):
+        system, path = opened_storage(opened.folder)
+        young = {
+            f"{opened.folder}/{info.base_name}"
+            for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+            if info.is_file and info.base_name.startswith(PREFIX) and (info.mtime_ns or 0) // 1_000_000 > since
+        }
+    candidates = young - live
+    return sorted(candidates - _referenced(java, opened, metadata)) if candidates else []
+
+
+def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
+    """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed meanwhile."""
+    what = f"table {opened.target}: files of killed writers cannot be removed"
+    with strict(java, opened, state.metadata, what) as transaction:
+        transaction.set_properties({FENCE: uuid.uuid4().hex})
+        if mark:
+            transaction.mark()
+    with reaching(what):
+        for location in orphans:
+            remove(location)
+
+
+def _referenced(java: Java, opened: OpenTable, metadata: JavaObject) -> set[str]:
+    """Every file that any snapshot of the table refers to."""
+    io, specs = opened.table.io(), opened.table.specs()
+    seen: set[str] = set()
+    files: set[str] = set()
+    for snapshot in metadata.snapshots():
+        for manifest in snapshot.allManifests(io):
+            if manifest.path() not in seen:
+                seen.add(manifest.path())
+                files.update(java.joined(java.listed(java.manifests.readPaths(manifest, io, specs))))
+    return files

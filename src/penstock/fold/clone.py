@@ -1,0 +1,220 @@
+"""Clone mode: the net effect that makes the destination's table equal to the source's. Raw changes in, NetEffect out.
+
+The last image of a key wins; a changed key is a delete of the old and an upsert of the new; a truncate clears what came
+before it; cells that were not sent come from earlier images, else from the destination. Called by the runtime's tasks,
+for one table and one bucket of its keys.
+
+Only what the result needs is decoded: the keys of all rows, then the other columns of the last images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.decode.columns import column
+from penstock.decode.messages import UNCHANGED, Mask, Messages, Places
+from penstock.decode.schema import arrow_schema
+from penstock.errors import KeyRequired, SchemaChanged
+from penstock.fold.events import Events, events_of
+from penstock.fold.net_effect import Fetch, NetEffect
+from penstock.fold.patch import fill
+from penstock.fold.unsent import UnsentCells, resolve
+from penstock.model.change import DELETE, TRUNCATE, UPDATE, RawChanges
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+
+
+def fold_clone(
+    changes: Iterable[RawChanges],
+    *,
+    position: Position,
+    until: Position | None = None,
+    bucket: int = 0,
+    buckets: int = 1,
+) -> NetEffect:
+    """Folds the changes of one table with position <= commit_lsn < until.
+
+    All buckets must be given the same changes. More than one bucket may be asked for only while no key changes, or
+    under replica identity FULL, where an old image is complete.
+    """
+    given = [RawChanges(one.schema, _within(one.batch, position, until)) for one in changes]
+    if not given:
+        raise ValueError("fold_clone needs at least one slice: an empty one will do")
+    counted = [one for one in given if one.batch.num_rows] or given[-1:]
+    schema = _one_schema(counted)
+    sources = [Messages(one) for one in counted]
+    _check_key(sources)
+    ranks = _ranks(sources)
+    cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
+    rows = [np.flatnonzero(rank > cleared) for rank in ranks]
+    before = int(cleared + 1) if bucket == 0 else 0
+    truncated = cleared >= 0
+    last_commit_time = max(_last_commit_time(one.batch) for one in counted)
+
+    if not schema.key:
+        rows = _share(rows, bucket, buckets)
+        upserts = _Upserts(schema, sources, rows)
+        own = sum(len(chosen) for chosen in rows)
+        return NetEffect(truncated, upserts.table(), None, None, (), before + own, last_commit_time)
+
+    after = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
+    events = events_of(sources, rows, after, bucket, buckets)
+    made_by = _last_images(events)
+    ends = np.searchsorted(events.source[made_by], np.arange(1, len(sources)))
+    upserts = _Upserts(schema, sources, np.split(events.row[made_by], ends))
+    fetches = _complete(upserts, events, made_by, sources, truncated)
+    return NetEffect(
+        truncated=truncated,
+        upserts=upserts.table(),
+        upsert_keys=events.keys.take(pa.array(events.key[made_by])),
+        touched_keys=events.keys,
+        fetches=fetches,
+        changes=before + events.changes,
+        last_commit_time=last_commit_time,
+    )
+
+
+def _within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:
+    commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
+    wanted = commit_lsn >= np.uint64(position)
+    if until is not None:
+        wanted &= commit_lsn < np.uint64(until)
+    return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def _one_schema(changes: Sequence[RawChanges]) -> TableSchema:
+    schema = changes[-1].schema
+    expected = arrow_schema(schema)
+    for other in {one.schema.fingerprint: one.schema for one in changes}.values():
+        if other.key != schema.key or not arrow_schema(other).equals(expected):
+            raise SchemaChanged(
+                f"table {schema.table}: its columns or its key changed from {_outline(other)} to {_outline(schema)}",
+                "penstock does not follow changes of structure yet: load the table anew",
+            )
+    return schema
+
+
+def _outline(schema: TableSchema) -> str:
+    columns = ", ".join(f"{one.name} {one.type.name}" for one in schema.columns)
+    return f"({columns}; key: {', '.join(schema.key) or 'none'})"
+
+
+def _check_key(sources: Sequence[Messages]) -> None:
+    for messages in sources:
+        schema = messages.schema
+        if schema.key and schema.identity != "nothing":
+            continue
+        needs_key = (messages.op == UPDATE) | (messages.op == DELETE)
+        if not needs_key.any():
+            continue
+        row = int(np.argmax(needs_key))
+        operation = "UPDATE" if messages.op[row] == UPDATE else "DELETE"
+        name = _quoted(schema.table)
+        if schema.key:
+            raise KeyRequired(
+                f"{messages.place(row)}: {operation} of a table whose replica identity is NOTHING",
+                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`, then load the table anew",
+            )
+        raise KeyRequired(
+            f"{messages.place(row)}: {operation} of a table without a key",
+            f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
+            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; then load the table anew",
+        )
+
+
+def _quoted(table: TableId) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
+
+
+def _ranks(sources: Sequence[Messages]) -> list[Places]:
+    """Each row's place in the stream. Slices mostly follow one another; those of two schema versions may interleave."""
+    commit_lsn = np.concatenate([messages.commit_lsn for messages in sources])
+    tx_ordinal = np.concatenate([messages.tx_ordinal for messages in sources])
+    rank = np.arange(len(commit_lsn))
+    same = commit_lsn[1:] == commit_lsn[:-1]
+    if not np.all((commit_lsn[1:] > commit_lsn[:-1]) | (same & (tx_ordinal[1:] > tx_ordinal[:-1]))):
+        rank[np.lexsort((tx_ordinal, commit_lsn))] = np.arange(len(commit_lsn))
+    return np.split(rank, np.cumsum([len(messages) for messages in sources])[:-1])
+
+
+def _last_commit_time(batch: pa.RecordBatch) -> int:
+    return int(pc.max(batch.column("commit_time").cast(pa.int64())).as_py() or 0)
+
+
+def _share(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places]:
+    """Rows without a key are shared out by their number."""
+    counts = [len(chosen) for chosen in rows]
+    total = sum(counts)
+    low, high = total * bucket // buckets, total * (bucket + 1) // buckets
+    begins = np.cumsum([0, *counts[:-1]]).tolist()
+    return [chosen[max(low - begin, 0) : max(high - begin, 0)] for chosen, begin in zip(rows, begins, strict=True)]
+
+
+def _last_images(events: Events) -> Places:
+    """The events that make the upserts: source by source, in the order of their rows there."""
+    last = np.empty(len(events.keys), np.int64)
+    last[events.key] = np.arange(len(events.key))  # of equal keys the last one stays
+    images = np.sort(last[events.is_image[last]])
+    by_row: Places = images[np.lexsort((events.row[images], events.source[images]))]
+    return by_row
+
+
+@dataclass
+class _Upserts:
+    """The rows of the result, decoded source by source; `unsent` maps a column to its rows without a value."""
+
+    schema: TableSchema
+    sources: Sequence[Messages]
+    rows: Sequence[Places]
+    chunks: list[list[pa.Array]] = field(init=False)
+    unsent: dict[int, Places] = field(init=False)
+
+    def __post_init__(self) -> None:
+        width = len(self.schema.columns)
+        self.chunks = [[] for _ in range(width)]
+        unsent: list[list[Places]] = [[] for _ in range(width)]
+        begin = 0
+        for messages, chosen in zip(self.sources, self.rows, strict=True):
+            if len(chosen) == 0:
+                continue
+            cells = messages.images(chosen)
+            for index in range(width):
+                self.chunks[index].append(column(messages, cells, index))
+                is_unsent: Mask = cells.kind[index] == UNCHANGED
+                if is_unsent.any():
+                    unsent[index].append(begin + np.flatnonzero(is_unsent))
+            begin += len(chosen)
+        self.unsent = {index: np.concatenate(rows) for index, rows in enumerate(unsent) if rows}
+
+    def table(self) -> pa.Table:
+        fields = arrow_schema(self.schema)
+        columns = [pa.chunked_array(chunks, one.type) for chunks, one in zip(self.chunks, fields, strict=True)]
+        return pa.Table.from_arrays(columns, schema=fields)
+
+
+def _complete(
+    upserts: _Upserts, events: Events, made_by: Places, sources: Sequence[Messages], truncated: bool
+) -> tuple[Fetch, ...]:
+    """Fills what the batch itself knows into the upserts; what is left is for the destination to fetch."""
+    if not upserts.unsent:
+        return ()
+    unsent = {index: UnsentCells(rows, made_by[rows]) for index, rows in upserts.unsent.items()}
+    fetches = []
+    for index, (found, missing) in resolve(events, sources, unsent).items():
+        upserts.chunks[index] = fill(upserts.chunks[index], sources, index, found)
+        if len(missing.rows) == 0:
+            continue
+        if truncated:
+            event = made_by[missing.rows[0]]
+            raise sources[events.source[event]].broken(
+                int(events.row[event]), "it updates a row that was truncated before it"
+            )
+        name = upserts.schema.columns[index].name
+        fetches.append(Fetch(name, missing.rows, events.keys.take(pa.array(missing.keys))))
+    return tuple(fetches)

@@ -1,0 +1,37 @@
+"""What a batch does to one table (or to one bucket of its keys): the hand-over from fold to the destinations.
+
+A destination applies it as: delete everything if `truncated`; delete the live row of every touched key; fill the cells
+that `fetches` names from its rows as they were before; append `upserts`. The rows have no order: keys are unique.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Cells of one column that the source did not send because they did not change, nor did any change of the batch.
+
+    Row `rows[i]` of the upserts takes the value that the destination's row with key `keys[i]` has before the batch.
+    That key is not the row's own if the batch changed its key. There are none when the batch truncated the table.
+    """
+
+    column: str
+    rows: npt.NDArray[np.int64]
+    keys: pa.Array
+
+
+@dataclass(frozen=True)
+class NetEffect:
+    truncated: bool
+    upserts: pa.Table  # columns and order of decode's arrow_schema; cells to be fetched are null
+    upsert_keys: pa.Array | None  # as encode_keys makes them, aligned with `upserts`; None for a table without a key
+    touched_keys: pa.Array | None  # every key changed since the last truncate, once: upserted and deleted ones
+    fetches: tuple[Fetch, ...]
+    changes: int  # raw changes that went into it
+    last_commit_time: int  # of the newest of them, in microseconds since 1970; 0 when there are none

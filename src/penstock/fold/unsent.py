@@ -1,0 +1,134 @@
+"""Cells that the source did not send because an update left them unchanged: where their values are.
+
+Such a cell has the value of the row's image before it. A row keeps its **lineage** when its key changes, so the search
+runs along lineages, not keys: back to the last image of the batch that has the cell, or to the destination's row.
+Used by `clone.py`, for the few rows that are left with such cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Octets, Places
+from penstock.fold.events import NOT_MOVED, Events
+
+
+@dataclass(frozen=True)
+class UnsentCells:
+    """Of one column: which rows of the upserts lack it, and the events that made those rows."""
+
+    rows: Places
+    events: Places
+
+
+@dataclass(frozen=True)
+class FoundCells:
+    """Of one column: for rows of the upserts, the earlier cell that fills them."""
+
+    rows: Places
+    source: Places
+    row: Places
+    kind: Octets
+    start: Places
+    end: Places
+
+
+@dataclass(frozen=True)
+class MissingCells:
+    """Of one column: rows of the upserts whose cell only the destination has, and the key (its number) it has there."""
+
+    rows: Places
+    keys: Places
+
+
+def resolve(
+    events: Events, sources: Sequence[Messages], unsent: Mapping[int, UnsentCells]
+) -> dict[int, tuple[FoundCells, MissingCells]]:
+    """For each column: what earlier images of the batch fill, and what they don't."""
+    lineage = lineages(events)
+    wanted = np.zeros(int(lineage.max()) + 1, np.bool_)
+    for cells in unsent.values():
+        wanted[lineage[cells.events]] = True
+    members = np.flatnonzero(wanted[lineage] & ~events.moved_away)
+    members = members[np.argsort(lineage[members], kind="stable")]
+    earlier = _Earlier(events, sources, lineage, members)
+    return {column: earlier.search(column, cells) for column, cells in unsent.items()}
+
+
+def lineages(events: Events) -> Places:
+    """The row that an event belongs to, as a number: that of the key which it has at the destination.
+
+    Rows that take a key after another row left it in this batch have numbers past those of the keys.
+    """
+    lineage = events.key.copy()
+    moves = events.moved_from != NOT_MOVED
+    if not moves.any():
+        return lineage
+    involved = np.zeros(len(events.keys), np.bool_)
+    involved[events.key[moves]] = True
+    involved[events.moved_from[moves]] = True
+    current: dict[int, int] = {}
+    fresh = len(events.keys)
+    carried = fresh
+    touching = np.flatnonzero(involved[events.key])
+    followed: list[int] = []
+    for key, moved_away, arrives in zip(
+        events.key[touching].tolist(), events.moved_away[touching].tolist(), moves[touching].tolist(), strict=True
+    ):
+        if moved_away:
+            carried, current[key] = current.get(key, key), fresh
+            fresh += 1
+        elif arrives:
+            current[key] = carried
+        followed.append(current.get(key, key))
+    lineage[touching] = followed
+    return lineage
+
+
+class _Earlier:
+    """The images of some lineages, each lineage in stream order, one after the other."""
+
+    def __init__(self, events: Events, sources: Sequence[Messages], lineage: Places, members: Places) -> None:
+        self._events, self._sources, self._members = events, sources, members
+        self._lineage = lineage[members]
+        begins = np.flatnonzero(np.diff(self._lineage, prepend=-1) != 0)
+        self._begin = np.repeat(begins, np.diff(begins, append=len(members)))
+        self._place = np.full(len(events.key), -1, np.int64)
+        self._place[members] = np.arange(len(members))
+        self._images: list[tuple[Places, Cells]] = []
+        images = np.flatnonzero(events.is_image[members])
+        images = images[np.lexsort((events.row[members[images]], events.source[members[images]]))]
+        ends = np.searchsorted(events.source[members[images]], np.arange(1, len(sources)))
+        for messages, at in zip(sources, np.split(images, ends), strict=True):
+            if len(at):
+                self._images.append((at, messages.images(events.row[members[at]])))
+
+    def search(self, column: int, unsent: UnsentCells) -> tuple[FoundCells, MissingCells]:
+        kind = np.zeros(len(self._members), np.uint8)  # stays 0 where a row was deleted: a search ends there too
+        start, end = np.zeros(len(self._members), np.int64), np.zeros(len(self._members), np.int64)
+        for at, cells in self._images:
+            kind[at], start[at], end[at] = cells.kind[column], cells.start[column], cells.end[column]
+        last_known = np.maximum.accumulate(np.where(kind != UNCHANGED, np.arange(len(kind)), -1))
+        place = self._place[unsent.events]
+        known = last_known[place]
+        found = known >= self._begin[place]
+        self._check_origin(found, known, place)
+        at = known[found]
+        source, row = self._events.source[self._members[at]], self._events.row[self._members[at]]
+        return (
+            FoundCells(unsent.rows[found], source, row, kind[at], start[at], end[at]),
+            MissingCells(unsent.rows[~found], self._lineage[place[~found]]),
+        )
+
+    def _check_origin(self, found: Mask, known: Places, place: Places) -> None:
+        """An update must have a row to update: not one deleted before it, nor one that never was."""
+        gone = found.copy()
+        gone[found] = ~self._events.is_image[self._members[known[found]]]
+        gone |= ~found & (self._lineage[place] >= len(self._events.keys))
+        if gone.any():
+            event = self._members[place[np.argmax(gone)]]
+            messages = self._sources[self._events.source[event]]
+            raise messages.broken(int(self._events.row[event]), "it updates a row that is not there")

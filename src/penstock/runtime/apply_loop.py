@@ -1,0 +1,291 @@
+"""Applies the change log to one destination, batch by batch: one Spark job a batch, one commit a table.
+
+Progress is the tables' own positions, committed with their data; nothing here needs to survive a crash. A table that
+cannot take its changes becomes Errored and holds up no other. Neighbours: `batch` plans, `apply_task` runs on
+executors, `housekeeping` keeps tables and log small, `pipeline` drives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import BatchConfig
+from penstock.destinations.contract import Destination, JobRunner, WritePlan
+from penstock.errors import (
+    CommitUnknown,
+    DestinationUnreachable,
+    PenstockError,
+    PositionLost,
+    StaleBase,
+    StateError,
+    TableError,
+)
+from penstock.failpoints import reach
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.runtime.apply_task import Applied, ApplyTask, apply
+from penstock.runtime.batch import Batch, BatchPlanner, TableWork, require_same_structure
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("apply")
+COMMIT_THREADS = 4
+REDOS = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass
+class TrackedTable:
+    """A table that the destination follows, and how far it has come."""
+
+    table: TableId
+    target: TableId
+    schema: TableSchema
+    position: Position
+    changes: int = 0
+    errored: bool = False
+
+
+class ApplyLoop:
+    """`processed` is how far the log has been applied to every table that is not Errored."""
+
+    def __init__(
+        self,
+        source: str,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        limits: BatchConfig,
+        state: StateStore,
+    ) -> None:
+        self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
+        self._planner = BatchPlanner(log, limits)
+        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
+        self._last_batch = time.monotonic()
+        self.tables: dict[TableId, TrackedTable] = {}
+        self.processed: Position = 0
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def track(
+        self, schemas: Iterable[TableSchema], targets: Mapping[TableId, TableId], start: Position
+    ) -> list[TableId]:
+        """Makes every table at the destination; gives those that are new there. `start` is where the log begins."""
+        counted = self.state.progress(self.destination.name)
+        created = []
+        for schema in schemas:
+            target = targets[schema.table]
+            tracked = TrackedTable(schema.table, target, schema, start)
+            self.tables[schema.table] = tracked
+            try:
+                if self.destination.position(target, self.source) is None:
+                    created.append(schema.table)
+                tracked.position = self.destination.ensure_table(target, schema, self.source, start)
+                self._require_covered(tracked, start)
+            except TableError as error:
+                self.mark_errored(tracked, error)
+                continue
+            before = counted.get(schema.table)
+            tracked.changes = before.changes if before else 0
+            self._mark_ready(tracked)
+        positions = [tracked.position for tracked in self.tables.values() if not tracked.errored]
+        self.processed = min(positions, default=start)
+        return created
+
+    def step(self, *, now: bool = False) -> bool:
+        """Applies the next batch, if there is one. Raises what concerns the destination as a whole; then call again."""
+        batch = self._planner.next(self.processed, self._ready_positions(), now=now)
+        if batch is None:
+            return False
+        began = time.monotonic()
+        committed = self._apply(batch) if batch.tables else {}
+        if committed:
+            reach("apply.batch_committed")
+        self.processed = batch.end
+        self._record(committed)
+        if committed:
+            LOG.info(
+                "applied",
+                changes=sum(result.changes for result in committed.values()),
+                tables=len(committed),
+                position=position_text(batch.end),
+                seconds=round(time.monotonic() - began, 3),
+            )
+        return True
+
+    def in_threads(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """All of them are finished when this returns or raises: a redo must not meet a commit that still runs."""
+        running = [self._threads.submit(function, item) for item in items]
+        wait(running)
+        return [done.result() for done in running]
+
+    def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
+        tracked.errored = True
+        LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
+        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
+        self.state.set_table_status(self.destination.name, tracked.table, status)
+        self.state.add_event("errored", error.what, tracked.table)
+
+    def mark_all_errored(self, error: PenstockError) -> None:
+        """For what no table can pass: a gap, a damaged log."""
+        for tracked in self.tables.values():
+            if not tracked.errored:
+                self.mark_errored(tracked, error)
+
+    def _mark_ready(self, tracked: TrackedTable) -> None:
+        name, now = self.destination.name, datetime.now(UTC)
+        before = self.state.table_status(name).get(tracked.table)
+        if before is None:
+            self.state.set_table_status(name, tracked.table, TableStatus(State.INIT, now))
+        if before is None or before.state is not State.READY:
+            self.state.set_table_status(name, tracked.table, TableStatus(State.READY, now))
+
+    def _require_covered(self, tracked: TrackedTable, start: Position) -> None:
+        if tracked.position < start:
+            raise PositionLost(
+                f"table {tracked.table}: the change log begins at {position_text(start)}, "
+                f"after the table's position {position_text(tracked.position)}",
+                f"Drop {tracked.target} at the destination and run again: it starts anew",
+            )
+
+    def _ready_positions(self) -> dict[TableId, Position]:
+        return {table: tracked.position for table, tracked in self.tables.items() if not tracked.errored}
+
+    def _apply(self, batch: Batch) -> dict[TableId, Applied]:
+        """Brings every table of the batch to its end, but for those that become Errored."""
+        committed: dict[TableId, Applied] = {}
+        pending = dict(batch.tables)
+        for _ in range(REDOS):
+            plans = self._plans(pending, batch.end)
+            results = self._run_job(pending, plans)
+            commits = [(plans[table], group) for table, group in results.items()]
+            outcomes = self.in_threads(lambda commit: self._commit(*commit, batch.end), commits)
+            for done in outcomes:
+                if done is not None:
+                    committed[done.table] = done
+            pending = {
+                table: work
+                for table, work in pending.items()
+                if not self.tables[table].errored and table in results and table not in committed
+            }
+            if not pending:
+                return committed
+        raise DestinationUnreachable(
+            f"table {next(iter(pending))}: somebody else keeps committing to it, {REDOS} tries were refused",
+            "Stop the other writer",
+        )
+
+    def _plans(self, pending: Mapping[TableId, TableWork], end: Position) -> dict[TableId, WritePlan]:
+        """The base of each table's write. A table that is at `end` already needs none."""
+        plans = {}
+        for table, work in pending.items():
+            tracked = self.tables[table]
+            try:
+                for schema in work.schemas.values():
+                    require_same_structure(tracked.schema, schema)
+                plan = self.destination.plan(tracked.target, self.source)
+            except TableError as error:
+                self.mark_errored(tracked, error)
+                continue
+            tracked.position = plan.position
+            if tracked.position < end:
+                plans[table] = plan
+        return plans
+
+    def _run_job(
+        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, WritePlan]
+    ) -> dict[TableId, list[Applied]]:
+        """One job for all tables. Tables whose changes cannot be applied become Errored here."""
+        tasks = []
+        for table, plan in plans.items():
+            work, buckets = pending[table], pending[table].buckets()
+            tasks += [
+                ApplyTask(
+                    self.log,
+                    table,
+                    tuple(work.slices),
+                    self.tables[table].position,
+                    bucket,
+                    buckets,
+                    plan,
+                    work.bytes // buckets,
+                )
+                for bucket in range(buckets)
+            ]
+        grouped: dict[TableId, list[Applied]] = {}
+        for result in self.runner.run(apply, tasks):
+            grouped.setdefault(result.table, []).append(result)
+        reach("apply.files_written")
+        for table, results in list(grouped.items()):
+            error = next((result.error for result in results if result.error), None)
+            if error is None:
+                continue
+            if not isinstance(error, TableError):
+                self._discard(result for group in grouped.values() for result in group)
+                raise error
+            self._discard(results)
+            self.mark_errored(self.tables[table], error)
+            del grouped[table]
+        return grouped
+
+    def _commit(self, plan: WritePlan, results: list[Applied], end: Position) -> Applied | None:
+        """Commits one table; None when it has to be done again from its new state."""
+        table = results[0].table
+        tracked = self.tables[table]
+        parts = [result.part for result in results if result.part is not None]
+        truncated = any(result.truncated for result in results)
+        total = Applied(
+            table,
+            changes=sum(result.changes for result in results),
+            truncated=truncated,
+            last_commit_time=max(result.last_commit_time for result in results),
+        )
+        if not truncated and all(part.empty for part in parts):
+            return total  # nothing to write; the position follows with the table's next commit, or when it is idle
+        reach("apply.before_commit")
+        try:
+            self.destination.commit(plan, parts, truncated=truncated, position=end)
+        except StaleBase as error:
+            LOG.warning("commit refused", table=str(table), what=error.what)
+            self._discard(results)
+            return None
+        except CommitUnknown as error:
+            LOG.warning("commit unknown", table=str(table), what=error.what)
+            if self.destination.position(tracked.target, self.source) != end:
+                return None
+        reach("apply.after_commit")
+        tracked.position = end
+        return total
+
+    def _discard(self, results: Iterable[Applied]) -> None:
+        parts = [result.part for result in results if result.part is not None]
+        if parts:
+            self.destination.discard(parts)
+
+    def _record(self, committed: Mapping[TableId, Applied]) -> None:
+        """Figures for people; the truth is in the destination, so a state store that is away costs only these."""
+        now, elapsed = datetime.now(UTC), max(time.monotonic() - self._last_batch, 1e-3)
+        self._last_batch = time.monotonic()
+        figures = {}
+        for table, result in committed.items():
+            tracked = self.tables[table]
+            tracked.changes += result.changes
+            newest = datetime.fromtimestamp(result.last_commit_time / 1e6, UTC) if result.changes else None
+            figures[table] = TableProgress(self.processed, tracked.changes, result.changes / elapsed, newest, now)
+        try:
+            if figures:
+                self.state.record_progress(self.destination.name, figures)
+            self.state.set_processed(self.destination.name, self.processed)
+        except StateError as error:
+            LOG.warning("progress not recorded", what=error.what)

@@ -1,0 +1,59 @@
+"""The work of one task of a batch, on an executor: read the table's slices, decode and fold them, write the net effect.
+
+A task never fails the job for what concerns its table alone: such an error is its result. Rows never leave the task but
+as files of the destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.changelog.log import ChangeLog
+from penstock.destinations.contract import WritePlan, WrittenPart
+from penstock.errors import PenstockError
+from penstock.fold.clone import fold_clone
+from penstock.model.change import RawChanges
+from penstock.model.position import Position
+from penstock.model.table import TableId
+
+
+@dataclass(frozen=True)
+class ApplyTask:
+    log: ChangeLog
+    table: TableId
+    slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
+    position: Position
+    bucket: int
+    buckets: int
+    plan: WritePlan
+    weight: int  # bytes to read, for an even spread over partitions
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What one task did; `error` instead of `part` when the table cannot take its changes."""
+
+    table: TableId
+    part: WrittenPart | None = None
+    changes: int = 0
+    truncated: bool = False
+    last_commit_time: int = 0  # µs
+    error: PenstockError | None = None
+
+
+def apply(task: ApplyTask) -> Applied:
+    try:
+        net = fold_clone(_changes(task), position=task.position, bucket=task.bucket, buckets=task.buckets)
+        part = task.plan.write(net)
+    except PenstockError as error:
+        return Applied(task.table, error=error)
+    return Applied(task.table, part, net.changes, net.truncated, net.last_commit_time)
+
+
+def _changes(task: ApplyTask) -> Iterator[RawChanges]:
+    wanted: dict[str, list[str]] = {}
+    for segment, fingerprint in task.slices:
+        wanted.setdefault(segment, []).append(fingerprint)
+    for segment, fingerprints in wanted.items():
+        yield from task.log.read(segment, fingerprints)

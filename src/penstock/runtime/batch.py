@@ -1,0 +1,117 @@
+"""Plans a batch: which segments of the change log, and what of them belongs to which table. Reads headers only.
+
+A batch is made of whole segments, and a segment of whole transactions, so a batch never splits a transaction.
+Neighbours: `apply_loop` asks for batches, `apply_task` does the work of one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.changelog.log import ChangeLog, SegmentName
+from penstock.config.model import BatchConfig
+from penstock.decode.schema import arrow_schema
+from penstock.errors import SchemaChanged
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+
+BUCKET_BYTES = 8 << 20
+MOST_BUCKETS = 64
+
+
+@dataclass
+class TableWork:
+    """One table's part of a batch."""
+
+    table: TableId
+    slices: list[tuple[str, str]] = field(default_factory=list)  # segment name, schema fingerprint
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
+    bytes: int = 0
+    rows: int = 0
+    moved_keys: int = 0
+
+    def buckets(self) -> int:
+        """How many tasks share the table. Keys that move may need another key's earlier image: then it is one."""
+        if self.moved_keys or not all(schema.key for schema in self.schemas.values()):
+            return 1
+        return max(1, min(MOST_BUCKETS, math.ceil(self.bytes / BUCKET_BYTES)))
+
+
+@dataclass(frozen=True)
+class Batch:
+    end: Position
+    tables: dict[TableId, TableWork]
+    changes: int
+    bytes: int
+
+
+class BatchPlanner:
+    """Watches the log from `processed` on and gives the next batch once it is large or old enough."""
+
+    def __init__(self, log: ChangeLog, limits: BatchConfig) -> None:
+        self._log, self._limits = log, limits
+        self._first_seen: float | None = None
+
+    def next(self, processed: Position, positions: Mapping[TableId, Position], *, now: bool = False) -> Batch | None:
+        """What follows `processed` for the tables in `positions`, or None while there is nothing, or not enough yet.
+
+        With `now`, whatever there is makes a batch at once.
+        """
+        segments = self._log.segments(after=processed)
+        if not segments:
+            self._first_seen = None
+            return None
+        batch = self._gather(segments, positions)
+        if batch is None:
+            return None
+        if self._first_seen is None:
+            self._first_seen = time.monotonic()
+        waited = time.monotonic() - self._first_seen >= self._limits.max_age
+        full = batch.bytes >= self._limits.max_bytes or batch.changes >= self._limits.max_changes
+        if batch.changes and not (now or waited or full):
+            return None
+        self._first_seen = None
+        return batch
+
+    def _gather(self, segments: list[SegmentName], positions: Mapping[TableId, Position]) -> Batch | None:
+        tables: dict[TableId, TableWork] = {}
+        changes = size = 0
+        end: Position | None = None
+        for name in segments:
+            end = name.end
+            for part in self._log.slices(name):
+                schema = part.table_schema
+                position = positions.get(schema.table)
+                if position is None or part.slice.last_commit < position:
+                    continue
+                work = tables.setdefault(schema.table, TableWork(schema.table))
+                if (name.text, schema.fingerprint) not in work.slices:
+                    work.slices.append((name.text, schema.fingerprint))
+                work.schemas[schema.fingerprint] = schema
+                work.bytes += part.slice.bytes
+                work.rows += part.slice.rows
+                work.moved_keys += part.slice.moved_keys
+                changes += part.slice.rows
+                size += part.slice.bytes
+            if size >= self._limits.max_bytes or changes >= self._limits.max_changes:
+                break
+        return None if end is None else Batch(end, tables, changes, size)
+
+
+def require_same_structure(known: TableSchema, seen: TableSchema) -> None:
+    """Raises SchemaChanged when changes of `seen` cannot go into a table made for `known`."""
+    if known.key == seen.key and arrow_schema(known).equals(arrow_schema(seen)):
+        return
+    before = {field.name: field.type for field in arrow_schema(known)}
+    after = {field.name: field.type for field in arrow_schema(seen)}
+    differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    detail = (
+        f"column {', '.join(differing)}" if differing else f"key ({', '.join(known.key)}) → ({', '.join(seen.key)})"
+    )
+    raise SchemaChanged(
+        f"table {known.table}: its structure changed ({detail}), and schema changes are not followed yet",
+        f"Drop {known.table} at the destination and run again: it starts anew with the new structure",
+    )

@@ -1,0 +1,92 @@
+"""Between batches: tables stay compact, idle tables' positions move on, and the log lets go of what nobody needs.
+
+An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
+or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Compaction
+and batches take turns, in one thread, so they never conflict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import structlog
+
+from penstock.config.model import LogConfig, Maintenance
+from penstock.errors import PositionLost, StaleBase
+from penstock.failpoints import reach
+from penstock.model.position import Position, position_text
+from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
+
+LOG = structlog.get_logger("housekeeping")
+RETAIN_EVERY = 5.0
+
+
+class Housekeeping:
+    def __init__(self, loop: ApplyLoop, maintenance: Maintenance, limits: LogConfig) -> None:
+        self._loop, self._maintenance, self._limits = loop, maintenance, limits
+        self._advanced_at = self._retained_at = time.monotonic()
+        self._maintained: dict[TrackedTable, Position] = {}
+
+    def run(self) -> None:
+        """Does what is due. Raises what concerns the destination or the log as a whole."""
+        self._maintain(tracked for tracked in self._loop.tables.values() if not tracked.errored)
+        now = time.monotonic()
+        if now - self._advanced_at >= self._maintenance.advance_idle_every:
+            self._advanced_at = now
+            self.advance_idle()
+        if now - self._retained_at >= RETAIN_EVERY:
+            self._retained_at = now
+            self.retain()
+
+    def advance_idle(self) -> None:
+        """Moves the position of tables that had nothing to apply to what has been processed."""
+        behind = [t for t in self._loop.tables.values() if not t.errored and t.position < self._loop.processed]
+        self._loop.in_threads(self._advance, behind)
+
+    def retain(self) -> None:
+        """Removes segments that every table has passed, but for the time to replay."""
+        log, tables = self._loop.log, list(self._loop.tables.values())
+        ready = [tracked.position for tracked in tables if not tracked.errored]
+        needed = min(ready, default=self._loop.processed)
+        held = min((tracked.position for tracked in tables if tracked.errored), default=needed)
+        removable = log.removable(
+            needed_from=needed,
+            held_from=min(needed, held),
+            replay=self._limits.replay,
+            max_bytes=self._limits.max_bytes,
+            max_age=self._limits.max_age,
+        )
+        for name in removable:
+            log.remove(name)
+            reach("log.segment_removed")
+        start = log.start()
+        for tracked in tables:
+            if tracked.errored and start is not None and removable and held < start and tracked.position < start:
+                self._loop.mark_errored(
+                    tracked,
+                    PositionLost(
+                        f"table {tracked.table}: the log no longer holds what it needs: it was Errored at "
+                        f"{position_text(tracked.position)}, and log.max_bytes or log.max_age has passed",
+                        f"Drop {tracked.target} at the destination and run again: it starts anew",
+                    ),
+                )
+
+    def _advance(self, tracked: TrackedTable) -> None:
+        try:
+            self._loop.destination.advance(tracked.target, self._loop.source, tracked.position, self._loop.processed)
+        except StaleBase as error:
+            LOG.info("position not advanced", table=str(tracked.table), what=error.what)
+            return
+        tracked.position = self._loop.processed
+        reach("apply.position_advanced")
+
+    def _maintain(self, tables: Iterable[TrackedTable]) -> None:
+        for tracked in tables:
+            try:
+                report = self._loop.destination.maintain(tracked.target, self._loop.runner)
+            except StaleBase as error:
+                LOG.info("maintenance put off", table=str(tracked.table), what=error.what)
+                continue
+            if report.did_something:
+                LOG.info("maintained", table=str(tracked.table), report=str(report))

@@ -1,0 +1,91 @@
+"""The jars that Spark needs beside itself: which, where they are kept, and how they get there.
+
+`python -m penstock.runtime.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`; `make install`
+calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from penstock.errors import EnvironmentMissing
+
+PACKAGES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+)
+
+
+def folder() -> Path:
+    return Path(sys.prefix) / "share" / "penstock" / "jars"
+
+
+def installed() -> list[Path] | None:
+    """The jars, if all are there."""
+    jars = [folder() / _file_name(package) for package in PACKAGES]
+    return jars if all(jar.is_file() for jar in jars) else None
+
+
+def fetch() -> list[Path]:
+    """Brings the missing jars into the folder. A jar appears there whole or not at all."""
+    present = installed()
+    if present is not None:
+        return present
+    folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="penstock-jars-") as scratch:
+        resolved = _resolve(Path(scratch))
+        for package in PACKAGES:
+            target = folder() / _file_name(package)
+            source = next((jar for jar in resolved if jar.name.endswith(target.name)), None)
+            if source is None:
+                raise EnvironmentMissing(
+                    f"{package} was not found by Ivy",
+                    "See that Maven Central or its mirror can be reached and try again",
+                )
+            partial = target.with_suffix(".partial")
+            shutil.copyfile(source, partial)
+            partial.replace(target)
+    return [folder() / _file_name(package) for package in PACKAGES]
+
+
+def _file_name(package: str) -> str:
+    _, artifact, version = package.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _resolve(scratch: Path) -> list[Path]:
+    """Spark resolves packages before it starts an application, so the smallest application does."""
+    application = scratch / "nothing.py"
+    application.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print('JARS=' + spark.sparkContext.getConf().get('spark.jars', ''))\n"
+        "spark.stop()\n"
+    )
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(PACKAGES)),
+        *("--conf", f"spark.pyspark.python={sys.executable}", str(application)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("JARS=")), None)
+    if done.returncode or line is None:
+        reason = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
+        raise EnvironmentMissing(
+            f"the jars {', '.join(PACKAGES)} could not be fetched: {reason}",
+            "See that Java 17 is there and that Maven Central or its mirror can be reached, and try again",
+        )
+    return [Path(jar.removeprefix("file://").removeprefix("file:")) for jar in line.removeprefix("JARS=").split(",")]
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except EnvironmentMissing as missing:
+        sys.exit(f"penstock: {missing}")

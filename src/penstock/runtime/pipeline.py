@@ -1,0 +1,161 @@
+"""`penstock run`: the whole pipeline in one process, beside it the capture process that it supervises.
+
+Order of things: lock, source made ready, capture started, Spark and destination opened, tables made, then batches
+until it is told to stop (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
+to the source's position at the start has been applied.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import Pipeline
+from penstock.destinations.contract import Destination, JobRunner
+from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId
+from penstock.runtime.apply_loop import ApplyLoop
+from penstock.runtime.backoff import Backoff
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.spark import SparkRunner, session
+from penstock.runtime.supervisor import CaptureSupervisor
+from penstock.source.postgres.check_tables import has_rows
+from penstock.source.postgres.connect import Connection, connect
+from penstock.source.postgres.slot import flush_position
+from penstock.state.lock import PipelineLock
+from penstock.state.sql import open_store
+from penstock.state.store import Health, HealthState, StateStore
+
+LOG = structlog.get_logger("pipeline")
+POLL_SECONDS = 0.05
+
+
+def run(pipeline: Pipeline, *, once: bool = False) -> None:
+    """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
+    stop = threading.Event()
+    with ExitStack() as cleanup:
+        cleanup.enter_context(PipelineLock(pipeline.home / "lock"))
+        cleanup.enter_context(_stops_on_signals(stop))
+        state = open_store(pipeline.state_url)
+        cleanup.callback(state.close)
+        log = ChangeLog(pipeline.log_uri)
+        url = pipeline.source.url.get_secret_value()
+        with connect(url) as connection:
+            prepared = prepare_source(connection, pipeline, log)
+            target = flush_position(connection) if once else None
+        start = log.start() if log.end() is not None else None
+        capture = CaptureSupervisor(pipeline.file, state)
+        capture.start()
+        cleanup.callback(capture.stop)
+        runner, destination = _open_destination(pipeline, cleanup)
+        _install_handlers(stop)  # Spark puts handlers of its own in place when it starts
+        loop = ApplyLoop(pipeline.name, destination, runner, log, pipeline.batch, state)
+        cleanup.callback(loop.close)
+        created = loop.track(
+            prepared.schemas,
+            {schema.table: pipeline.target(schema.table) for schema in prepared.schemas},
+            prepared.slot_position if start is None else start,
+        )
+        with connect(url) as connection:
+            _say_what_is_not_copied(connection, prepared, created, state)
+        LOG.info("streaming", tables=len(prepared.schemas), position=position_text(loop.processed))
+        _drive(pipeline, loop, capture, state, stop, target)
+        LOG.info("stopped", position=position_text(loop.processed))
+        errored = [str(tracked.table) for tracked in loop.tables.values() if tracked.errored]
+        if once and errored:
+            raise CheckFailed(
+                f"{len(errored)} of {len(loop.tables)} tables are Errored: {', '.join(sorted(errored))}",
+                f"`penstock status {pipeline.file.name}` says why and what to do",
+            )
+
+
+def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[JobRunner, Destination]:
+    config = pipeline.destinations[0]
+    spark = session(pipeline)
+    cleanup.callback(spark.stop)
+    destination = IcebergDestination(config, spark, index=pipeline.home / "index")
+    destination.open()
+    cleanup.callback(destination.close)
+    return SparkRunner(spark), destination
+
+
+def _drive(
+    pipeline: Pipeline,
+    loop: ApplyLoop,
+    capture: CaptureSupervisor,
+    state: StateStore,
+    stop: threading.Event,
+    target: Position | None,
+) -> None:
+    housekeeping = Housekeeping(loop, pipeline.destinations[0].maintenance, pipeline.log)
+    backoff = Backoff()
+    component = f"destination {loop.destination.name}"
+    _tell(state, component, "ok")
+    while not stop.is_set() and (target is None or loop.processed < target):
+        if capture.failure is not None:
+            if isinstance(capture.failure, GapError | LogDamaged):
+                loop.mark_all_errored(capture.failure)
+            raise capture.failure
+        try:
+            worked = loop.step(now=target is not None)
+            housekeeping.run()
+        except LogDamaged as error:
+            loop.mark_all_errored(error)
+            raise
+        except PenstockError as error:
+            if error.retry not in ("backoff", "at once"):
+                raise
+            LOG.warning("waiting", what=error.what, solution=error.solution, seconds=backoff.delay)
+            _tell(state, component, "retrying", error, backoff.attempts + 1)
+            backoff.wait(stop)
+            continue
+        if backoff.attempts:
+            backoff.reset()
+            _tell(state, component, "ok")
+        if not worked:
+            stop.wait(POLL_SECONDS)
+    _tell(state, component, "stopped")
+
+
+def _say_what_is_not_copied(
+    connection: Connection, prepared: Prepared, created: Collection[TableId], state: StateStore
+) -> None:
+    for schema in prepared.schemas:
+        if schema.table in created and has_rows(connection, schema.table):
+            message = f"table {schema.table}: rows that were there before its changes are read are not in the lake yet"
+            LOG.warning(message, solution="They come with the initial copy, which this version does not have")
+            state.add_event("not copied", message, schema.table)
+
+
+def _tell(
+    state: StateStore, component: str, health: HealthState, error: PenstockError | None = None, attempts: int = 0
+) -> None:
+    what, solution = (error.what, error.solution) if error else ("", "")
+    state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
+
+
+@contextmanager
+def _stops_on_signals(stop: threading.Event) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    _install_handlers(stop)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _install_handlers(stop: threading.Event) -> None:
+    def ask_to_stop(number: int, _frame: object) -> None:
+        LOG.info("stopping", signal=signal.Signals(number).name)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)

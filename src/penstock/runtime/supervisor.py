@@ -1,0 +1,131 @@
+"""Keeps one capture process alive beside the pipeline, and knows when it must not be started again.
+
+The process is `penstock.runtime.capture_process`; it holds the read end of a pipe whose other end is ours, so it goes
+when we go, however we end. It reports as JSON lines on its standard output. What it says becomes the health of the
+component `capture` in the state store.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.runtime.backoff import Backoff
+from penstock.state.store import Health, HealthState, StateStore
+
+LOG = structlog.get_logger("capture")
+STOP_SECONDS = 30.0
+SETTLED_AFTER = 10.0
+
+
+class CaptureSupervisor:
+    """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can mend."""
+
+    def __init__(self, file: Path, state: StateStore) -> None:
+        self._file, self._state = file, state
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._supervise, name="capture-supervisor", daemon=True)
+        self._waiting = False
+        self.failure: PenstockError | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets capture seal what it holds, and waits for its end."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+        self._thread.join(STOP_SECONDS)
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def _supervise(self) -> None:
+        backoff = Backoff(longest=10.0)
+        while not self._stopping.is_set():
+            began = datetime.now(UTC)
+            last = self._run_once()
+            if self._stopping.is_set():
+                break
+            if (datetime.now(UTC) - began).total_seconds() > SETTLED_AFTER:
+                backoff.reset()
+            if last is not None and last.retry not in ("backoff", "at once"):
+                self.failure = last
+                self._tell("failed", last.what, last.solution, backoff.attempts)
+                LOG.error("capture failed", what=last.what, solution=last.solution)
+                return
+            what = last.what if last else "capture ended unexpectedly"
+            self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1)
+            LOG.warning("capture restarts", what=what, seconds=backoff.delay)
+            backoff.wait(self._stopping)
+        self._tell("stopped", "", "", 0)
+
+    def _run_once(self) -> PenstockError | None:
+        """Runs the process to its end; gives the error that it reported, if any."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.runtime.capture_process", str(self._file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        failure: PenstockError | None = None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if self._stopping.is_set():
+            self._process.terminate()
+        for line in self._process.stdout:
+            failure = self._take(line) or failure
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        return failure
+
+    def _take(self, line: str) -> PenstockError | None:
+        try:
+            report: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
+            LOG.warning("capture says", line=line.strip())
+            return None
+        match report.get("event"):
+            case "started":
+                self._tell("ok", f"reading from {report.get('position')}", "", 0)
+                LOG.info("capture started", position=report.get("position"))
+            case "waiting":
+                what, solution = str(report.get("error", "")), str(report.get("solution", ""))
+                self._tell("retrying", what, solution, int(report.get("attempts", 1)))
+                LOG.warning("capture waits", what=what, solution=solution)
+            case "sealed" if self._waiting:
+                self._tell("ok", "reading", "", 0)
+                LOG.info("capture goes on")
+            case "failed":
+                return reported_error(report)
+        return None
+
+    def _tell(self, state: HealthState, message: str, solution: str, attempts: int) -> None:
+        self._waiting = state == "retrying"
+        try:
+            self._state.set_health("capture", Health(state, datetime.now(UTC), message, solution, attempts))
+        except errors.StateError as error:
+            LOG.warning("health not recorded", what=error.what)
+
+
+def reported_error(report: dict[str, Any]) -> PenstockError:
+    """The error that another process reported, of its own kind again."""
+    kind = getattr(errors, str(report.get("kind")), PenstockError)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = PenstockError
+    return kind(str(report.get("what", "")), str(report.get("solution", "")))

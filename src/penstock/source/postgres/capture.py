@@ -1,0 +1,335 @@
+"""Capture: a byte pump from a replication slot into a sink of whole transactions. It never interprets a value.
+
+`Capture.run` reads until it is told to stop. It survives a source that goes away and a log without room, and raises
+what no retry can mend: a gap, a slot that stays busy, a server that is set up wrongly. Each session resumes at the
+sink's end, not at the slot, and skips a transaction if and only if its `commit_lsn` is below that end. What is durable
+in the sink is then, and only then, confirmed to the server.
+
+Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py finds gaps,
+relation_schema.py completes schemas; the runtime gives the sink and supervises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+import psycopg
+
+from penstock import failpoints
+from penstock.errors import LogFull, LogUnreachable, PenstockError, SlotBusy, SourceError, SourceUnreachable
+from penstock.model.position import Position, position_text
+from penstock.source.postgres import pgoutput
+from penstock.source.postgres.connect import Connection, connect, replication_connection
+from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
+from penstock.source.postgres.relation_schema import table_schema
+from penstock.source.postgres.resume import require_unmoved, resume_position
+from penstock.source.postgres.stream import ReplicationStream
+from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
+from penstock.source.sink import CapturedSlice, SegmentSink
+
+CHUNK_BYTES = 512 << 10
+MOST_SEGMENT_BYTES = 512 << 20  # one Arrow array holds 2 GiB, one message may have 1 GiB
+TELL_SECONDS = 10.0
+TELL_WHILE_WAITING_SECONDS = 1.0
+TICK_SECONDS = 0.1
+REPORT_SECONDS = 0.25
+FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
+BUSY_TRIES = 10
+APPLICATION = "penstock capture"
+
+Report = Callable[[dict[str, object]], None]
+
+
+class StopFlag(Protocol):
+    """A threading.Event, or what behaves like one."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is."""
+
+    url: str
+    slot: str
+    publication: str
+    segment_bytes: int
+    segment_age: float  # seconds, as idle_every
+    idle_every: float
+    patient: bool = True
+
+
+class _Stopped(Exception):
+    """The stop flag is set."""
+
+
+class Capture:
+    def __init__(self, settings: CaptureSettings, sink: SegmentSink, stop: StopFlag, report: Report) -> None:
+        self._settings, self._sink, self._stop, self._report = settings, sink, stop, report
+        self._reached = settings.patient
+        self._attempts = 0
+
+    def run(self) -> None:
+        """Until stopped; then what is whole is sealed and confirmed."""
+        while not self._stop.is_set():
+            try:
+                self._session()
+            except _Stopped:
+                return
+            except (SourceUnreachable, LogFull, LogUnreachable) as error:
+                if not self._reached:
+                    raise
+                try:
+                    self._wait(error, self._attempts)
+                except _Stopped:
+                    return
+
+    def _session(self) -> None:
+        settings, sink = self._settings, self._sink
+        with ExitStack() as cleanup:
+            stream = ReplicationStream(replication_connection(settings.url, application_name=APPLICATION), settings.url)
+            cleanup.callback(stream.close)
+            connection = connect(settings.url, application_name=APPLICATION)
+            cleanup.callback(connection.close)
+            self._reached = True
+            position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
+            self._start(stream, connection, position)
+            require_unmoved(connection, settings.slot, position)
+            sink.begin(position, origin)
+            self._report({"event": "started", "position": position_text(position)})
+            session = _Session(settings, sink, self._stop, self._report, stream, connection, position)
+            try:
+                session.pump()
+            finally:
+                self._attempts = 0 if session.progressed else self._attempts
+
+    def _start(self, stream: ReplicationStream, connection: Connection, position: Position) -> None:
+        """A slot that another process reads is tried again for a while: a predecessor may be on its way out."""
+        for attempt in range(BUSY_TRIES + 1):
+            try:
+                stream.start(connection, self._settings.slot, self._settings.publication, position)
+                return
+            except SlotBusy as error:
+                if attempt == BUSY_TRIES:
+                    raise
+                self._wait(error, attempt)
+
+    def _wait(self, error: PenstockError, attempt: int) -> None:
+        self._attempts += 1
+        self._report(_waiting(error, self._attempts))
+        if self._stop.wait(_delay(attempt)):
+            raise _Stopped
+
+
+class _Session:
+    """One connection's life. `progressed` once something of it became durable."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        sink: SegmentSink,
+        stop: StopFlag,
+        report: Report,
+        stream: ReplicationStream,
+        connection: Connection,
+        position: Position,
+    ) -> None:
+        self._sink, self._stop, self._report, self._stream, self._connection = sink, stop, report, stream, connection
+        self._segment_bytes = min(settings.segment_bytes, MOST_SEGMENT_BYTES)
+        self._segment_age, self._idle_every = settings.segment_age, settings.idle_every
+        self._position = position  # where the session began
+        self._durable = position
+        self._buffer = TransactionBuffer()
+        self._type_names: dict[int, str] = {}
+        self._skipping = False
+        self._in_parts = False
+        self._closed_since: float | None = None
+        self._idle_position = position
+        self._idle_at = self._asked_at = self._reported_at = float("-inf")
+        self._ticked_at = time.monotonic()
+        self._unreported_bytes = 0
+        self.progressed = False
+
+    def pump(self) -> None:
+        """Raises _Stopped, or what ended the stream."""
+        self._stream.tell(self._durable, reply=True)
+        get, append = self._stream.get, self._buffer.frames.append
+        chunk = min(CHUNK_BYTES, self._segment_bytes)
+        pending = 0
+        while True:
+            try:
+                size, frame = get(1)
+            except psycopg.Error as error:
+                raise self._stream.lost(str(error)) from error
+            if size > 0:
+                tag = frame[0]
+                if tag == XLOG_DATA:
+                    kind = frame[HEADER_BYTES]
+                    if kind not in ROW_CHANGES:
+                        self._take_message(kind, frame)
+                    elif not self._skipping:
+                        append(frame)
+                        pending += size
+                        if pending >= chunk:
+                            pending = 0
+                            self._take_chunk()
+                elif tag == KEEPALIVE:
+                    self._take_keepalive(frame)
+            elif size == 0:
+                self._tick(time.monotonic())
+                self._stream.wait(self._patience())
+            else:
+                raise self._stream.ended()
+
+    def _take_message(self, kind: int, frame: Frame) -> None:
+        body = frame[HEADER_BYTES:]
+        if kind == pgoutput.BEGIN:
+            begin = pgoutput.read_begin(body)
+            self._skipping = begin.commit_lsn < self._position
+            if not self._skipping:
+                self._buffer.begin(begin)
+        elif kind == pgoutput.COMMIT:
+            if self._skipping:
+                self._skipping = False
+            else:
+                self._take_commit(pgoutput.read_commit_end(body))
+        elif kind == pgoutput.RELATION:
+            relation = pgoutput.read_relation(body)
+            self._buffer.relation(table_schema(self._connection, relation, self._type_names))
+        elif kind == pgoutput.TYPE:
+            oid, name = pgoutput.read_type(body)
+            self._type_names[oid] = name
+        elif kind == pgoutput.TRUNCATE:
+            if not self._skipping:
+                self._buffer.truncate(frame, pgoutput.read_truncate(body))
+        elif kind not in (pgoutput.ORIGIN, pgoutput.MESSAGE):
+            raise SourceError(
+                f"the server sent a message of kind {chr(kind)!r}, which pgoutput's protocol 1 does not have",
+                "Report it as a bug, with the server's version",
+            )
+
+    def _take_commit(self, end: Position) -> None:
+        buffer, now = self._buffer, time.monotonic()
+        buffer.commit(end)
+        if self._in_parts:
+            self._seal()
+        elif buffer.closed_rows:
+            if self._closed_since is None:
+                self._closed_since = now
+        else:
+            self._idle_position = end
+        if now - self._ticked_at >= TICK_SECONDS or self._seal_is_due(now):
+            self._tick(now)
+
+    def _take_keepalive(self, frame: Frame) -> None:
+        position, reply = pgoutput.read_keepalive(frame)
+        if self._idle:
+            self._idle_position = position
+        if reply:
+            self._stream.tell(self._durable)
+        self._tick(time.monotonic())
+
+    def _take_chunk(self) -> None:
+        buffer = self._buffer
+        buffer.pack()
+        if buffer.bytes >= self._segment_bytes:
+            if buffer.closed_rows:
+                self._seal()
+            while buffer.open is not None and buffer.bytes >= self._segment_bytes:
+                self._write_part(buffer.open.commit_lsn, buffer.take_open())
+        self._tick(time.monotonic())
+
+    @property
+    def _idle(self) -> bool:
+        """Nothing is open and nothing unsealed."""
+        return self._buffer.open is None and not self._skipping and self._buffer.rows == 0
+
+    def _tick(self, now: float) -> None:
+        """What is due by the clock."""
+        self._ticked_at = now
+        if self._stop.is_set():
+            if self._buffer.closed_rows:
+                self._seal()
+            raise _Stopped
+        if self._seal_is_due(now):
+            self._seal()
+        if self._idle:
+            if self._idle_position > self._durable and now - self._idle_at >= self._idle_every:
+                self._idle_at = now
+                self._advance(self._idle_position)
+            if now - self._asked_at >= max(self._idle_every, TICK_SECONDS):
+                self._asked_at = now
+                self._stream.tell(self._durable, reply=True)
+        if now - self._stream.told_at >= TELL_SECONDS:
+            self._stream.tell(self._durable)
+
+    def _seal_is_due(self, now: float) -> bool:
+        return self._closed_since is not None and now - self._closed_since >= self._segment_age
+
+    def _patience(self) -> float:
+        """How long to wait for bytes."""
+        if self._closed_since is None:
+            return TICK_SECONDS
+        return min(TICK_SECONDS, max(0.0, self._closed_since + self._segment_age - time.monotonic()))
+
+    def _seal(self) -> None:
+        end, slices = self._buffer.take_closed()
+        self._durably(lambda: self._sink.append(end, slices))
+        self._closed_since, self._in_parts = None, False
+        self._unreported_bytes += _size(slices)
+        self._confirm(end)
+
+    def _write_part(self, commit_lsn: Position, slices: list[CapturedSlice]) -> None:
+        self._durably(lambda: self._sink.write_part(commit_lsn, slices))
+        self._in_parts = True
+        self._unreported_bytes += _size(slices)
+
+    def _advance(self, position: Position) -> None:
+        self._durably(lambda: self._sink.advance(position))
+        self._confirm(position)
+
+    def _confirm(self, position: Position) -> None:
+        self._durable = position
+        self.progressed = True
+        self._stream.tell(position)
+        failpoints.reach("capture.slot_advanced")
+        now = time.monotonic()
+        if now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            self._report({"event": "sealed", "end": position_text(position), "bytes": self._unreported_bytes})
+            self._unreported_bytes = 0
+
+    def _durably(self, step: Callable[[], None]) -> None:
+        """Does it, however long there is no room. Meanwhile nothing is read or confirmed, but the stream stays up."""
+        if self._stream.complaint is not None:
+            raise self._stream.complaint
+        attempt = 0
+        while True:
+            try:
+                return step()
+            except (LogFull, LogUnreachable) as error:
+                self._report(_waiting(error, attempt + 1))
+                self._reported_at = float("-inf")
+            again = time.monotonic() + _delay(attempt)
+            attempt += 1
+            while (remaining := again - time.monotonic()) > 0:
+                if self._stop.wait(min(remaining, TELL_WHILE_WAITING_SECONDS)):
+                    raise _Stopped
+                self._stream.tell(self._durable)
+
+
+def _waiting(error: PenstockError, attempts: int) -> dict[str, object]:
+    return {"event": "waiting", "error": error.what, "solution": error.solution, "attempts": attempts}
+
+
+def _delay(attempt: int) -> float:
+    return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(attempt, 10)))
+
+
+def _size(slices: list[CapturedSlice]) -> int:
+    return sum(item.batch.nbytes for item in slices)

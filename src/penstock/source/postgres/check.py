@@ -1,0 +1,206 @@
+"""What must be fixed at a source before a pipeline can follow it, each finding with the exact statement that fixes it.
+
+Looks only, changes nothing. `penstock check` prints the findings, `penstock run` refuses errors that concern the whole
+source (`table` is None) and goes on with those of one table. The parts: the server and the role here, publication.py's
+statements, the slot in check_slot.py, each table in check_tables.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from penstock.model.table import TableId
+from penstock.source.postgres.check_slot import check_slot
+from penstock.source.postgres.check_tables import check_tables
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.finding import Finding
+from penstock.source.postgres.publication import Publication, needed, read_publication
+from penstock.source.postgres.slot import slot_state
+from penstock.source.postgres.statements import literal, quoted
+
+__all__ = ["Finding", "SourceNames", "check_source"]
+
+OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
+FIRST_MAJOR_DECODING_ON_REPLICAS = 16
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "")
+
+
+class SourceNames(Protocol):
+    """What `config.model.PostgresSource` says of a source, beside its URL."""
+
+    @property
+    def publication(self) -> str: ...
+
+    @property
+    def slot(self) -> str: ...
+
+    @property
+    def pipeline(self) -> str: ...
+
+
+def check_source(connection: Connection, source: SourceNames, wanted: Callable[[TableId], bool]) -> list[Finding]:
+    """Everything found, the server's first, then publication, slot and tables."""
+    with source_errors("checking the source"):
+        schemas = discover(connection, wanted, source.publication)
+        publication = read_publication(connection, source.publication)
+        slot = slot_state(connection, source.slot)
+        tables = [schema.table for schema in schemas]
+        return [
+            *_server(connection),
+            *_role(connection),
+            *_capacity(connection, slot_is_there=slot is not None),
+            *_publication(connection, source, publication, tables),
+            *check_slot(connection, source.slot, slot, publication),
+            *_no_table(connection, tables),
+            *check_tables(connection, schemas, publication, slot, wanted),
+        ]
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    major = connection.info.server_version // 10000
+    if major < OLDEST_MAJOR:
+        yield Finding("error", f"the server is Postgres {major}", f"Upgrade it to {OLDEST_MAJOR}–{NEWEST_MAJOR}")
+    elif major > NEWEST_MAJOR:
+        yield Finding("warning", f"the server is Postgres {major}, newer than penstock knows", "Update penstock")
+    if _setting(connection, "wal_level") != "logical":
+        fix = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
+        if _is_rds(connection):
+            fix = "Set rds.logical_replication = 1 in the instance's parameter group, then reboot it"
+        yield Finding("error", f"wal_level is {_setting(connection, 'wal_level')}, not logical", fix)
+    if _value(connection, "SELECT pg_is_in_recovery()"):
+        if major < FIRST_MAJOR_DECODING_ON_REPLICAS:
+            yield Finding(
+                "error",
+                f"the server is a replica, and Postgres {major} cannot be read from there",
+                f"Name the primary in source.url, or upgrade to {FIRST_MAJOR_DECODING_ON_REPLICAS} or newer",
+            )
+        elif _setting(connection, "hot_standby_feedback") != "on":
+            yield Finding(
+                "warning",
+                "the server is a replica without hot_standby_feedback: its primary may remove what the slot needs",
+                "On the replica: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
+            )
+    if not connection.pgconn.ssl_in_use and not _is_local(connection.info.host):
+        yield Finding(
+            "warning",
+            "the connection is not encrypted",
+            "Add sslmode=verify-full and sslrootcert=… to source.url (and ssl = on at the server)",
+        )
+
+
+def _role(connection: Connection) -> Iterator[Finding]:
+    role = connection.info.user
+    may = _value(
+        connection,
+        "SELECT rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_roles g WHERE g.rolname = 'rds_replication'"
+        " AND pg_has_role(r.oid, g.oid, 'MEMBER')) FROM pg_roles r WHERE rolname = current_user",
+    )
+    if not may:
+        fix = f"ALTER ROLE {quoted(role)} REPLICATION"
+        if _is_rds(connection):
+            fix = f"GRANT rds_replication TO {quoted(role)}"
+        yield Finding("error", f"role {role} may not replicate", fix)
+
+
+def _capacity(connection: Connection, slot_is_there: bool) -> Iterator[Finding]:
+    if slot_is_there:
+        return
+    slots, most_slots, idle = _row(
+        connection,
+        "SELECT count(*), current_setting('max_replication_slots')::int,"
+        " array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active) FROM pg_replication_slots",
+    )
+    if slots >= most_slots:
+        drop = "".join(f"; or SELECT pg_drop_replication_slot({literal(name)})" for name in (idle or [])[:1])
+        yield Finding(
+            "error",
+            f"all {most_slots} replication slots are taken",
+            f"ALTER SYSTEM SET max_replication_slots = {most_slots + 4}; then restart the server{drop}",
+        )
+    senders, most_senders = _row(
+        connection, "SELECT count(*), current_setting('max_wal_senders')::int FROM pg_stat_replication"
+    )
+    if senders >= most_senders:
+        yield Finding(
+            "error",
+            f"all {most_senders} WAL senders are busy",
+            f"ALTER SYSTEM SET max_wal_senders = {most_senders + 4}; then restart the server",
+        )
+
+
+def _publication(
+    connection: Connection, source: SourceNames, publication: Publication | None, tables: Sequence[TableId]
+) -> Iterator[Finding]:
+    name = source.publication
+    statements = needed(name, publication, tables, source.pipeline)
+    by_hand = "; ".join(statements)
+    if publication is None:
+        if lacking := _rights_lacking(connection, tables):
+            yield Finding("error", f"publication {name} is missing, and the role may not make it: {lacking}", by_hand)
+        else:
+            yield Finding("note", f"publication {name} is missing; `penstock run` makes it", by_hand)
+    elif not publication.managed_by(source.pipeline):
+        lacks = list(publication.missing_operations)
+        missing = [str(table) for table in tables if not publication.covers(table)]
+        if lacks:
+            yield Finding("error", f"publication {name} does not publish {', '.join(lacks)}", statements[0])
+        elif statements and " SET " in statements[0]:
+            yield Finding("error", f"publication {name} does not publish partitioned tables as one", statements[0])
+        if missing:
+            yield Finding("error", f"publication {name} lacks {_shortened(missing)}", statements[-1])
+    elif statements:
+        out_of_step = f"publication {name} is not in step with the tables"
+        if publication.owned:
+            yield Finding("note", f"{out_of_step}; `penstock run` alters it", by_hand)
+        else:
+            yield Finding("error", f"{out_of_step}, and the role does not own it", by_hand)
+
+
+def _rights_lacking(connection: Connection, tables: Sequence[TableId]) -> str:
+    may_create, database = _row(
+        connection, "SELECT has_database_privilege(current_database(), 'CREATE'), current_database()"
+    )
+    if not may_create:
+        return f"it lacks CREATE on database {database}"
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE NOT pg_has_role(c.relowner, 'USAGE') AND c.relkind IN ('r', 'p')"
+    ).fetchall()
+    foreign = {TableId(*row) for row in rows}
+    not_owned = [str(table) for table in tables if table in foreign]
+    return f"it does not own {_shortened(not_owned)}" if not_owned else ""
+
+
+def _no_table(connection: Connection, tables: Sequence[TableId]) -> Iterator[Finding]:
+    if tables:
+        return
+    there = [str(schema.table) for schema in discover(connection, lambda _: True, "")]
+    has = f"database {connection.info.dbname} has {_shortened(there, 10)}" if there else "the database has no tables"
+    yield Finding("error", "no table matches", f"Change `tables` in the pipeline file; {has}")
+
+
+def _shortened(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _is_local(host: str) -> bool:
+    return host in _LOCAL_HOSTS or host.startswith("/")
+
+
+def _is_rds(connection: Connection) -> bool:
+    return bool(_value(connection, "SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'rds_superuser')"))
+
+
+def _setting(connection: Connection, name: str) -> str:
+    return str(connection.execute("SELECT current_setting(%s)", (name,)).fetchall()[0][0])
+
+
+def _value(connection: Connection, query: str) -> object:
+    return _row(connection, query)[0]
+
+
+def _row(connection: Connection, query: str) -> tuple[Any, ...]:
+    return connection.execute(query.encode()).fetchall()[0]

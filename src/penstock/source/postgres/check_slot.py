@@ -1,0 +1,126 @@
+"""Findings about the replication slot: whether this pipeline can go on reading it. Part of check.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import sql
+
+from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.finding import Finding
+from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.slot import PLUGIN, SlotState
+from penstock.source.postgres.statements import literal
+
+_PEEK_TIMEOUT = "5s"
+# Before, a change older than the publication stops decoding; since, it is left out with a warning.
+_LEAVES_OUT = 180000
+
+
+def check_slot(
+    connection: Connection, name: str, slot: SlotState | None, publication: Publication | None
+) -> Iterator[Finding]:
+    yield from _given_up_by_the_server(connection)
+    if slot is None:
+        yield Finding("note", f"slot {name} is missing; `penstock run` makes it", "")
+        return
+    other_name = "Name another slot in source.slot"
+    drop = f"SELECT pg_drop_replication_slot({literal(name)})"
+    if slot.plugin is None or slot.plugin != PLUGIN:
+        kind = f"decodes with {slot.plugin}" if slot.plugin else "is physical"
+        yield Finding("error", f"slot {name} {kind}, not with {PLUGIN}", f"{other_name}, or {drop}")
+        return
+    if slot.database != connection.info.dbname:
+        yield Finding("error", f"slot {name} belongs to database {slot.database}", other_name)
+        return
+    if slot.invalidation is not None:
+        yield Finding(
+            "error",
+            f"the server gave slot {name} up ({slot.invalidation}): changes after the log's end are lost",
+            f"{drop}; then start the pipeline's tables anew",
+        )
+        return
+    if slot.active_pid is not None:
+        yield _active(connection, slot)
+        return
+    if publication is None:
+        yield Finding(
+            "error" if connection.info.server_version < _LEAVES_OUT else "warning",
+            f"slot {name} is there but its publication is not: changes before the publication is made cannot be read",
+            f"{drop}; `penstock run` then makes both, publication first",
+        )
+    else:
+        yield from _older_than_publication(connection, slot, publication, drop)
+
+
+def _active(connection: Connection, slot: SlotState) -> Finding:
+    rows = connection.execute(
+        "SELECT coalesce(application_name, ''), coalesce(host(client_addr), 'this machine')"
+        " FROM pg_stat_activity WHERE pid = %s",
+        (slot.active_pid,),
+    ).fetchall()
+    application, address = rows[0] if rows else ("", "an unknown address")
+    ours = application.startswith("penstock")
+    return Finding(
+        "note" if ours else "warning",
+        f"slot {slot.name} is being read by process {slot.active_pid} ({application or 'unnamed'} from {address})",
+        "" if ours else f"End that reader, or SELECT pg_terminate_backend({slot.active_pid})",
+    )
+
+
+def _older_than_publication(
+    connection: Connection, slot: SlotState, publication: Publication, drop: str
+) -> Iterator[Finding]:
+    """Transaction ids tell whether it may be so; a look at the slot's first change, which takes nothing, if it is."""
+    rows = connection.execute(
+        "SELECT age(p.xmin) <= age(s.catalog_xmin) FROM pg_publication p, pg_replication_slots s"
+        " WHERE p.pubname = %s AND s.slot_name = %s",
+        (publication.name, slot.name),
+    ).fetchall()
+    if not rows or not rows[0][0]:
+        return
+    skipped: list[str] = []
+
+    def heard(diagnostic: psycopg.errors.Diagnostic) -> None:
+        if "skipped loading publication" in (diagnostic.message_primary or ""):
+            skipped.append(publication.name)
+
+    peek = sql.SQL(
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes({slot}, NULL, 1,"
+        " 'proto_version', '1', 'publication_names', {publication})"
+    ).format(slot=sql.Literal(slot.name), publication=sql.Literal(sql.Identifier(publication.name).as_string(None)))
+    what = f"slot {slot.name} is older than publication {publication.name}"
+    fix = f"{drop}; `penstock run` then makes it anew"
+    connection.add_notice_handler(heard)
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL statement_timeout TO '{_PEEK_TIMEOUT}'".encode())
+            connection.execute(peek)
+    except psycopg.errors.UndefinedObject:
+        yield Finding("error", f"{what}: its first changes cannot be read", fix)
+        return
+    except psycopg.errors.QueryCanceled:
+        yield Finding("warning", f"{what} perhaps: reading its first change took longer than {_PEEK_TIMEOUT}", fix)
+        return
+    except (psycopg.errors.ObjectInUse, psycopg.errors.InsufficientPrivilege):
+        return  # a reader came in between and will see for itself; a missing right is a finding of its own
+    finally:
+        connection.remove_notice_handler(heard)
+    if skipped:
+        yield Finding("warning", f"{what}: changes made before the publication are left out", fix)
+
+
+def _given_up_by_the_server(connection: Connection) -> Iterator[Finding]:
+    """Limits at which the server gives up a slot that nobody reads."""
+    rows = connection.execute(
+        "SELECT name, current_setting(name) FROM pg_settings"
+        " WHERE (name = 'max_slot_wal_keep_size' AND setting <> '-1')"
+        " OR (name = 'idle_replication_slot_timeout' AND setting <> '0')"
+    ).fetchall()
+    for name, value in rows:
+        yield Finding(
+            "note",
+            f"{name} is {value}: the server gives the slot up when the pipeline stands still beyond that",
+            f"To keep it whatever happens: ALTER SYSTEM RESET {name}; SELECT pg_reload_conf()",
+        )

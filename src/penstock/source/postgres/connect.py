@@ -1,0 +1,194 @@
+"""Connections to a Postgres source: fixed session settings, errors that say what to do, never a password.
+
+Everything in `source/postgres/` and whoever talks to the source database connects through here: ordinary SQL
+sessions by `connect`, streams by `replication_connection` (see slot.py and capture.py). TLS is libpq's, by the URL's
+`sslmode`, `sslrootcert`, `sslcert` and `sslkey`. Role and database defaults do change the bytes that pgoutput sends,
+and libpq's environment variables (PGTZ, PGDATESTYLE) override `options`, so the settings are SET after connecting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, unquote
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from penstock.errors import SourceMisconfigured, SourceUnreachable
+
+SESSION_SETTINGS: dict[str, str] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    # A role's own limits must not cut a session that waits for its turn or for work.
+    "statement_timeout": "0",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+CONNECT_TIMEOUT_SECONDS = "10"
+
+Connection = psycopg.Connection[TupleRow]
+
+_REASONS: tuple[tuple[str, str], ...] = (
+    (r"password authentication failed|no password supplied", "Check user and password in source.url"),
+    (
+        r"no pg_hba\.conf entry.*no encryption",
+        "The server lets no such connection in without TLS: set sslmode=require, verify-ca or verify-full in "
+        "source.url, or allow it in the server's pg_hba.conf",
+    ),
+    (
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
+        "Allow this user, database and address in the server's pg_hba.conf, then run `SELECT pg_reload_conf()`",
+    ),
+    (
+        r"server does not support SSL",
+        "Turn ssl on at the server, or set sslmode=disable in source.url if the network is trusted",
+    ),
+    (
+        r"server certificate for .* does not match host name",
+        "With sslmode=verify-full the host in source.url must be a name in the server's certificate: use that name, "
+        "or sslmode=verify-ca",
+    ),
+    (
+        r"certificate verify failed|unable to get local issuer|self-signed",
+        "The server's certificate is not signed by the CA in sslrootcert: point sslrootcert at the CA that signed it",
+    ),
+    (
+        r"root certificate file .* does not exist|could not read root certificate file",
+        "Set sslrootcert in source.url to the file of the CA that signed the server's certificate",
+    ),
+    (r"certificate authentication failed|connection requires a valid client certificate", "Set sslcert and sslkey"),
+    (r'database ".*" does not exist', "Name a database that exists in source.url"),
+    (r'role ".*" does not exist', "Name a role that exists in source.url"),
+    (
+        r"must be superuser or replication role|permission denied to start WAL sender",
+        "Give the role the right to replicate: ALTER ROLE … REPLICATION (on Amazon RDS: GRANT rds_replication TO …)",
+    ),
+    (r"number of requested standby connections exceeds", "Raise max_wal_senders at the server and restart it"),
+    (
+        r"too many (clients|connections)|remaining connection slots",
+        "Free connections at the server, or raise the limit",
+    ),
+    (r"could not translate host name|failed to resolve host|Name or service not known", "Check the host in source.url"),
+    (r"Connection refused|No such file or directory", "Check host and port in source.url, and that the server runs"),
+    (r"timeout|timed out|No route to host|Network is unreachable", "Check host, port and the way through firewalls"),
+    (r"the database system is (starting up|shutting down|in recovery)", "Wait until the server accepts connections"),
+)
+_OTHERWISE = "Check source.url and the server's log"
+_PREAMBLE = re.compile(
+    r"^(- host: .*?: (?=connection ))?(connection (is bad|failed): )?"
+    r'(connection to server (at|on socket) ".*?"( \(.*?\))?(, port \S+)? failed: )?((FATAL|ERROR):\s+)?'
+)
+_ASIDES = ("Is the server running", "Multiple connection attempts failed")
+
+
+def endpoint(url: str) -> str:
+    """`host:port/database`, for messages."""
+    parts = _parts(url)
+    hosts = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")
+    ports = str(parts.get("port") or "5432").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    where = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
+    return f"{where}/{parts.get('dbname') or parts.get('user') or 'postgres'}"
+
+
+def connect(url: str, *, autocommit: bool = True, application_name: str = "penstock") -> Connection:
+    """An ordinary session with SESSION_SETTINGS. SourceUnreachable says endpoint, reason and way out."""
+    try:
+        connection = psycopg.connect(_conninfo(url, application_name), autocommit=True)
+    except psycopg.Error as error:
+        raise _unreachable(url, str(error)) from None
+    _fix_settings(connection.pgconn, url)
+    connection.autocommit = autocommit
+    return connection
+
+
+def replication_connection(url: str, *, application_name: str = "penstock") -> pq.abc.PGconn:
+    """Speaks the replication protocol to the URL's database, with SESSION_SETTINGS. The caller finishes it."""
+    conninfo = make_conninfo(_conninfo(url, application_name), replication="database")
+    pgconn = pq.PGconn.connect(conninfo.encode())
+    if pgconn.status != pq.ConnStatus.OK:
+        message = pgconn.get_error_message()
+        pgconn.finish()
+        raise _unreachable(url, message)
+    _fix_settings(pgconn, url)
+    return pgconn
+
+
+@contextmanager
+def source_errors(doing: str) -> Iterator[None]:
+    """Turns what psycopg raises inside into a SourceError that says what was being done."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceMisconfigured(
+            f"{doing}: {_one_line(str(error))}", "Run it as a role that may, or grant the right that is named"
+        ) from error
+    except psycopg.OperationalError as error:
+        raise SourceUnreachable(f"{doing}: {_one_line(str(error))}", _way_out(str(error))) from error
+    except psycopg.Error as error:
+        raise SourceMisconfigured(f"{doing}: {_one_line(str(error))}", "See the server's message") from error
+
+
+def without_password(text: str, url: str) -> str:
+    """`text` with every form of the URL's password replaced by ***."""
+    password = _parts(url).get("password")
+    if not password:
+        return text
+    secret = str(password)
+    for form in sorted({secret, quote(secret, safe=""), quote(secret), unquote(secret)}, key=len, reverse=True):
+        text = text.replace(form, "***")
+    return text
+
+
+def _parts(url: str) -> dict[str, str | int | None]:
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError:
+        # libpq's message quotes pieces of the URL, which may be pieces of the password.
+        raise SourceMisconfigured(
+            "source.url is not a Postgres URL (its text is not shown, for it may hold a password)",
+            "Write postgresql://user:password@host:port/database; special characters in the password as %XX",
+        ) from None
+
+
+def _conninfo(url: str, application_name: str) -> str:
+    parts = _parts(url)
+    parts.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
+    parts.setdefault("application_name", application_name)
+    return make_conninfo("", **parts)
+
+
+def _fix_settings(pgconn: pq.abc.PGconn, url: str) -> None:
+    statement = "; ".join(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items())
+    result = pgconn.exec_(statement.encode())
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        message = result.get_error_message()
+        pgconn.finish()
+        raise _unreachable(url, message)
+
+
+def _unreachable(url: str, message: str) -> SourceUnreachable:
+    reason = _one_line(without_password(message, url))
+    return SourceUnreachable(f"cannot connect to Postgres at {endpoint(url)}: {reason}", _way_out(message))
+
+
+def _way_out(message: str) -> str:
+    return next((way for pattern, way in _REASONS if re.search(pattern, message, re.IGNORECASE)), _OTHERWISE)
+
+
+def _one_line(message: str) -> str:
+    """The reasons alone: without libpq's preamble (the endpoint is named already), its questions and line breaks."""
+    reasons: list[str] = []
+    for line in message.strip().splitlines():
+        reason = _PREAMBLE.sub("", line.strip())
+        if reason and not reason.startswith(_ASIDES) and reason not in reasons:
+            reasons.append(reason)
+    return "; ".join(reasons) or "no reason given"

@@ -1,0 +1,182 @@
+"""Tables and their structure, from the catalogue.
+
+`discover` finds the tables a pipeline wants, as they are published; `describe` tells what a pgoutput Relation message
+does not say of one relation, for capture.py. Tables are ordinary, permanent tables and roots of partitioned ones: never
+partitions (they come under their root), views, foreign or temporary tables, or the server's own schemas.
+
+The catalogue is as it is now; a Relation message is as it was at its place in the WAL. Whoever joins the two takes
+columns, types and key flags from the message and only the rest from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.source.postgres.connect import Connection, source_errors
+
+UNKNOWN_TYPE = "unknown"
+
+
+@dataclass(frozen=True)
+class CatalogueColumn:
+    """A column as declared, its type followed through domains to its base."""
+
+    name: str
+    declared_oid: int
+    declared_modifier: int
+    type: ColumnType
+    nullable: bool
+    generated: bool
+
+
+@dataclass(frozen=True)
+class CatalogueFacts:
+    """What the catalogue knows of a relation now; of all its columns, by name and in order."""
+
+    table: TableId
+    relation_id: int
+    columns: Mapping[str, CatalogueColumn]
+    key: tuple[str, ...]
+    identity: str
+
+    def schema(self, names: Sequence[str]) -> TableSchema:
+        """The structure of these columns, in this order. The key is empty when one of its columns is not among them."""
+        columns = tuple(Column(c.name, c.type, c.nullable) for c in (self.columns[name] for name in names))
+        key = self.key if set(self.key) <= set(names) else ()
+        return TableSchema(self.table, self.relation_id, columns, key, self.identity)
+
+
+_RELATIONS = """
+    SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
+           (SELECT array_agg(a.attname::text ORDER BY k.place)
+            FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum)
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN LATERAL (
+        SELECT x.indkey::int2[] AS indkey, x.indnkeyatts
+        FROM pg_index x
+        WHERE x.indrelid = c.oid AND x.indisvalid
+          AND (CASE WHEN c.relreplident = 'i' THEN x.indisreplident ELSE x.indisprimary AND x.indimmediate END)
+    ) i ON true
+"""
+_TABLES = _RELATIONS + (
+    """
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp_)'
+    ORDER BY n.nspname, c.relname
+    """
+)
+_COLUMNS = """
+    WITH RECURSIVE declared AS (
+        SELECT a.attrelid, a.attnum, a.attname::text AS name, a.atttypid, a.atttypmod, NOT a.attnotnull AS nullable,
+               a.attgenerated <> '' AS generated
+        FROM pg_attribute a
+        WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    ), base AS (
+        SELECT d.attrelid, d.attnum, d.atttypid AS oid, d.atttypmod AS modifier, 0 AS depth FROM declared d
+        UNION ALL
+        SELECT b.attrelid, b.attnum, t.typbasetype,
+               CASE WHEN b.modifier <> -1 THEN b.modifier ELSE t.typtypmod END, b.depth + 1
+        FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+    )
+    SELECT DISTINCT ON (d.attrelid, d.attnum)
+           d.attrelid, d.name, d.atttypid, d.atttypmod, b.oid, t.typname::text, b.modifier, d.nullable, d.generated
+    FROM declared d
+    JOIN base b ON b.attrelid = d.attrelid AND b.attnum = d.attnum
+    JOIN pg_type t ON t.oid = b.oid
+    ORDER BY d.attrelid, d.attnum, b.depth DESC
+"""
+
+
+def discover(connection: Connection, wanted: Callable[[TableId], bool], publication: str) -> list[TableSchema]:
+    """The wanted tables with their published columns, by name. No such publication: as a plain one would publish."""
+    with source_errors("reading the source's tables"):
+        rows = connection.execute(_TABLES).fetchall()
+        rows = [row for row in rows if wanted(TableId(row[1], row[2]))]
+        columns = _columns(connection, [row[0] for row in rows])
+        published = _published_columns(connection, publication)
+    schemas = []
+    for row in rows:
+        facts = _facts(row, columns.get(row[0], {}))
+        names = published.get(facts.table)
+        generated = connection.info.server_version >= 180000 and names is not None
+        schemas.append(
+            facts.schema(
+                [
+                    column.name
+                    for column in facts.columns.values()
+                    if (names is None or column.name in names) and (generated or not column.generated)
+                ]
+            )
+        )
+    return schemas
+
+
+def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:
+    """What the catalogue knows of a relation; None when it is gone."""
+    with source_errors(f"reading the structure of relation {relation_id}"):
+        row = connection.execute(_RELATIONS + " WHERE c.oid = %s", (relation_id,)).fetchone()
+        if row is None:
+            return None
+        return _facts(row, _columns(connection, [relation_id]).get(relation_id, {}))
+
+
+def base_type(connection: Connection, oid: int, modifier: int) -> ColumnType:
+    """A declared type followed through domains to its base; of UNKNOWN_TYPE when it no longer exists."""
+    with source_errors(f"reading type {oid}"):
+        while True:
+            row = connection.execute(
+                "SELECT typname::text, typtype = 'd', typbasetype, typtypmod FROM pg_type WHERE oid = %s", (oid,)
+            ).fetchone()
+            if row is None:
+                return ColumnType(oid, UNKNOWN_TYPE, modifier)
+            name, domain, base, base_modifier = row
+            if not domain:
+                return ColumnType(oid, name, modifier)
+            oid, modifier = base, modifier if modifier != -1 else base_modifier
+
+
+def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> CatalogueFacts:
+    relation_id, schema, name, replica_identity, key = row
+    assert isinstance(relation_id, int)
+    key_columns = tuple(key) if isinstance(key, list) else ()
+    if replica_identity == "f":
+        identity = "full"
+    elif replica_identity == "n" or not key_columns:
+        identity = "nothing"
+    else:
+        identity = "key"
+    return CatalogueFacts(TableId(str(schema), str(name)), relation_id, columns, key_columns, identity)
+
+
+def _columns(connection: Connection, relation_ids: Sequence[int]) -> dict[int, dict[str, CatalogueColumn]]:
+    columns: dict[int, dict[str, CatalogueColumn]] = {}
+    for (
+        relation_id,
+        name,
+        declared,
+        declared_modifier,
+        oid,
+        type_name,
+        modifier,
+        nullable,
+        generated,
+    ) in connection.execute(_COLUMNS, (list(relation_ids),)):
+        columns.setdefault(relation_id, {})[name] = CatalogueColumn(
+            name, declared, declared_modifier, ColumnType(oid, type_name, modifier), nullable, generated
+        )
+    return columns
+
+
+def _published_columns(connection: Connection, publication: str) -> dict[TableId, set[str]]:
+    """Of each published table the columns that its publication sends. Column lists exist since 15."""
+    if connection.info.server_version < 150000:
+        return {}
+    rows = connection.execute(
+        "SELECT schemaname::text, tablename::text, attnames::text[] FROM pg_publication_tables WHERE pubname = %s",
+        (publication,),
+    )
+    return {TableId(schema, name): set(names) for schema, name, names in rows if names is not None}

@@ -1,0 +1,166 @@
+"""Where reading may go on: the position after the log's end, or the gap that forbids it.
+
+A gap is never passed over. LSNs are reused after a failover or a restore, so besides the slot's own position the
+server's identity and the history of its timeline must say that the log's end is a point of *this* server's past.
+capture.py asks before every START_REPLICATION.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import pq
+
+from penstock.errors import GapError, SourceError, SourceMisconfigured, SourceUnreachable
+from penstock.model.position import Position
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.slot import PLUGIN, SlotState, lsn_text, parse_lsn, slot_state
+from penstock.source.sink import Origin
+
+
+@dataclass(frozen=True)
+class Server:
+    """What IDENTIFY_SYSTEM says. `position` is up to where its WAL is durable (on a replica: received and replayed)."""
+
+    origin: Origin
+    position: Position
+    database: str
+    replica: bool
+
+
+def resume_position(
+    stream: pq.abc.PGconn, connection: Connection, slot: str, end: Position | None, origin: Origin | None
+) -> tuple[Position, Origin]:
+    """Where to start, and whose stream it is. `end` and `origin` are the log's, None when it is empty."""
+    server = identify(stream, connection)
+    state = slot_state(connection, slot)
+    if end is None or origin is None:
+        return _first_position(slot, state, server), server.origin
+    _require_same_server(slot, end, origin, server)
+    _require_same_history(stream, slot, end, origin, server)
+    if server.position < end:
+        _behind(slot, end, server)
+    if state is None:
+        raise gap(slot, end, "the slot no longer exists")
+    _require_ours(state, server)
+    if state.invalidation is not None:
+        raise gap(slot, end, f"the server has given the slot up ({state.invalidation})")
+    confirmed = _confirmed(state)
+    if confirmed > end:
+        raise gap(slot, end, f"the slot has moved on to {lsn_text(confirmed)}, past the log's end")
+    return end, server.origin
+
+
+def require_unmoved(connection: Connection, slot: str, position: Position) -> None:
+    """Nobody else can move a slot that a stream holds; somebody may have until then, which the next try judges."""
+    state = slot_state(connection, slot)
+    if state is None or state.confirmed_flush_lsn is None or state.confirmed_flush_lsn > position:
+        raise SourceUnreachable(
+            f"slot {slot} was moved by somebody else while it was being opened", "Nothing: it is tried again"
+        )
+
+
+def identify(stream: pq.abc.PGconn, connection: Connection) -> Server:
+    row = _row(stream, "IDENTIFY_SYSTEM")
+    with source_errors("asking whether the server is a replica"):
+        replica = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    return Server(
+        origin=Origin(row["systemid"], int(row["timeline"])),
+        position=parse_lsn(row["xlogpos"]),
+        database=row["dbname"],
+        replica=replica is not None and bool(replica[0]),
+    )
+
+
+def gap(slot: str, end: Position, reason: str) -> GapError:
+    return GapError(
+        f"changes after {lsn_text(end)}, where the change log ends, cannot be read from slot {slot}: {reason}",
+        "Start anew: drop the tables at the destination and the slot (`penstock slots drop`), remove the change log, "
+        "and run again",
+    )
+
+
+def fork_position(history: str, timeline: int) -> Position | None:
+    """Where `timeline` was left, by a timeline history file; None when it is not an ancestor."""
+    for line in history.splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2 and fields[0].strip() == str(timeline):
+            return parse_lsn(fields[1].strip())
+    return None
+
+
+def _first_position(slot: str, state: SlotState | None, server: Server) -> Position:
+    if state is None:
+        raise SourceMisconfigured(f"slot {slot} does not exist", "`penstock run` makes it when the change log is empty")
+    _require_ours(state, server)
+    if state.invalidation is not None:
+        raise SourceMisconfigured(
+            f"slot {slot} cannot be read any more: the server has given it up ({state.invalidation})",
+            "Drop it (`penstock slots drop`) and run again",
+        )
+    return _confirmed(state)
+
+
+def _confirmed(state: SlotState) -> Position:
+    if state.confirmed_flush_lsn is None:
+        raise SourceUnreachable(f"slot {state.name} is still being made", "Wait for long transactions to end")
+    return state.confirmed_flush_lsn
+
+
+def _require_ours(state: SlotState, server: Server) -> None:
+    if state.plugin != PLUGIN:
+        raise SourceMisconfigured(
+            f"slot {state.name} is for {state.plugin or 'physical replication'}, not {PLUGIN}",
+            "Name another slot in source.slot",
+        )
+    if state.database != server.database:
+        raise SourceMisconfigured(
+            f"slot {state.name} belongs to database {state.database}, not {server.database}",
+            "Name another slot in source.slot, or that database in source.url",
+        )
+
+
+def _require_same_server(slot: str, end: Position, origin: Origin, server: Server) -> None:
+    if server.origin.system_id != origin.system_id:
+        raise gap(
+            slot,
+            end,
+            f"this is another server (system identifier {server.origin.system_id}; the log is of {origin.system_id})",
+        )
+
+
+def _require_same_history(stream: pq.abc.PGconn, slot: str, end: Position, origin: Origin, server: Server) -> None:
+    current = server.origin.timeline
+    if current == origin.timeline:
+        return
+    if current < origin.timeline:
+        raise gap(slot, end, f"the server is on timeline {current}, before the log's timeline {origin.timeline}")
+    fork = fork_position(_row(stream, f"TIMELINE_HISTORY {current}")["content"], origin.timeline)
+    if fork is None:
+        raise gap(slot, end, f"the server's timeline {current} does not descend from the log's {origin.timeline}")
+    if fork < end:
+        raise gap(
+            slot,
+            end,
+            f"the server's timeline {current} left the log's timeline {origin.timeline} at {lsn_text(fork)}, "
+            "before the log's end",
+        )
+
+
+def _behind(slot: str, end: Position, server: Server) -> None:
+    if server.replica:
+        raise SourceUnreachable(
+            f"the replica has replayed up to {lsn_text(server.position)}, the change log ends at {lsn_text(end)}",
+            "Wait until the replica has caught up",
+        )
+    raise gap(slot, end, f"the server is at {lsn_text(server.position)}, before the log's end: it was restored")
+
+
+def _row(stream: pq.abc.PGconn, command: str) -> dict[str, str]:
+    result = stream.exec_(command.encode())
+    if result.status != pq.ExecStatus.TUPLES_OK or result.ntuples != 1:
+        message = " ".join(result.get_error_message().split())
+        if stream.status != pq.ConnStatus.OK:
+            raise SourceUnreachable(f"{command} failed: {message}", "Check the server's log")
+        raise SourceError(f"{command} failed: {message}", "Check the server's log")
+    return {(result.fname(i) or b"").decode(): (result.get_value(0, i) or b"").decode() for i in range(result.nfields)}

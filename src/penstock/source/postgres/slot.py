@@ -1,0 +1,183 @@
+"""The replication slot: its state, its making and its end.
+
+A slot is permanent, of pgoutput, in the source's database, and made after its publication (publication.py): a slot
+that is older than its publication cannot be read on servers before 18. Reading from it is capture.py's work.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq, sql
+
+from penstock.errors import SlotBusy, SourceMisconfigured, SourceUnreachable
+from penstock.model.position import Position
+from penstock.source.postgres.connect import Connection, replication_connection, source_errors
+
+PLUGIN = "pgoutput"
+_TELL_EVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """What `pg_replication_slots` says. `database` and `plugin` are None for a physical slot.
+
+    `invalidation` is why the server gave the slot up (its changes are lost), None while it is usable.
+    `retained_bytes` is the WAL that the server keeps for it.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed_flush_lsn: Position | None
+    restart_lsn: Position | None
+    wal_status: str | None
+    invalidation: str | None
+    retained_bytes: int
+
+
+def parse_lsn(text: str) -> Position:
+    """`16/B374D848` → a number."""
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def lsn_text(position: Position) -> str:
+    """A number → `16/B374D848`, as the server writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def flush_position(connection: Connection) -> Position:
+    """Up to where the server's WAL is durable; on a replica, up to where it is replayed."""
+    with source_errors("reading the WAL position"):
+        row = connection.execute(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_flush_lsn() END::text"
+        ).fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+def slot_state(connection: Connection, name: str) -> SlotState | None:
+    """The slot as it is now; None when there is none of that name."""
+    with source_errors(f"reading slot {name}"):
+        row = connection.execute(
+            """
+            SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
+                   to_jsonb(s) ->> 'invalidation_reason', (to_jsonb(s) ->> 'conflicting')::bool,
+                   coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                                                 ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
+            FROM pg_replication_slots s WHERE slot_name = %s
+            """,
+            (name,),
+        ).fetchone()
+    if row is None:
+        return None
+    plugin, database, active_pid, confirmed, restart, wal_status, reason, conflicting, retained = row
+    if reason is None and conflicting:
+        reason = "conflict with recovery"
+    if reason is None and wal_status == "lost":
+        reason = "the WAL it needs was removed"
+    return SlotState(
+        name=name,
+        plugin=plugin,
+        database=database,
+        active_pid=active_pid,
+        confirmed_flush_lsn=parse_lsn(confirmed) if confirmed else None,
+        restart_lsn=parse_lsn(restart) if restart else None,
+        wal_status=wal_status,
+        invalidation=reason,
+        retained_bytes=max(retained, 0),
+    )
+
+
+def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[str], None] | None = None) -> Position:
+    """Makes the slot and returns its consistent point: every transaction with `commit_lsn >=` it will be sent.
+
+    Postgres first waits for transactions that were running to end. Every few seconds of that, `waiting` is told who
+    they are, as `connection` sees them. Interrupting it (Ctrl-C) leaves no slot behind.
+    """
+    pgconn = replication_connection(url)
+    try:
+        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL {} NOEXPORT_SNAPSHOT")
+        pgconn.send_query(statement.format(sql.Identifier(name), sql.SQL(PLUGIN)).as_bytes(connection))
+        try:
+            result = _await_result(pgconn, lambda: _tell(connection, pgconn.backend_pid, waiting))
+        except BaseException:
+            pgconn.get_cancel().cancel()
+            raise
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise _not_created(name, result)
+        columns = {result.fname(i): i for i in range(result.nfields)}
+        point = result.get_value(0, columns[b"consistent_point"])
+        assert point is not None
+        return parse_lsn(point.decode())
+    finally:
+        pgconn.finish()
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Removes the slot. SlotBusy when somebody reads from it; nothing happens when there is none."""
+    try:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+    except psycopg.errors.UndefinedObject:
+        return
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotBusy(
+            f"slot {name} is in use: {str(error).strip().splitlines()[0]}", "Stop the pipeline that reads it first"
+        ) from error
+    except psycopg.Error as error:
+        with source_errors(f"dropping slot {name}"):
+            raise error
+
+
+def _await_result(pgconn: pq.abc.PGconn, tell: Callable[[], None]) -> pq.abc.PGresult:
+    """Waits so that signals are heard, which a blocking libpq call would not."""
+    told = time.monotonic()
+    while pgconn.is_busy():
+        readable, _, _ = select.select([pgconn.socket], [], [], 0.2)
+        if readable:
+            pgconn.consume_input()
+        if time.monotonic() - told >= _TELL_EVERY_SECONDS:
+            told = time.monotonic()
+            tell()
+    result = pgconn.get_result()
+    if result is None:
+        raise SourceUnreachable("the server closed the connection while it made the slot", "Look at the server's log")
+    return result
+
+
+def _tell(connection: Connection, backend_pid: int, waiting: Callable[[str], None] | None) -> None:
+    if waiting is None:
+        return
+    with source_errors("reading who holds up the slot"):
+        rows = connection.execute(
+            "SELECT pid, coalesce(usename, '?'), coalesce(application_name, ''), xact_start::text"
+            " FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%s)) ORDER BY xact_start",
+            (backend_pid,),
+        ).fetchall()
+        replica = connection.execute("SELECT pg_is_in_recovery()").fetchall()[0][0]
+    if not rows and replica:
+        waiting("the primary's next record of running transactions; SELECT pg_log_standby_snapshot() there makes one")
+        return
+    waiting("; ".join(f"pid {pid} ({user} {name}, since {since})" for pid, user, name, since in rows) or "unknown")
+
+
+def _not_created(name: str, result: pq.abc.PGresult) -> SourceMisconfigured | SourceUnreachable:
+    message = " ".join(result.get_error_message().split())
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    what = f"cannot make replication slot {name}: {message}"
+    ways_out = {
+        "42710": "Use another name in source.slot, or drop that slot",
+        "53400": "Raise max_replication_slots and restart the server, or drop a slot that nobody needs",
+        "42501": "Give the role the right: ALTER ROLE … REPLICATION (on Amazon RDS: GRANT rds_replication TO …)",
+        "55000": "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+    }
+    if state in ways_out:
+        return SourceMisconfigured(what, ways_out[state])
+    return SourceUnreachable(what, "Look at the server's log, then try again")

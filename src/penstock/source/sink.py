@@ -1,0 +1,58 @@
+"""Where a source's capture puts what it has read. The runtime joins it to the change log's writer.
+
+Capture knows no log, and the log knows no source: this is all that they agree on. Everything here is durable when
+it returns. LogFull and LogUnreachable mean that nothing happened and that the same call may be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.model.position import Position
+from penstock.model.table import TableSchema
+
+
+@dataclass(frozen=True)
+class CapturedSlice:
+    """Raw changes of one table under one schema, in stream order; a batch of RAW_SCHEMA.
+
+    `moved_keys` counts updates that may have changed their row's key.
+    """
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+    moved_keys: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose stream it is: positions mean the same only under one system identifier, along one line of timelines."""
+
+    system_id: str
+    timeline: int
+
+
+class SegmentSink(Protocol):
+    @property
+    def end(self) -> Position | None:
+        """Everything before it is contained; None while nothing ever was."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """Of what is at the end."""
+
+    def begin(self, position: Position, origin: Origin) -> None:
+        """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""
+
+    def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
+        """Seals everything up to `end`: whole transactions, or what remains of the one whose parts were written."""
+
+    def advance(self, end: Position) -> None:
+        """Nothing happened up to `end`."""
+
+    def write_part(self, commit_lsn: Position, slices: Sequence[CapturedSlice]) -> None:
+        """An earlier part of one transaction that is too large for memory."""

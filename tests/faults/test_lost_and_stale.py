@@ -1,0 +1,128 @@
+"""What is lost or out of date: state database, key index, a driver's view of its tables. None of it may cost a row."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from databases import Database
+from lake import Lake
+from running import PipelineFactory, PipelineFile, Running, await_condition, make_pipeline, running
+from work_tables import TABLES
+from workload import Workload, create_tables
+
+
+def _lose_state(pipeline: PipelineFile) -> None:
+    lost = list(pipeline.folder.glob("state.db*"))
+    assert lost
+    for path in lost:
+        path.unlink()
+
+
+def _index_files(pipeline: PipelineFile) -> list[Path]:
+    found = [path for path in (pipeline.home / "index").rglob("*") if path.is_file()]
+    assert found, "there is a key index to lose"
+    return found
+
+
+def _lose_index(pipeline: PipelineFile) -> None:
+    assert _index_files(pipeline)
+    shutil.rmtree(pipeline.home / "index")
+
+
+def _truncate_index(pipeline: PipelineFile) -> None:
+    for path in _index_files(pipeline):
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+
+
+def _mix_up_index(pipeline: PipelineFile) -> None:
+    """Each sidecar gets the content of another one: well-formed, and wrong."""
+    files = _index_files(pipeline)
+    contents = [path.read_bytes() for path in files]
+    for path, content in zip(files, contents[1:] + contents[:1], strict=True):
+        path.write_bytes(content)
+
+
+def test_lost_state_and_index_change_nothing(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    create_tables(postgres.url)
+    file = pipeline()
+    with Workload(postgres.url, seed=9, connections=2) as workload:
+        with running(file) as run:
+            workload.take_turns(40)
+            run.drain()
+        for lose in (_lose_state, _lose_index, _truncate_index, _mix_up_index):
+            lose(file)
+            workload.take_turns(30)
+            file.run_once()
+            lake.assert_equals(postgres)
+
+
+def test_index_lost_while_running(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    create_tables(postgres.url)
+    file = pipeline()
+    with running(file) as run, Workload(postgres.url, seed=10, connections=2) as workload:
+        for lose in (_lose_index, _truncate_index):
+            workload.take_turns(25)
+            run.drain()
+            lose(file)
+            workload.take_turns(25)
+        run.drain()
+        lake.assert_equals(postgres)
+
+
+@pytest.fixture
+def rivals(postgres: Database, tmp_path: Path) -> tuple[PipelineFile, PipelineFile]:
+    """Two pipelines of one name and one warehouse that do not know of each other: own file, home, log and slot."""
+    folders = [tmp_path, tmp_path / "rival"]
+    folders[1].mkdir()
+    (tmp_path / "warehouse").mkdir()
+    (folders[1] / "warehouse").symlink_to(tmp_path / "warehouse")
+    first = make_pipeline(folders[0], postgres)
+    second = make_pipeline(folders[1], postgres, source={"slot": "rival_slot"})
+    return first, second
+
+
+def test_stale_driver_cannot_roll_a_table_back(
+    rivals: tuple[PipelineFile, PipelineFile], postgres: Database, lake: Lake
+) -> None:
+    """Both apply the same changes to the same tables; each is stopped for a while, and goes on with what it knew."""
+    create_tables(postgres.url)
+    first, second = rivals
+    with running(first) as run, Workload(postgres.url, seed=11, connections=2) as workload:
+        filling = Running(second, ("capture", "FILE"))  # the rival's log must begin before the tables' positions
+        try:
+            filling.await_text("started")
+            workload.take_turns(10)
+            run.drain()
+            start = int(min(path.name for path in second.log.glob("*.arrow")).split("-")[0], 16)
+            await_condition(lambda: _positions(lake) > start, "every table's position past the rival's start", 30)
+            filling.stop()
+        finally:
+            filling.clean_up()
+        with running(second) as rival:
+            for stopped, other in ((run, rival), (rival, run), (run, rival)):
+                workload.take_turns(15)
+                stopped.process.send_signal(signal.SIGSTOP)
+                workload.take_turns(15)
+                other.drain()
+                lake.assert_equals(postgres)
+                stopped.process.send_signal(signal.SIGCONT)
+                workload.take_turns(15)
+            for driver in (run, rival):
+                driver.drain()
+            lake.assert_equals(postgres)
+            assert "commit refused" in run.text() + rival.text(), "the drivers never met"
+
+
+def _positions(lake: Lake) -> int:
+    """The lowest position of any table."""
+    found = []
+    for table in TABLES:
+        properties = lake.properties(table.name)
+        found += [int(value, 16) for name, value in properties.items() if name.startswith("penstock.position.")]
+    assert len(found) == len(TABLES)
+    return min(found)

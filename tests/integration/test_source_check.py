@@ -1,0 +1,384 @@
+"""Findings, and that they keep their promise: the statement that a finding gives is run, and the finding is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from databases import Database
+from penstock.demo.server import PostgresServer
+from penstock.model.table import TableId
+from penstock.source.postgres import check as source_check
+from penstock.source.postgres.check import Finding, check_source
+from penstock.source.postgres.connect import connect, replication_connection
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.slot import create_slot, drop_slot, slot_state
+
+
+@dataclass(frozen=True)
+class Names:
+    publication: str
+    slot: str
+    pipeline: str = "shop"
+
+
+def names(database: Database, publication: str = "penstock_shop") -> Names:
+    return Names(publication, f"penstock_{database.name}")
+
+
+def check(
+    database: Database,
+    publication: str = "penstock_shop",
+    wanted: Callable[[TableId], bool] = lambda _: True,
+    url: str | None = None,
+) -> list[Finding]:
+    with connect(url or database.url) as connection:
+        return check_source(connection, names(database, publication), wanted)
+
+
+def findings_about(findings: list[Finding], words: str) -> list[Finding]:
+    return [finding for finding in findings if words in finding.what]
+
+
+def bring_up(database: Database, publication: str = "penstock_shop") -> None:
+    """As `run` would: publication first, then slot."""
+    with connect(database.url) as connection:
+        tables = [schema.table for schema in discover(connection, lambda _: True, publication)]
+        ensure_publication(connection, publication, tables, "shop")
+        create_slot(connection, database.url, names(database).slot)
+
+
+def test_a_new_pipeline_has_notes_only(any_postgres: Database) -> None:
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    findings = check(any_postgres)
+    assert {finding.level for finding in findings} == {"note"}
+    assert findings_about(findings, "publication penstock_shop is missing; `penstock run` makes it")
+    assert findings_about(findings, f"slot penstock_{any_postgres.name} is missing")
+
+
+def test_a_pipeline_in_order_has_none(any_postgres: Database) -> None:
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    bring_up(any_postgres)
+    any_postgres.execute("INSERT INTO t VALUES (1)")
+    assert check(any_postgres) == []
+
+
+INDEXED = ["CREATE TABLE t (id int NOT NULL)", "CREATE UNIQUE INDEX i ON t (id)"]
+
+
+@pytest.mark.parametrize(
+    ("statements", "level", "what"),
+    [
+        (
+            INDEXED,
+            "error",
+            "table public.t has no key: inserts flow, but an UPDATE or DELETE makes it Errored, and while",
+        ),
+        ([*INDEXED, "ALTER TABLE t REPLICA IDENTITY FULL"], "error", "table public.t has no key"),
+        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "error", "table public.t has no key"),
+        (
+            [
+                "CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL)",
+                "CREATE UNIQUE INDEX i ON t (u)",
+                "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
+                "DROP INDEX i",
+            ],
+            "error",
+            "table public.t has no key",
+        ),
+        (
+            ["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"],
+            "error",
+            "table public.t has REPLICA IDENTITY NOTHING",
+        ),
+        (
+            [
+                "CREATE TABLE t (k int PRIMARY KEY) PARTITION BY RANGE (k)",
+                "CREATE TABLE leaf PARTITION OF t FOR VALUES FROM (0) TO (10)",
+                "ALTER TABLE t REPLICA IDENTITY FULL",
+            ],
+            "warning",
+            "1 partition(s) of public.t have another replica identity",
+        ),
+        (
+            [
+                "CREATE TABLE t (k int NOT NULL) PARTITION BY RANGE (k)",
+                "CREATE TABLE leaf PARTITION OF t FOR VALUES FROM (0) TO (10)",
+                "CREATE UNIQUE INDEX i ON t (k)",
+                "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
+            ],
+            "warning",
+            "1 partition(s) of public.t have another replica identity",
+        ),
+        (["CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"], "warning", "table public.t is unlogged"),
+        (
+            [
+                "CREATE TABLE t (id int PRIMARY KEY, a text)",
+                "CREATE PUBLICATION p FOR TABLE t (a)",
+            ],
+            "error",
+            "table public.t is published without its key column id",
+        ),
+        (
+            ["CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t WITH (publish = 'insert')"],
+            "error",
+            "publication p does not publish update, delete, truncate",
+        ),
+        (
+            [
+                "CREATE TABLE t (id int PRIMARY KEY)",
+                'CREATE TABLE "U" (id int PRIMARY KEY)',
+                "CREATE PUBLICATION p FOR TABLE t",
+            ],
+            "error",
+            "publication p lacks public.U",
+        ),
+        (
+            [
+                "CREATE TABLE t (k int PRIMARY KEY) PARTITION BY RANGE (k)",
+                "CREATE PUBLICATION p FOR TABLE t",
+            ],
+            "error",
+            "publication p does not publish partitioned tables as one",
+        ),
+    ],
+)
+def test_the_fix_fixes(postgres: Database, statements: list[str], level: str, what: str) -> None:
+    postgres.execute(*statements)
+    publication = "p" if any("PUBLICATION p" in statement for statement in statements) else "penstock_shop"
+    [finding] = findings_about(check(postgres, publication), what)
+    assert finding.level == level
+    postgres.execute(*finding.fix.split("; "))
+    after = check(postgres, publication)
+    assert {finding.level for finding in after} <= {"note"}, after
+
+
+def test_postgres_refuses_what_the_finding_says_it_refuses(postgres: Database) -> None:
+    """Guards the wording: a published table without a replica identity takes inserts only."""
+    postgres.execute("CREATE TABLE t (id int)")
+    bring_up(postgres)
+    postgres.execute("INSERT INTO t VALUES (1)")
+    [finding] = findings_about(check(postgres), "has no key")
+    assert "Postgres itself refuses UPDATE and DELETE" in finding.what
+    assert finding.table == TableId("public", "t")
+    with pytest.raises(Exception, match="does not have a replica identity"):
+        postgres.execute("DELETE FROM t")
+    postgres.execute(finding.fix.partition("if there are none: ")[2], "DELETE FROM t")
+    assert check(postgres) == []
+
+
+def test_rows_from_before_are_told_of_until_the_table_is_followed(any_postgres: Database) -> None:
+    any_postgres.execute(
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "CREATE TABLE full_one (id int PRIMARY KEY)",
+        "INSERT INTO full_one VALUES (1)",
+        "CREATE TABLE root (k int PRIMARY KEY) PARTITION BY RANGE (k)",
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO root VALUES (1)",
+    )
+    told = findings_about(check(any_postgres), "not copied yet")
+    assert [str(finding.table) for finding in told] == ["public.full_one", "public.root"]
+    assert {finding.level for finding in told} == {"note"}
+    role = f"blind_{any_postgres.name}"
+    any_postgres.execute(f"CREATE ROLE {role} LOGIN")
+    blind = check(any_postgres, url=any_postgres.url.replace("postgres@", f"{role}@"))
+    assert [str(finding.table) for finding in findings_about(blind, "not copied yet")] == [
+        "public.full_one",
+        "public.root",
+    ]
+    bring_up(any_postgres)
+    assert not findings_about(check(any_postgres), "not copied yet")
+
+
+def test_a_row_filter_is_told_of(postgres: Database) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t WHERE (id > 5)")
+    [finding] = findings_about(check(postgres, "p"), "row filter")
+    assert finding.level == "note"
+    assert "id > 5" in finding.fix
+
+
+def test_no_table_matches(postgres: Database) -> None:
+    postgres.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    [finding] = findings_about(check(postgres, wanted=lambda _: False), "no table matches")
+    assert finding.level == "error"
+    assert "public.orders" in finding.fix
+
+
+def test_rights(any_postgres: Database) -> None:
+    role = f"plain_{any_postgres.name}"
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN")
+    url = any_postgres.url.replace("postgres@", f"{role}@")
+    [replication] = findings_about(check(any_postgres, url=url), f"role {role} may not replicate")
+    assert replication.level == "error"
+    any_postgres.execute(replication.fix)
+    assert not findings_about(check(any_postgres, url=url), "may not replicate")
+    [create] = findings_about(check(any_postgres, url=url), "may not make it: it lacks CREATE on database")
+    assert create.level == "error"
+    any_postgres.execute(f"GRANT CREATE ON DATABASE {any_postgres.name} TO {role}")
+    [owner] = findings_about(check(any_postgres, url=url), "may not make it: it does not own public.t")
+    any_postgres.execute(*owner.fix.split("; "))
+    assert not findings_about(check(any_postgres, url=url), "publication")
+    any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    [foreign] = findings_about(check(any_postgres, url=url), "does not own it")
+    assert foreign.level == "error"
+
+
+def test_the_documented_role_can_do_it_all(any_postgres: Database) -> None:
+    """The statements of docs/source-postgres.md."""
+    owner, role = f"owner_{any_postgres.name}", f"app_{any_postgres.name}"
+    any_postgres.execute(
+        f"CREATE ROLE {owner}",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"ALTER TABLE t OWNER TO {owner}",
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT CREATE ON DATABASE {any_postgres.name} TO {role}",
+        f"GRANT {owner} TO {role}",
+    )
+    as_role = Database(any_postgres.name, any_postgres.url.replace("postgres@", f"{role}@"))
+    assert {finding.level for finding in check(as_role)} == {"note"}
+    bring_up(as_role)
+    assert check(as_role) == []
+    any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)", f"ALTER TABLE u OWNER TO {owner}")
+    with connect(as_role.url) as connection:
+        ensure_publication(connection, "penstock_shop", [TableId("public", "t"), TableId("public", "u")], "shop")
+    assert check(as_role) == []
+
+
+@pytest.mark.parametrize(("limit", "major", "level"), [("OLDEST_MAJOR", 99, "error"), ("NEWEST_MAJOR", 13, "warning")])
+def test_versions(postgres: Database, monkeypatch: pytest.MonkeyPatch, limit: str, major: int, level: str) -> None:
+    monkeypatch.setattr(source_check, limit, major)
+    assert findings_about(check(postgres), "the server is Postgres 18")[0].level == level
+
+
+def test_a_connection_to_another_machine_that_is_not_encrypted(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not findings_about(check(postgres), "not encrypted")
+    monkeypatch.setattr(source_check, "_LOCAL_HOSTS", ())
+    assert findings_about(check(postgres), "the connection is not encrypted")[0].level == "warning"
+
+
+def test_a_managed_publication_out_of_step_is_a_note(postgres: Database) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    bring_up(postgres)
+    postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    [finding] = check(postgres)
+    assert finding.level == "note"
+    assert "ADD TABLE" in finding.fix
+
+
+def test_a_slot_older_than_its_publication(any_postgres: Database) -> None:
+    """Before 18 such a slot cannot be read at all; since, it leaves changes out."""
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = names(any_postgres).slot
+    with connect(any_postgres.url) as connection:
+        old = connection.info.server_version < 180000
+        create_slot(connection, any_postgres.url, slot)
+        [alone] = findings_about(check(any_postgres), "its publication is not")
+        assert alone.level == ("error" if old else "warning")
+        any_postgres.execute("INSERT INTO t VALUES (1)")
+        ensure_publication(connection, "penstock_shop", [TableId("public", "t")], "shop")
+        any_postgres.execute("INSERT INTO t VALUES (2)")
+        before = slot_state(connection, slot)
+        [finding] = check(any_postgres)
+        after = slot_state(connection, slot)
+        assert before is not None
+        assert after is not None
+        assert before.confirmed_flush_lsn == after.confirmed_flush_lsn
+        assert f"slot {slot} is older than publication penstock_shop" in finding.what
+        assert finding.level == ("error" if old else "warning")
+        drop_slot(connection, slot)
+        create_slot(connection, any_postgres.url, slot)
+    assert check(any_postgres) == []
+
+
+def test_a_publication_that_was_altered_is_not_taken_for_a_younger_one(any_postgres: Database) -> None:
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    bring_up(any_postgres)
+    any_postgres.execute(
+        "INSERT INTO t VALUES (1)",
+        "ALTER PUBLICATION penstock_shop SET (publish = 'insert, update, delete, truncate')",
+        "INSERT INTO t VALUES (2)",
+    )
+    assert check(any_postgres) == []
+
+
+def test_slots_that_cannot_be_used(postgres: Database) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = names(postgres).slot
+    postgres.execute(f"SELECT pg_create_physical_replication_slot('{slot}')")
+    assert findings_about(check(postgres), f"slot {slot} is physical")[0].level == "error"
+    postgres.execute(
+        f"SELECT pg_drop_replication_slot('{slot}')",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
+    )
+    [finding] = findings_about(check(postgres), f"slot {slot} decodes with test_decoding")
+    postgres.execute(finding.fix.partition(", or ")[2])
+    elsewhere = postgres.url.replace(f"/{postgres.name}", "/postgres")
+    with connect(elsewhere) as connection:
+        create_slot(connection, elsewhere, slot)
+        assert findings_about(check(postgres), f"slot {slot} belongs to database postgres")[0].level == "error"
+        drop_slot(connection, slot)
+
+
+@contextmanager
+def reading(database: Database, application_name: str) -> Iterator[int]:
+    pgconn = replication_connection(database.url, application_name=application_name)
+    options = "(proto_version '1', publication_names 'penstock_shop')"
+    pgconn.send_query(f"START_REPLICATION SLOT {names(database).slot} LOGICAL 0/0 {options}".encode())
+    assert pgconn.get_result() is not None
+    try:
+        yield pgconn.backend_pid
+    finally:
+        pgconn.finish()
+
+
+@pytest.mark.parametrize(("application", "level"), [("penstock", "note"), ("debezium", "warning")])
+def test_a_slot_that_is_being_read(postgres: Database, application: str, level: str) -> None:
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    bring_up(postgres)
+    with reading(postgres, application) as pid:
+        [finding] = check(postgres)
+    assert finding.level == level
+    assert f"is being read by process {pid} ({application} from 127.0.0.1)" in finding.what
+
+
+@contextmanager
+def server_of_its_own(**settings: str) -> Iterator[Database]:
+    with PostgresServer(settings=settings) as server:
+        database = Database("postgres", server.url())
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        yield database
+
+
+def test_wal_level() -> None:
+    with server_of_its_own(wal_level="replica") as database:
+        [finding] = findings_about(check(database), "wal_level is replica, not logical")
+    assert finding.level == "error"
+    assert finding.fix == "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
+
+
+def test_slots_and_senders_that_are_all_taken_and_a_slot_that_is_lost() -> None:
+    with server_of_its_own(
+        max_replication_slots="1", max_wal_senders="1", max_slot_wal_keep_size="1MB", min_wal_size="32MB"
+    ) as database:
+        database.execute("CREATE PUBLICATION penstock_shop FOR TABLE t")
+        other = Database("other", database.url)
+        bring_up(database)
+        [finding] = findings_about(check(other), "all 1 replication slots are taken")
+        assert "max_replication_slots = 5" in finding.fix
+        assert "SELECT pg_drop_replication_slot('penstock_postgres')" in finding.fix
+        with reading(database, "somebody"):
+            [finding] = findings_about(check(other), "all 1 WAL senders are busy")
+            assert "max_wal_senders = 5" in finding.fix
+        [limit] = findings_about(check(other), "max_slot_wal_keep_size is 1MB")
+        assert limit.level == "note"
+        for _ in range(3):
+            database.execute("SELECT pg_logical_emit_message(true, 'test', 'x')", "SELECT pg_switch_wal()")
+        database.execute("CHECKPOINT")
+        [lost] = findings_about(check(database), "the server gave slot penstock_postgres up")
+        assert lost.level == "error"

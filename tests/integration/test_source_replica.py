@@ -1,0 +1,92 @@
+"""A read replica as source: what is read there, what only the primary can do, and what check says of it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.demo.server import PostgresServer
+from penstock.errors import SourceMisconfigured
+from penstock.model.table import TableId
+from penstock.source.postgres import slot as slots
+from penstock.source.postgres.check import check_source
+from penstock.source.postgres.connect import Connection, connect
+from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.slot import create_slot, drop_slot, flush_position, slot_state
+
+T = TableId("public", "t")
+
+
+@dataclass(frozen=True)
+class Names:
+    publication: str = "penstock_shop"
+    slot: str = "penstock_shop"
+    pipeline: str = "shop"
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        with connect(server.url()) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def replica(primary: PostgresServer) -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        server.stop()
+        settings = f"port = {server.port}\nunix_socket_directories = '{server.folder}'\n"
+        shutil.rmtree(server.data)
+        user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+        subprocess.run(
+            [server.binaries / "pg_basebackup", "-d", primary.url(), "-D", server.data, "-R", "-c", "fast"],
+            check=True,
+            capture_output=True,
+            user=user,
+            cwd=server.folder,
+        )
+        with (server.data / "postgresql.conf").open("a") as file:
+            file.write(settings)
+        server.start()
+        yield server
+
+
+def caught_up(primary: Connection, replica: Connection) -> None:
+    wanted = flush_position(primary)
+    while flush_position(replica) < wanted:
+        replica.execute("SELECT pg_sleep(0.02)")
+
+
+def test_a_replica_is_read_but_its_publication_is_made_on_the_primary(
+    primary: PostgresServer, replica: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "_TELL_EVERY_SECONDS", 0.1)
+    with connect(primary.url()) as above, connect(replica.url()) as below:
+        [warning] = [f for f in check_source(below, Names(), lambda _: True) if f.level != "note"]
+        assert "a replica without hot_standby_feedback" in warning.what
+        with pytest.raises(SourceMisconfigured, match="read-only replica") as caught:
+            ensure_publication(below, "penstock_shop", [T], "shop")
+        for statement in caught.value.solution.removeprefix("On its primary run: ").split("; "):
+            above.execute(statement.encode())
+        caught_up(above, below)
+        assert ensure_publication(below, "penstock_shop", [T], "shop") == []
+        below.execute(warning.fix.removeprefix("On the replica: ").partition(";")[0].encode())
+        below.execute("SELECT pg_reload_conf()")
+
+        def let_it_see_who_runs(awaited: str) -> None:
+            assert "pg_log_standby_snapshot()" in awaited
+            above.execute("SELECT pg_log_standby_snapshot()")
+
+        point = create_slot(below, replica.url(), "penstock_shop", let_it_see_who_runs)
+        state = slot_state(below, "penstock_shop")
+        assert state is not None
+        assert state.confirmed_flush_lsn == point <= flush_position(below)
+        assert check_source(below, Names(), lambda _: True) == []
+        drop_slot(below, "penstock_shop")

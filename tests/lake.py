@@ -1,0 +1,102 @@
+"""A pipeline's warehouse as another program sees it: read, compared with its source, and rewritten, through Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+import oracle
+from databases import Database
+from work_tables import TABLES
+
+PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0"
+WORK_TABLES = tuple(table.name for table in TABLES)
+
+
+def reader_session() -> SparkSession:
+    """A Spark of our own, with nothing of penstock's in it but the jars that `make install` has fetched."""
+    jars = sorted((Path(sys.prefix) / "share" / "penstock" / "jars").glob("*.jar"))
+    builder = SparkSession.builder.master("local[2]").appName("penstock tests")
+    settings = {
+        "spark.jars" if jars else "spark.jars.packages": ",".join(map(str, jars)) if jars else PACKAGES,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.pyspark.python": sys.executable,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Lake:
+    """The Iceberg tables of one warehouse with its default catalog."""
+
+    def __init__(self, spark: SparkSession, warehouse: Path) -> None:
+        self.warehouse = warehouse
+        self.spark = spark.newSession()
+        settings = {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": "jdbc",
+            ".uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+            ".jdbc.schema-version": "V1",
+            ".warehouse": str(warehouse),
+            ".cache-enabled": "false",
+        }
+        for name, value in settings.items():
+            self.spark.conf.set(f"spark.sql.catalog.lake{name}", value)
+
+    def read(self, table: str) -> tuple[pa.Table, list[tuple[str, str]]]:
+        return oracle.read_with_spark(self.spark, "lake", split_name(table))
+
+    def count(self, table: str) -> int:
+        return int(self.read(table)[0].num_rows)
+
+    def sql(self, statement: str) -> list[Any]:
+        return list(self.spark.sql(statement).collect())
+
+    def properties(self, table: str) -> dict[str, str]:
+        schema, name = split_name(table)
+        return {row[0]: row[1] for row in self.sql(f"show tblproperties lake.`{schema}`.`{name}`")}
+
+    def assert_equals(self, database: Database, tables: Iterable[str] = WORK_TABLES) -> None:
+        """Every table equals its source table, or the test fails with the first differences."""
+        with database.connect() as connection:
+            differences = [oracle.compare(connection, table, *self.read(table)) for table in tables]
+        wrong = [str(difference) for difference in differences if difference]
+        assert not wrong, "\n".join(wrong)
+
+    def assert_equals_in_pyiceberg(self, database: Database, tables: Sequence[str]) -> None:
+        """The same, read by a reader that knows neither Spark nor us."""
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.warehouse}/catalog.db", warehouse=f"file://{self.warehouse}")
+        try:
+            with database.connect() as connection:
+                found = [
+                    oracle.compare(connection, table, catalog.load_table(split_name(table)).scan().to_arrow())
+                    for table in tables
+                ]
+        finally:
+            catalog.close()
+        wrong = [str(difference) for difference in found if difference]
+        assert not wrong, "\n".join(wrong)
+
+
+def split_name(table: str) -> tuple[str, str]:
+    """`schema.table` as SQL writes it, quotes taken off."""
+    schema, name = table.split(".", 1)
+    return _unquoted(schema), _unquoted(name)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name

@@ -1,0 +1,113 @@
+"""The command line's frame: what is there, how errors end, and that starting it is quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main as cli
+from penstock.errors import LockedError, PenstockError, SourceUnreachable
+
+COMMANDS = ["demo", "check", "run", "capture", "status", "query", "slots drop"]
+
+
+def given_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.Command, "load", lambda _: fails)
+
+
+def test_the_commands() -> None:
+    assert [" ".join(command.words) for command in cli.COMMANDS] == COMMANDS
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.function)
+def test_every_command_is_there_and_explains_itself(command: cli.Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command.words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"penstock {' '.join(command.words)}" in shown
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    shown = capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert command.words[0] in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (LockedError("it runs already", "Stop it"), 1, "penstock: it runs already. Stop it"),
+        (SourceUnreachable("no connection\nto db", "Start it"), 3, "penstock: no connection to db. Start it"),
+        (PenstockError("url postgresql://app:hunter2@db/shop"), 1, "penstock: url postgresql://app:***@db/shop"),
+        (KeyboardInterrupt(), 130, "penstock: interrupted"),
+        (
+            BrokenPipeError("password=hunter2 was sent"),
+            1,
+            "penstock: unexpected BrokenPipeError: password=*** was sent. This is a bug; run it again with --debug and"
+            " report it",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    given_command(monkeypatch, error)
+    assert cli.main(["demo"]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == line + "\n"
+
+
+@pytest.mark.parametrize("words", [["--debug", "demo"], ["demo", "--debug"]])
+def test_debug_shows_the_traceback_without_passwords(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    given_command(monkeypatch, LockedError("password=hunter2"))
+    assert cli.main(words) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "hunter2" not in shown
+    assert shown.splitlines()[-1] == "penstock: password=***"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bogus"], "No such command 'bogus'. Run `penstock --help`"),
+        (["--bogus"], "No such option: --bogus. Run `penstock --help`"),
+        (["status"], "Missing argument 'FILE'. Run `penstock status --help`"),
+        (["status", "x.yaml", "--twice"], "No such option: --twice. Run `penstock status --help`"),
+        (["slots", "bogus"], "No such command 'bogus'. Run `penstock slots --help`"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err == f"penstock: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [(["--help"], {"pyspark", "pyarrow", "sqlalchemy", "psycopg"}), (["status", "--help"], {"pyspark"})],
+)
+def test_a_command_loads_only_what_it_needs(words: list[str], unneeded: set[str]) -> None:
+    program = (
+        "import json, sys; from penstock.cli.main import main; main(json.loads(sys.argv[1]));"
+        " print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(words)], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    )
+    assert unneeded.isdisjoint(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_output_that_nobody_reads_is_no_traceback() -> None:
+    command = f"{sys.executable} -m penstock.cli.main --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -1,0 +1,275 @@
+"""From a pipeline file to values, and every mistake to one line that says where, what and what is allowed."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.errors import ConfigError
+from penstock.model.table import TableId
+
+SECRET = "s3cr3t-hunter2"
+GOOD = """\
+version: 1
+name: shop
+source:
+  type: postgres
+  url: postgresql://app:${SHOP_PASSWORD}@db:5432/shop
+tables:
+  - match: public.*
+    exclude: [public.tmp_%]
+destinations:
+  - type: iceberg
+    warehouse: ./warehouse
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    return tmp_path
+
+
+def loaded(folder: Path, text: str = GOOD) -> Pipeline:
+    file = folder / "pipeline.yaml"
+    file.write_text(text)
+    return load(file)
+
+
+def refused(folder: Path, text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, text)
+    error = caught.value
+    assert SECRET not in str(error)
+    assert "\n" not in str(error)
+    assert str(folder / "pipeline.yaml") in error.what
+    assert error.solution
+    return error
+
+
+def test_what_is_not_said_has_a_default(folder: Path) -> None:
+    pipeline = loaded(folder)
+    assert pipeline.file == folder / "pipeline.yaml"
+    assert pipeline.source.url.get_secret_value() == f"postgresql://app:{SECRET}@db:5432/shop"
+    assert (pipeline.source.publication, pipeline.source.slot) == ("penstock_shop", "penstock_shop")
+    assert pipeline.destinations[0].name == "lake"
+    assert pipeline.destinations[0].warehouse == str(folder / "warehouse")
+    assert pipeline.home == folder / "penstock-shop"
+    assert pipeline.log_uri == str(folder / "penstock-shop" / "log")
+    assert pipeline.state_url == str(folder / "penstock-shop" / "state.db")
+    assert (pipeline.log.segment_bytes, pipeline.log.segment_age, pipeline.batch.max_age) == (2**24, 0.2, 0.5)
+
+
+def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "p.yaml").write_text(
+        GOOD.replace("./warehouse", "../lake") + "state: s/state.db\nlog: {uri: l}\n"
+    )
+    monkeypatch.chdir(folder)
+    pipeline = load(Path("sub/p.yaml"))
+    assert pipeline.file == folder / "sub" / "p.yaml"
+    assert pipeline.destinations[0].warehouse == str(folder / "lake")
+    assert pipeline.home == folder / "penstock-shop"
+    assert pipeline.state_url == str(folder / "sub" / "s" / "state.db")
+    assert pipeline.log_uri == str(folder / "sub" / "l")
+
+
+def test_a_remote_warehouse_keeps_the_home_beside_the_file(folder: Path) -> None:
+    pipeline = loaded(folder, GOOD.replace("./warehouse", "s3://bucket/lake"))
+    assert pipeline.destinations[0].warehouse == "s3://bucket/lake"
+    assert pipeline.home == folder / "penstock-shop"
+
+
+def test_certificate_paths_in_the_url_are_relative_to_the_file(folder: Path) -> None:
+    pipeline = loaded(folder, GOOD.replace("5432/shop", "5432/shop?sslmode=verify-full&sslrootcert=certs/ca.pem"))
+    assert f"sslrootcert={folder}/certs/ca.pem" in pipeline.source.url.get_secret_value()
+    system = loaded(folder, GOOD.replace("5432/shop", "5432/shop?sslmode=verify-full&sslrootcert=system"))
+    assert system.source.url.get_secret_value().endswith("sslrootcert=system")
+
+
+def test_the_first_rule_that_matches_and_does_not_exclude_decides(folder: Path) -> None:
+    text = GOOD.replace(
+        "  - match: public.*\n",
+        "  - match: public.orders\n    target: raw.sales_orders\n"
+        '  - match: "%.audit"\n    target: audit.{schema}_{table}\n'
+        "  - match: public.*\n",
+    )
+    pipeline = loaded(folder, text)
+    assert pipeline.target(TableId("public", "orders")) == TableId("raw", "sales_orders")
+    assert pipeline.target(TableId("odd.schema", "audit")) == TableId("audit", "odd.schema_audit")
+    assert pipeline.target(TableId("public", "items")) == TableId("public", "items")
+    assert pipeline.rule_for(TableId("public", "tmp_1")) is None
+    assert pipeline.rule_for(TableId("sales", "orders")) is None
+
+
+def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
+    text = GOOD + "    catalog: {type: rest, cache-enabled: false}\nspark: {spark.cores.max: 4, spark.x: yes}\n"
+    pipeline = loaded(folder, text)
+    assert pipeline.destinations[0].catalog == {"type": "rest", "cache-enabled": "false"}
+    assert pipeline.spark == {"spark.cores.max": "4", "spark.x": "true"}
+
+
+def test_a_pipeline_survives_pickling_and_hides_its_password(folder: Path) -> None:
+    pipeline = pickle.loads(pickle.dumps(loaded(folder)))
+    assert pipeline == loaded(folder)
+    assert pipeline.file == folder / "pipeline.yaml"
+    assert pipeline.source.pipeline == "shop"
+    assert SECRET not in repr(pipeline)
+    assert SECRET not in str(pipeline)
+
+
+def test_variables_have_defaults_and_an_escape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHOP_HOME", raising=False)
+    monkeypatch.setenv("SHOP_EMPTY", "")
+    text = GOOD.replace("./warehouse", "${SHOP_HOME:-/srv}/${SHOP_EMPTY:-lake}/$${literal}")
+    assert loaded(folder, text).destinations[0].warehouse == "/srv/lake/${literal}"
+    monkeypatch.setenv("SHOP_HOME", "/elsewhere")
+    assert loaded(folder, text).destinations[0].warehouse == "/elsewhere/lake/${literal}"
+
+
+def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_HOME", "x\nspark: {a: b}")
+    pipeline = loaded(folder, GOOD.replace("./warehouse", "${SHOP_HOME}"))
+    assert pipeline.spark == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        # what is replaced, by what, and what the error must say
+        (("version: 1", "version: 2"), r":1: version is 2, but must be 1"),
+        (("version: 1\n", ""), r": version is missing"),
+        (("name: shop", "name: My Shop"), r":2: name is 'My Shop', but must match \^\[a-z\]"),
+        (("name: shop", "name: " + "n" * 55), r"at most 54 characters"),
+        (
+            ("source:", "sorce:"),
+            r":3: sorce is an unknown key; did you mean source\? Allowed here: version, name, source",
+        ),
+        (("  type: postgres", "  typ: postgres"), r":4: source\.typ is an unknown key; did you mean type\?"),
+        (("  type: postgres", "  type: mysql"), r":4: source\.type is 'mysql', but must be 'postgres'"),
+        (("match:", "mtach:"), r":7: tables\[0\]\.mtach is an unknown key; did you mean match\?"),
+        (("public.*", "orders"), r":7: tables\[0\]\.match is 'orders', but .* is not schema\.table, schema\.\*"),
+        (("[public.tmp_%]", "public.tmp_%"), r":8: tables\[0\]\.exclude is .*, but must be a list"),
+        (("public.tmp_%", "tmp_"), r":8: tables\[0\]\.exclude\[0\] is 'tmp_'"),
+        (("  - match: public.*\n    exclude: [public.tmp_%]\n", "  []\n"), r"tables must have at least 1 entry"),
+        (("exclude: [public.tmp_%]", "mode: history"), r"mode is 'history', but must be 'clone'"),
+        (("exclude: [public.tmp_%]", "target: lake.all"), r"target must contain \{table\}"),
+        (("exclude: [public.tmp_%]", "target: nodot"), r"tables\[0\]\.target is 'nodot', but must be namespace\.table"),
+        (("./warehouse", "''"), r"destinations\[0\]\.warehouse must not be empty"),
+        (("    warehouse: ./warehouse\n", ""), r"destinations\[0\]\.warehouse is missing"),
+        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg'"),
+        (("name: shop", "name: shop\nname: shop"), r":3: name is there twice"),
+        (("name: shop", "name: [shop"), r":\d+ is not valid YAML"),
+        (("public.*", "%.orders"), r":7 is not valid YAML.* in quotes"),
+        (("name: shop", "name: shop\nlog: {max_bytes: lots}"), r":3: log\.max_bytes is 'lots', but must be .*16MiB"),
+        (("name: shop", "name: shop\nbatch: {max_age: soon}"), r":3: batch\.max_age is 'soon', but must be .*200ms"),
+        (("name: shop", "name: shop\nbatch: {max_changes: 0}"), r"batch\.max_changes is 0, but must be at least 1"),
+        (("name: shop", "name: shop\nbatch: {max_changes: many}"), r"must be a whole number"),
+        (("name: shop", "name: shop\nlog: fast"), r"log is 'fast', but must be a mapping"),
+        (("name: shop", "name: shop\nspark: {a: [1]}"), r"spark\.a must be text"),
+        (("${SHOP_PASSWORD}", "${SHOP_NOT_SET}"), r":5: source\.url needs the environment variable SHOP_NOT_SET"),
+        (("${SHOP_PASSWORD}", "${SHOP PASSWORD}"), r":5: source\.url has a malformed variable"),
+        (("${SHOP_PASSWORD}", "${SHOP_PASSWORD"), r":5: source\.url has a malformed variable"),
+        (("postgresql://", "mysql://"), r":5: source\.url must be postgresql://user"),
+        (("5432/shop", "5432/shop?sslmode=strict"), r"source\.url has an sslmode .*verify-full"),
+        (("5432/shop", "5432/shop?sslmod=require"), r"source\.url is not a URL that libpq understands"),
+        (("app:$", "app:a/b$"), r"percent-encoded.*PGPASSWORD"),
+        (("app:$", "app:p@ss$"), r"percent-encoded.*PGPASSWORD"),
+        (("app:$", "app:100%zz$"), r"percent-encoded.*PGPASSWORD"),
+        (("@db:5432", "@db:port"), r"source\.url has a port that is no number"),
+        (("  url: ", "  slot: Shop-Slot\n  url: "), r"source\.slot is 'Shop-Slot', but must match"),
+    ],
+)
+def test_a_mistake_is_one_line_with_place_and_way_out(folder: Path, change: tuple[str, str], expected: str) -> None:
+    assert change[0] in GOOD
+    error = refused(folder, GOOD.replace(*change, 1))
+    assert re.search(expected, str(error)), str(error)
+
+
+def test_a_second_destination_is_refused_for_now(folder: Path) -> None:
+    error = refused(folder, GOOD + "  - {type: iceberg, name: other, warehouse: ./other}\n")
+    assert "destinations must have at most 1 entry for now" in error.what
+
+
+def test_several_mistakes_are_counted(folder: Path) -> None:
+    error = refused(folder, GOOD.replace("version: 1", "version: 9").replace("type: iceberg", "type: delta"))
+    assert "(1 more to correct)" in error.what
+
+
+def test_a_value_that_came_from_the_environment_is_never_shown(folder: Path) -> None:
+    error = refused(folder, GOOD.replace("name: shop", "name: ${SHOP_PASSWORD}"))
+    assert ":2: name must match" in error.what
+
+
+def test_properties_are_never_shown(folder: Path) -> None:
+    kept = loaded(folder, GOOD + f"    catalog: {{token: {SECRET}}}\nstate: postgresql://app:{SECRET}@db/state\n")
+    assert kept.destinations[0].catalog == {"token": SECRET}
+    assert SECRET not in repr(kept)
+    error = refused(folder, GOOD + f"    catalog: {{token: [{SECRET}]}}\n")
+    assert "destinations[0].catalog.token must be text" in error.what
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n"])
+def test_an_empty_file(folder: Path, text: str) -> None:
+    assert "is empty" in refused(folder, text).what
+
+
+@pytest.mark.parametrize("text", ["just words\n", "- a\n- list\n"])
+def test_a_file_that_is_no_mapping(folder: Path, text: str) -> None:
+    assert "must be a mapping" in refused(folder, text).what
+
+
+def test_a_missing_file_names_the_one_that_is_there(folder: Path) -> None:
+    (folder / "pipeline.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"there is no such file\. Did you mean pipeline\.yaml\?"):
+        load(folder / "pipline.yaml")
+
+
+def test_a_folder_and_bytes_are_no_pipeline_files(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        load(folder)
+    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(folder / "bytes.yaml")
+
+
+def test_the_keys_of_the_file_are_these() -> None:
+    """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
+    assert set(Pipeline.model_fields) == {
+        "version", "name", "source", "tables", "destinations", "log", "batch", "state", "spark",
+    }  # fmt: skip
+
+
+def test_every_key_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE))
+    assert documented == _all_keys(Pipeline)
+
+
+def test_the_documented_pipelines_load_and_say_the_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "p")
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    examples = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if block.startswith("version:")]
+    shortest, complete = (loaded(folder, example) for example in examples)
+    assert complete.source == shortest.source
+    assert complete.destinations == shortest.destinations
+    assert complete.batch == shortest.batch
+    assert complete.log.model_copy(update={"uri": None}) == shortest.log
+    assert (complete.log_uri, complete.state_url) == (shortest.log_uri, shortest.state_url)
+    assert complete.target(TableId("public", "orders")) == shortest.target(TableId("public", "orders"))
+
+
+def _all_keys(model: object) -> set[str]:
+    keys: set[str] = set()
+    for name, field in getattr(model, "model_fields", {}).items():
+        keys.add(name)
+        for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            keys |= _all_keys(inner)
+    return keys
