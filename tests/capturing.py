@@ -139,7 +139,8 @@ class CaptureProcess:
             report: dict[str, Any] = json.loads(line)
             if report["event"] == kind:
                 return report
-        raise AssertionError(f"it ended before it said {kind}: {self.process.communicate()[1]}")
+        assert self.process.stderr is not None
+        raise AssertionError(f"it ended before it said {kind}: {self.process.stderr.read()}")
 
     def peak_mebibytes(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -149,7 +150,10 @@ class CaptureProcess:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def changes(log: ChangeLog) -> list[RawChanges]:

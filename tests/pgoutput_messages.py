@@ -1,4 +1,4 @@
-"""A tiny pgoutput encoder (protocol version 1, text values) and a stream of transactions, for tests of decode and fold."""
+"""A tiny pgoutput encoder (protocol 1, text values) and a stream of transactions, for tests of decode and fold."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ PenstockError                    exit   retry
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
  │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
+ │   ├─ TableFailed              1      manual   a bug of ours, met on this table's changes
  │   └─ PositionLost             1      manual   the log no longer holds what the table needs
  ├─ DestinationError
  │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
@@ -134,6 +135,10 @@ class RangeVoid(TableError):
 
 
 class SchemaChanged(TableError):
+    pass
+
+
+class TableFailed(TableError):
     pass
 
 

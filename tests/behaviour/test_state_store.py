@@ -17,7 +17,7 @@ from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import open_store
-from penstock.state.store import EVENTS_KEPT, Health, StateStore
+from penstock.state.store import EVENTS_KEPT, CopyProgress, Health, RangeRecord, StateStore
 
 ORDERS = TableId("public", "orders")
 ODD = TableId('My "Schema"', "täble 'x'")
@@ -55,6 +55,9 @@ def test_a_new_store_knows_nothing(store: StateStore) -> None:
     assert store.processed("lake") is None
     assert store.events() == []
     assert store.health() == {}
+    assert store.copy_of("lake", ORDERS) is None
+    assert store.copy_progress("lake") == {}
+    assert store.requests() == []
 
 
 def test_table_status_is_kept_for_each_destination_and_table(store: StateStore) -> None:
@@ -144,3 +147,132 @@ def test_several_threads_may_write(store: StateStore) -> None:
         thread.join()
     assert {made.changes for made in store.progress("lake").values()} == {9}
     assert len(store.progress("lake")) == 4
+
+
+RANGES = [(b"blocks 0 to 9", 100), (b"\x00\xff blocks 10 to 19", 300), (b"the rest", 100)]
+
+
+def test_a_copy_is_kept_with_its_ranges(store: StateStore) -> None:
+    assert store.copy_of("lake", ODD) is None
+    store.begin_copy("lake", ODD, "c1", "fingerprint", RANGES)
+    store.begin_copy("lake", ORDERS, "c2", "other", [])
+    assert store.finish_range("lake", ODD, "c1", 1, 2**64 - 1, b"\x00part\xff", 7)
+    record = store.copy_of("lake", ODD)
+    assert record is not None
+    assert (record.copy, record.fingerprint, record.attempts, record.note) == ("c1", "fingerprint", 1, "")
+    assert timedelta() <= datetime.now(UTC) - record.started < timedelta(minutes=1)
+    assert record.ranges == (
+        RangeRecord(0, RANGES[0][0], None, None, 0, 100),
+        RangeRecord(1, RANGES[1][0], 2**64 - 1, b"\x00part\xff", 7, 300),
+        RangeRecord(2, RANGES[2][0], None, None, 0, 100),
+    )
+    assert [one.finished for one in record.ranges] == [False, True, False]
+    empty = store.copy_of("lake", ORDERS)
+    assert empty is not None
+    assert empty.ranges == ()
+    assert store.copy_of("other", ODD) is None
+
+
+def test_a_range_that_is_finished_again_replaces_itself(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"lost", 3)
+    store.finish_range("lake", ORDERS, "c1", 0, 9, b"again", 4)
+    record = store.copy_of("lake", ORDERS)
+    assert record is not None
+    assert record.ranges[0] == RangeRecord(0, RANGES[0][0], 9, b"again", 4, 100)
+    assert store.copy_progress("lake")[ORDERS].rows == 4
+
+
+def test_a_copy_that_begins_again_leaves_nothing_of_the_earlier_one(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f1", RANGES)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 3)
+    store.note_copy("lake", ORDERS, "waiting for pid 4711")
+    store.begin_copy("lake", ORDERS, "c2", "f2", RANGES[:2])
+    assert not store.finish_range("lake", ORDERS, "c1", 1, 6, b"late", 3)
+    assert not store.finish_range("lake", ORDERS, "c2", 2, 6, b"no such range", 3)
+    record = store.copy_of("lake", ORDERS)
+    assert record is not None
+    assert (record.copy, record.fingerprint, record.attempts, record.note) == ("c2", "f2", 2, "")
+    assert [(one.number, one.finished) for one in record.ranges] == [(0, False), (1, False)]
+
+
+def test_the_progress_of_a_copy_is_counted_from_its_finished_ranges(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
+    begun = store.copy_progress("lake")[ORDERS]
+    assert (begun.ranges, begun.ranges_finished, begun.rows, begun.bytes, begun.bytes_total) == (3, 0, 0, 0, 500)
+    assert (begun.fraction, begun.rows_estimate) == (0.0, None)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 20)
+    store.finish_range("lake", ORDERS, "c1", 2, 5, b"part", 20)
+    half = store.copy_progress("lake")[ORDERS]
+    assert (half.ranges_finished, half.rows, half.bytes, half.bytes_total) == (2, 40, 200, 500)
+    assert (half.fraction, half.rows_estimate, half.ended) == (0.4, 100, None)
+    assert store.copy_progress("other") == {}
+
+
+def test_a_finished_copy_leaves_its_figures_and_no_ranges(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
+    for number in range(3):
+        store.finish_range("lake", ORDERS, "c1", number, 5, b"part", 10)
+    store.note_copy("lake", ORDERS, "waiting")
+    store.end_copy("lake", ORDERS)
+    assert store.copy_of("lake", ORDERS) is None
+    assert not store.finish_range("lake", ORDERS, "c1", 0, 5, b"late", 10)
+    done = store.copy_progress("lake")[ORDERS]
+    assert (done.ranges, done.ranges_finished, done.rows, done.bytes, done.bytes_total) == (3, 3, 30, 500, 500)
+    assert (done.fraction, done.rows_estimate, done.note) == (1.0, 30, "")
+    assert done.started is not None
+    assert done.ended is not None
+    assert done.started <= done.ended
+    store.end_copy("lake", ORDERS)
+    assert store.copy_progress("lake")[ORDERS] == done
+    store.begin_copy("lake", ORDERS, "c2", "f", RANGES)
+    again = store.copy_progress("lake")[ORDERS]
+    assert (again.attempts, again.ended, again.rows) == (1, None, 0)
+
+
+def test_the_copy_of_an_empty_table_is_finished_when_it_ends(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f", [])
+    store.end_copy("lake", ORDERS)
+    done = store.copy_progress("lake")[ORDERS]
+    assert (done.rows, done.fraction, done.rows_estimate) == (0, 1.0, 0)
+    assert done.ended is not None
+
+
+def test_a_copy_that_is_given_up_leaves_nothing(store: StateStore) -> None:
+    store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 10)
+    store.end_copy("lake", ORDERS)
+    assert store.copy_of("lake", ORDERS) is None
+    assert store.copy_progress("lake") == {}
+    store.end_copy("lake", ODD)
+
+
+def test_a_copy_may_wait_before_it_begins(store: StateStore) -> None:
+    store.note_copy("lake", ORDERS, "waiting for pid 4711, 35 s: UPDATE …")
+    store.note_copy("lake", ORDERS, "waiting for pid 4711, 36 s: UPDATE …")
+    assert store.copy_of("lake", ORDERS) is None
+    assert store.copy_progress("lake") == {ORDERS: CopyProgress(note="waiting for pid 4711, 36 s: UPDATE …")}
+    assert store.copy_progress("lake")[ORDERS].fraction is None
+    store.note_copy("lake", ORDERS, "")
+    assert store.copy_progress("lake") == {}
+    store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
+    store.note_copy("lake", ORDERS, "waiting for a connection")
+    record = store.copy_of("lake", ORDERS)
+    assert record is not None
+    assert record.note == store.copy_progress("lake")[ORDERS].note == "waiting for a connection"
+    assert len(record.ranges) == 3
+
+
+def test_requests_wait_in_order_until_they_are_taken_up(store: StateStore) -> None:
+    first = store.add_request("resync", ORDERS)
+    second = store.add_request("retry", ODD)
+    assert [(one.id, one.kind, one.table) for one in store.requests()] == [
+        (first, "resync", ORDERS),
+        (second, "retry", ODD),
+    ]
+    assert timedelta() <= datetime.now(UTC) - store.requests()[0].at < timedelta(minutes=1)
+    store.drop_request(second)
+    store.drop_request(second)
+    third = store.add_request("retry", ORDERS)
+    assert third not in (first, second)
+    assert [one.id for one in store.requests()] == [first, third]

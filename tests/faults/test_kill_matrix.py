@@ -23,6 +23,7 @@ from work_tables import TABLES
 from workload import Workload, create_tables
 
 FIRE_SECONDS = 60.0
+POLL_SECONDS = 0.05
 CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."))
 DRIVER_POINTS = tuple(name for name in FAILPOINTS if not name.startswith("capture."))
 BETWEEN_TABLES = ("apply.after_commit", 3)  # two tables of the batch are committed, the others are not
@@ -52,6 +53,7 @@ class Matrix:
         while not self.pipeline.fired():
             assert time.monotonic() < deadline, f"{name} was never reached:\n{self.streaming().tail()}"
             TRAFFIC.get(name, _small_transactions)(self)
+            time.sleep(POLL_SECONDS)
 
     def assert_equal(self) -> None:
         self.streaming().drain()
@@ -76,9 +78,15 @@ def _nothing_for_our_tables(matrix: Matrix) -> None:
     matrix.database.execute("create temporary table elsewhere as select generate_series(1, 10)")
 
 
+def _one_table_only(matrix: Matrix) -> None:
+    """So that the others' positions fall behind."""
+    matrix.database.execute("insert into keyless values (1, 'alone', 1)")
+
+
 TRAFFIC: dict[str, Callable[[Matrix], None]] = {
     "capture.part_written": _one_large_transaction,
     "capture.idle_sealed": _nothing_for_our_tables,
+    "apply.position_advanced": _one_table_only,
 }
 
 

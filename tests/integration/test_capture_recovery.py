@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from penstock.source.postgres.connect import connect
 from penstock.source.postgres.resume import fork_position, resume_position
 from penstock.source.postgres.slot import drop_slot, flush_position
 from raw_rows import ORDERS, raw_slice
+from running import await_condition
 
 
 @pytest.fixture
@@ -194,7 +197,10 @@ def test_a_busy_slot_is_waited_for(started: CaptureBench, tmp_path: Path) -> Non
             assert "active" in second.events("waiting")[0]["error"]
             first.stop.set()
             second.await_event("started")
+            started.database.execute("insert into t values (3)")
             second.drain()
+    assert first_values(started.log) == ["1", "2"]
+    assert first_values(other.log) == ["3"]
 
 
 def test_a_slot_that_stays_busy_is_given_up_after_ten_tries(
@@ -290,3 +296,47 @@ def test_a_source_that_cannot_be_reached_at_the_start_is_told_at_once_unless_pat
     with bench.capturing(url=nowhere, patient=True) as capture:
         capture.await_event("waiting", 2)
         assert "geheim" not in str(capture.reports)
+
+
+def test_a_server_that_falls_silent_is_left(started: CaptureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is stopped, not ended: the connection stays up and nothing comes."""
+    monkeypatch.setattr(capture_module, "SILENCE_SECONDS", 0.5)
+    with started.capturing() as capture:
+        capture.await_event("started")
+        sender = started.slot_state().active_pid
+        assert sender is not None
+        os.kill(sender, signal.SIGSTOP)
+        try:
+            capture.await_event("waiting")
+            assert "nothing was heard" in capture.events("waiting")[0]["error"]
+        finally:
+            os.kill(sender, signal.SIGCONT)
+        started.database.execute("insert into t values (2)")
+        capture.drain()
+    assert first_values(started.log) == ["1", "2"]
+
+
+def test_a_slot_that_moves_between_two_streams_into_an_empty_log_is_a_gap(bench: CaptureBench) -> None:
+    bench.prepare("create table t (id int primary key, note text)")
+    with bench.capturing(segment_age=3600, idle_every=3600) as capture:
+        capture.await_event("started")
+        sender = bench.slot_state().active_pid
+        bench.database.execute("insert into t values (1)", f"select pg_terminate_backend({sender})")
+        await_taken_over(bench)
+        with pytest.raises(GapError, match="past the log's end"):
+            capture.await_condition(lambda: False, "the gap to be found")
+        capture.error = None
+    assert bench.log.segments() == []
+
+
+def await_taken_over(bench: CaptureBench) -> None:
+    """Moves the slot on as soon as it is free."""
+
+    def moved() -> bool:
+        try:
+            bench.database.execute(f"select pg_replication_slot_advance('{bench.slot}', pg_current_wal_lsn())")
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
+
+    await_condition(moved, "the slot to be free", 10, every=0.001)

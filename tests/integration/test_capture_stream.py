@@ -229,18 +229,6 @@ def test_an_idle_source_moves_the_log_and_the_slot(bench: CaptureBench) -> None:
     assert first_values(bench.log) == ["1"]
 
 
-def test_nothing_is_written_while_nothing_moves(bench: CaptureBench) -> None:
-    bench.prepare("create table t (id int primary key)")
-    bench.database.execute("insert into t values (1)")
-    with bench.capturing(idle_every=0.05) as capture:
-        capture.drain()
-        before = len(capture.events("sealed"))
-        end = bench.log.end()
-        waiting = threading.Event()
-        assert not waiting.wait(0.5)
-        assert (bench.log.end() == end) == (len(capture.events("sealed")) == before)
-
-
 def test_the_bytes_do_not_depend_on_the_roles_settings(bench: CaptureBench) -> None:
     role = f"abroad_{bench.database.name}"
     bench.prepare(

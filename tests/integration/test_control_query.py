@@ -9,7 +9,7 @@ import pytest
 
 from lake import Lake
 from penstock.control.query import run_query
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from running import PipelineFactory
 
 
@@ -64,6 +64,14 @@ def test_what_is_answered_and_what_is_refused(orders: Lake, capfd: pytest.Captur
         run_query(orders.spark, "select id / (id - 1) from lake.public.orders")
     assert failed.value.exit_code == 1
     assert "SQLQueryContextLogger" not in capfd.readouterr().err
+
+
+def test_a_catalog_that_cannot_be_read_is_out_of_reach(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    (tmp_path / "warehouse" / "catalog.db").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(DestinationUnreachable, match="not a database") as caught:
+        run_query(lake.spark, "select * from lake.public.orders")
+    assert "\n" not in caught.value.what
 
 
 def test_the_command(orders: Lake, pipeline: PipelineFactory) -> None:

@@ -47,7 +47,9 @@ def test_it_holds_it_only_up_to_max_age() -> None:
 
 
 def test_it_holds_it_only_up_to_max_bytes_with_headroom_for_capture() -> None:
-    assert count(1000, held_from=0, max_bytes=400) == 2
+    assert count(1000, held_from=0, max_bytes=400) == 3
+    assert count(1000, held_from=0, max_bytes=699) == 1
+    assert count(1000, held_from=0, max_bytes=5000) == 0
 
 
 def test_max_bytes_never_takes_what_a_healthy_table_needs() -> None:

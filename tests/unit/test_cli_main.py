@@ -12,7 +12,7 @@ import pytest
 from penstock.cli import main as cli
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
 
-COMMANDS = ["demo", "check", "run", "capture", "status", "query", "slots drop"]
+COMMANDS = ["demo", "check", "run", "capture", "status", "tables", "resync", "retry", "query", "slots drop"]
 
 
 def given_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import KeyRequired, MessageNotDecodable, SchemaChanged, TableError, ValueDoesNotFit
+from penstock.fold import patch
 from penstock.fold.clone import fold_clone
 from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
@@ -108,6 +109,18 @@ def test_earlier_images_in_other_slices_fill_cells() -> None:
     assert net.fetches == ()
 
 
+def test_filled_columns_too_large_for_one_array_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "_PIECE_SHIFT", 4)
+    bodies = {f"{i}": f"body {i}" * i for i in range(20)}
+    stream = Stream().transaction(*[insert(key, body, "x") for key, body in bodies.items()])
+    updates = [update(f"{i}", UNSENT if i % 3 else f"new {i}", "y") for i in range(20)]
+    later = Stream(transactions=1).transaction(*updates)
+    net = fold_clone([stream.raw(THINGS), later.raw(THINGS)], position=0)
+    assert net.upserts.column("body").num_chunks > 1
+    expected = [(i, bodies[f"{i}"] if i % 3 else f"new {i}", "y") for i in range(20)]
+    assert rows(net) == sorted(expected, key=repr)
+
+
 def test_changed_key_is_a_delete_and_an_upsert() -> None:
     net = fold(Stream().transaction(update("2", "b", UNSENT, key=("1", None, None))))
     assert (rows(net), touched(net)) == ([(2, "b", None)], [1, 2])
@@ -123,12 +136,11 @@ def test_old_key_that_is_equal_is_no_change_of_key() -> None:
 def test_chain_of_key_changes_leads_to_the_first_key() -> None:
     net = fold(
         Stream()
-        .transaction(
-            update("2", UNSENT, "n", key=("1", None, None)), update("3", UNSENT, UNSENT, key=("2", None, None))
-        )
-        .transaction(update("3", UNSENT, UNSENT), insert("1", "new", "row"))
+        .transaction(update("2", UNSENT, "n", key=("1", None, None)))
+        .transaction(update("3", UNSENT, UNSENT, key=("2", None, None)), insert("1", "new", "row"))
+        .transaction(update("3", UNSENT, UNSENT), update("1", UNSENT, "later"))
     )
-    assert rows(net) == [(1, "new", "row"), (3, None, "n")]
+    assert rows(net) == [(1, "new", "later"), (3, None, "n")]
     assert touched(net) == [1, 2, 3]
     assert fetches(net) == {"body": [(3, 1)]}
 

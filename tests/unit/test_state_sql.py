@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +14,8 @@ import pytest
 from penstock.errors import ConfigError, StateError
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
-from penstock.state.sql import find_store, open_store
+from penstock.state.sql import SqlStateStore, find_store, open_store
+from penstock.state.sql_tables import COPIES, COPY_NOTES, COPY_RANGES, REQUESTS
 
 ORDERS = TableId("public", "orders")
 READY = TableStatus(State.READY, datetime(2026, 1, 1, tzinfo=UTC))
@@ -82,3 +86,77 @@ def test_an_unreachable_database_is_named_without_its_password() -> None:
 def test_an_unknown_url_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="state:"):
         open_store("carrier-pigeon://coop")
+
+
+def without_later_tables(path: Path) -> None:
+    """A store as the penstock before the initial copy left it."""
+    store = open_store(path)
+    store.set_table_status("lake", ORDERS, READY)
+    with store._engine.begin() as connection:
+        for later in (COPIES, COPY_RANGES, COPY_NOTES, REQUESTS):
+            later.drop(connection)
+    store.close()
+
+
+@pytest.mark.parametrize("look", [open_store, find_store])
+def test_a_store_of_an_earlier_penstock_is_upgraded_in_place(
+    tmp_path: Path, look: Callable[[Path], SqlStateStore | None]
+) -> None:
+    without_later_tables(tmp_path / "state.db")
+    store = look(tmp_path / "state.db")
+    assert store is not None
+    assert store.table_status("lake") == {ORDERS: READY}
+    assert store.copy_progress("lake") == {}
+    store.begin_copy("lake", ORDERS, "c", "f", [(b"range", 1)])
+    assert store.copy_of("lake", ORDERS) is not None
+    store.add_request("resync", ORDERS)
+    assert len(store.requests()) == 1
+    store.close()
+
+
+def test_a_store_of_another_format_is_not_touched(tmp_path: Path) -> None:
+    without_later_tables(tmp_path / "state.db")
+    with sqlite3.connect(tmp_path / "state.db") as connection:
+        connection.execute("update penstock_format set version = 99")
+    connection.close()
+    for look in (open_store, find_store):
+        with pytest.raises(StateError, match="format 99"):
+            look(tmp_path / "state.db")
+    connection = sqlite3.connect(tmp_path / "state.db")
+    names = {name for (name,) in connection.execute("select name from sqlite_master")}
+    connection.close()
+    assert REQUESTS.name not in names
+
+
+ASKS = """
+import sys
+from pathlib import Path
+from penstock.model.table import TableId
+from penstock.state.sql import open_store
+store = open_store(Path(sys.argv[1]))
+for number in range(25):
+    store.add_request("resync", TableId(sys.argv[2], str(number)))
+store.close()
+"""
+
+
+def test_other_processes_may_ask_while_one_writes(tmp_path: Path) -> None:
+    """All of them open it at once, too: whoever comes first makes the tables."""
+    path = tmp_path / "state.db"
+    asking = [
+        subprocess.Popen([sys.executable, "-c", ASKS, str(path), who], stderr=subprocess.PIPE, text=True)
+        for who in ("a", "b", "c")
+    ]
+    store = open_store(path)
+    written = 0
+    while any(process.poll() is None for process in asking):
+        store.set_table_status("lake", ORDERS, READY)
+        store.set_processed("lake", written)
+        written += 1
+    errors = [process.communicate()[1] for process in asking]
+    assert errors == ["", "", ""]
+    requests = store.requests()
+    for who in ("a", "b", "c"):
+        assert [one.table.name for one in requests if one.table.schema == who] == [str(n) for n in range(25)]
+    assert len({one.id for one in requests}) == 75
+    store.close()

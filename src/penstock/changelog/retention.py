@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.model.position import Position
 
-HEADROOM = 0.1  # of max_bytes is kept free for capture, which stops at max_bytes
+LEAST_HEADROOM, MOST_HEADROOM = 0.1, 0.5  # of max_bytes, kept free for capture, which stops at max_bytes
 
 
 class Kept(Protocol):
@@ -40,12 +40,14 @@ def removable(
     `needed_from`: what healthy tables still need, never removed. `held_from`: what other tables need.
     """
     remaining = sum(name.size for name in chain)
+    two_more = 2 * max((name.size for name in chain), default=0)
+    headroom = min(max_bytes * MOST_HEADROOM, max(max_bytes * LEAST_HEADROOM, two_more))
     count = 0
     for name in chain[:-1]:
         if name.end > needed_from:
             break
         age = now - name.written_at
-        pressed = remaining > max_bytes * (1 - HEADROOM)
+        pressed = remaining > max_bytes - headroom
         kept_to_replay = age < replay
         kept_for_others = name.end > held_from and age < max_age
         if (kept_to_replay or kept_for_others) and not pressed:

@@ -27,7 +27,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
 LOCK_FILE = ".lock"
-LOCK_SECONDS = 10.0  # the capture of a run that was killed needs a moment to notice
+LOCK_SECONDS = 3.0  # the capture of a run that was killed needs a moment to notice
 USAGE_SECONDS = 2.0
 REPLACED_SECONDS = 1.0  # a listing that began before the replacement may still count on the replaced one
 ONE_PUT = frozenset({"s3", "gcs", "abfs"})

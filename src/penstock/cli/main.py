@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.metadata
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from penstock.errors import PenstockError
 UNEXPECTED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
+LONGEST_UNEXPECTED = 400
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ COMMANDS = (
     Command(("run",), "penstock.cli.run", "run", "Run the pipeline until it is stopped; --once drains and exits."),
     Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
     Command(("status",), "penstock.cli.status", "status", "Show tables, lag, slot, log, and errors with the way out."),
+    Command(("tables",), "penstock.cli.tables", "tables", "Show each table's state and how far its copy is."),
+    Command(("resync",), "penstock.cli.tables", "resync", "Copy tables anew; readers see the old ones until then."),
+    Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
 )
@@ -116,7 +121,8 @@ def _end(error: BaseException, debug: bool) -> int:
         case typer.TyperException():
             text, code = _usage(error), BAD_USAGE
         case _:
-            text = f"unexpected {type(error).__name__}: {error}. This is a bug; run it again with --debug and report it"
+            what = textwrap.shorten(str(error), LONGEST_UNEXPECTED, placeholder=" …")
+            text = f"unexpected {type(error).__name__}: {what}. This is a bug; run it again with --debug and report it"
             code = UNEXPECTED
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))

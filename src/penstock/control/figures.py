@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 UNKNOWN = "–"
 
 
@@ -39,3 +41,18 @@ def count_text(number: int | None) -> str:
 
 def rate_text(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
+
+
+def moment_text(at: datetime | None) -> str:
+    """`2026-05-04 12:00:03 UTC`."""
+    return UNKNOWN if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def percent_text(fraction: float | None) -> str:
+    """Rounded down: only what is done reads `100 %`."""
+    return UNKNOWN if fraction is None else f"{int(fraction * 100)} %"
+
+
+def of_about_text(number: int, estimate: int | None) -> str:
+    """`900,000 of about 2,000,000`, or the number alone when nothing is known to come, or it came."""
+    return f"{number:,}" if estimate is None or number >= estimate else f"{number:,} of about {estimate:,}"

@@ -111,10 +111,10 @@ def proof_table(proofs: Iterable[TableProof]) -> Table:
     """Source and lake side by side, readable without colours."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     table.add_column("table")
-    table.add_column("rows: source", justify="right")
-    table.add_column("lake", justify="right")
-    table.add_column("checksum: source")
-    table.add_column("lake")
+    table.add_column("source rows", justify="right")
+    table.add_column("lake rows", justify="right")
+    table.add_column("source checksum")
+    table.add_column("lake checksum")
     table.add_column("")
     for proof in proofs:
         lake = proof.lake

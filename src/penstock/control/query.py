@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject, is_instance_of
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
 
@@ -61,6 +62,11 @@ def run_query(spark: SparkSession, statement: str) -> pa.Table:
         raise UsageError(f"the query is wrong: {_first_lines(error)}", "Tables are named schema.table") from error
     except PySparkException as error:
         raise PenstockError(f"the query failed: {_first_lines(error)}", "See what the message says") from error
+    except Py4JJavaError as error:
+        raise DestinationUnreachable(
+            f"the query failed: {_java_reason(error.java_exception)}",
+            "See that the destination's catalog and storage can be reached, and that its files are whole",
+        ) from error
 
 
 def _require_reading(spark: SparkSession, statement: str) -> None:
@@ -96,3 +102,13 @@ def _first_lines(error: PySparkException) -> str:
             break
         said.append(line)
     return " ".join(said).rstrip(".") or lines[0]
+
+
+def _java_reason(exception: JavaObject) -> str:
+    """What Java says, and the cause at the bottom of it."""
+    reasons: list[str] = []
+    while exception is not None:
+        said = str(exception.getMessage() or exception.getClass().getName()).splitlines()[0]
+        reasons = [*reasons[:1], said] if said not in reasons else reasons
+        exception = exception.getCause()
+    return ": ".join(reasons)

@@ -133,9 +133,7 @@ class Observer:
         source = self._look_at_source()
         positions = {key: _effective_position(state, *key) for key in sorted({*state.statuses, *state.progress})}
         log, pending = self._look_at_log(positions)
-        captured = pid is not None and all(
-            health.state == "ok" for name, health in state.health.items() if name == "capture"
-        )
+        captured = log.problem is None and _is_captured(source.slot, state.health if pid is not None else {})
         return Status(
             pipeline=pipeline.name,
             file=str(pipeline.file),
@@ -144,7 +142,7 @@ class Observer:
             source=source,
             log=log,
             tables=[
-                self._table(key, state, source.position, position, pending.get(key), captured and log.problem is None)
+                self._table(key, state, source.position, position, pending.get(key), captured)
                 for key, position in positions.items()
             ],
             processed=state.processed,
@@ -295,6 +293,12 @@ def _effective_position(state: StateReport, destination: str, table: TableId) ->
     if status is None or status.state is not State.READY or processed is None:
         return own
     return processed if own is None else max(own, processed)
+
+
+def _is_captured(slot: SlotState | None, health: Mapping[str, Health]) -> bool:
+    """Somebody reads the slot, be it `run` or `capture` alone, and does not say that it has to wait."""
+    capture = health.get("capture")
+    return slot is not None and slot.active_pid is not None and (capture is None or capture.state == "ok")
 
 
 def _as_of_now(health: dict[str, Health], running: bool) -> dict[str, Health]:

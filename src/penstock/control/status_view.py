@@ -107,7 +107,7 @@ def _log(log: LogReport) -> Text:
 
 
 def _health(health: Health) -> Text:
-    text = Text(health.state, HEALTH_STYLES[health.state])
+    text = Text.assemble((health.state, HEALTH_STYLES[health.state]))
     if health.state == "retrying":
         text.append(f", attempt {health.attempts}")
     text.append(f" since {_moment(health.since)}", "dim")

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -48,18 +49,19 @@ def watch(
     title: Callable[[], str],
     done: Callable[[Status], bool],
     every: float = LOOK_EVERY,
+    transient: bool = False,
 ) -> Status:
-    """Shows what `look` sees until `done` says so, and returns the last look."""
+    """Shows what `look` sees until `done` says so, and returns the last look. A transient view leaves no trace."""
     rates = Rates()
     line_due = time.monotonic() + LINE_EVERY
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    live = Live(console=console, auto_refresh=False, transient=transient) if console.is_terminal else None
     with live or nullcontext():
         while True:
             started = time.monotonic()
             status = look()
             rate = rates.see(started, status.tables)
             if live is not None:
-                live.update(view(status, rate, title()), refresh=True)
+                live.update(Padding(view(status, rate, title()), (1, 2), expand=False), refresh=True)
             elif started >= line_due:
                 line_due = started + LINE_EVERY
                 console.print(line(status, rate, title()))

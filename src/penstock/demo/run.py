@@ -34,6 +34,7 @@ from penstock.demo.live import watch
 from penstock.demo.server import PostgresServer
 from penstock.demo.traffic import Traffic, create_schema, fill
 from penstock.errors import CheckFailed
+from penstock.runtime.spark import require_java
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.slot import flush_position
@@ -58,6 +59,7 @@ GROUP BY p.sku, p.title, p.price, p.stock ORDER BY sold DESC, p.sku LIMIT 5""",
 
 def demo(console: Console, seconds: float) -> None:
     """Returns when lake and source are equal. CheckFailed when they are not, or when the pipeline failed."""
+    require_java()
     started = time.monotonic()
     with _ends_in_order() as ending, ExitStack() as cleanup:
         try:
@@ -175,6 +177,7 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
             look,
             title=lambda: f"shop is open for {max(closing - time.monotonic(), 0):.0f} s more",
             done=lambda _: time.monotonic() >= closing,
+            transient=True,
         )
     finally:
         traffic.stop()
@@ -182,7 +185,7 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
     watch(
         console,
         look,
-        title=lambda: "shop is closed, draining",
+        title=lambda: "shop is closed",
         done=lambda status: (status.processed[LAKE] or 0) >= position or _too_late(stopped),
     )
     took = seconds_text(time.monotonic() - stopped)

@@ -161,7 +161,10 @@ def _last_images(events: Events) -> Places:
     last = np.empty(len(events.keys), np.int64)
     last[events.key] = np.arange(len(events.key))  # of equal keys the last one stays
     images = np.sort(last[events.is_image[last]])
-    by_row: Places = images[np.lexsort((events.row[images], events.source[images]))]
+    source, row = events.source[images], events.row[images]
+    if np.all((source[1:] > source[:-1]) | ((source[1:] == source[:-1]) & (row[1:] > row[:-1]))):
+        return images
+    by_row: Places = images[np.lexsort((row, source))]
     return by_row
 
 

@@ -131,11 +131,11 @@ class ApplyLoop:
         return [done.result() for done in running]
 
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
-        tracked.errored = True
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
         self.state.set_table_status(self.destination.name, tracked.table, status)
         self.state.add_event("errored", error.what, tracked.table)
+        tracked.errored = True
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""

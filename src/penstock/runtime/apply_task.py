@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.changelog.log import ChangeLog
 from penstock.destinations.contract import WritePlan, WrittenPart
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TableFailed
 from penstock.fold.clone import fold_clone
 from penstock.model.change import RawChanges
 from penstock.model.position import Position
@@ -48,6 +48,12 @@ def apply(task: ApplyTask) -> Applied:
         part = task.plan.write(net)
     except PenstockError as error:
         return Applied(task.table, error=error)
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        bug = TableFailed(
+            f"table {task.table}: unexpected {type(error).__name__} while its changes were applied: {error}",
+            "This is a bug: please report it with the table's definition; the other tables go on",
+        )
+        return Applied(task.table, error=bug)
     return Applied(task.table, part, net.changes, net.truncated, net.last_commit_time)
 
 

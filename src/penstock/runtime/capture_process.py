@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class LogSink:
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
+        self._begun: Origin | None = None
 
     @property
     def end(self) -> Position | None:
@@ -48,10 +50,11 @@ class LogSink:
     @property
     def origin(self) -> Origin | None:
         last = self._writer.last
-        return None if last is None else Origin(last.system_id, last.timeline)
+        return self._begun if last is None else Origin(last.system_id, last.timeline)
 
     def begin(self, position: Position, origin: Origin) -> None:
         self._writer.begin(position, origin.system_id, origin.timeline)
+        self._begun = origin
 
     def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
         self._writer.append(end, _rows(slices))
@@ -65,6 +68,25 @@ class LogSink:
 
 def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:
     return [SliceRows(item.schema, item.batch, item.moved_keys) for item in slices]
+
+
+class SignalFlag:
+    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._set and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.02)
+        return self._set
 
 
 def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
@@ -83,7 +105,7 @@ def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: 
 
 
 def main(file: Path) -> int:
-    stop = threading.Event()
+    stop = SignalFlag()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains, then sends SIGTERM
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 
 from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import TableProgress, TableStatus
-from penstock.state.store import EVENTS_KEPT, Event, Health, require_legal
+from penstock.state.store import (
+    EVENTS_KEPT,
+    CopyProgress,
+    CopyRecord,
+    Event,
+    Health,
+    RangeRecord,
+    Request,
+    RequestKind,
+    require_legal,
+)
 
 
 class MemoryStateStore:
@@ -21,6 +33,11 @@ class MemoryStateStore:
         self._processed: dict[str, Position] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._health: dict[str, Health] = {}
+        self._copies: dict[tuple[str, TableId], CopyRecord] = {}
+        self._ended: dict[tuple[str, TableId], CopyProgress] = {}
+        self._notes: dict[tuple[str, TableId], str] = {}
+        self._requests: dict[int, Request] = {}
+        self._request_ids = count(1)
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._lock:
@@ -64,5 +81,93 @@ class MemoryStateStore:
         with self._lock:
             return dict(sorted(self._health.items()))
 
+    def begin_copy(
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+    ) -> None:
+        key = destination, table
+        with self._lock:
+            earlier = self._copies.get(key)
+            self._ended.pop(key, None)
+            self._notes.pop(key, None)
+            self._copies[key] = CopyRecord(
+                copy,
+                datetime.now(UTC),
+                fingerprint,
+                tuple(RangeRecord(n, content, None, None, 0, size) for n, (content, size) in enumerate(ranges)),
+                earlier.attempts + 1 if earlier else 1,
+                "",
+            )
+
+    def finish_range(
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+    ) -> bool:
+        key = destination, table
+        with self._lock:
+            record = self._copies.get(key)
+            if record is None or record.copy != copy or number >= len(record.ranges):
+                return False
+            finished = replace(record.ranges[number], position=position, part=part, rows=rows)
+            ranges = (*record.ranges[:number], finished, *record.ranges[number + 1 :])
+            self._copies[key] = replace(record, ranges=ranges)
+            return True
+
+    def note_copy(self, destination: str, table: TableId, note: str) -> None:
+        with self._lock:
+            self._notes.pop((destination, table), None)
+            if note:
+                self._notes[destination, table] = note
+
+    def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
+        key = destination, table
+        with self._lock:
+            record = self._copies.get(key)
+            return replace(record, note=self._notes.get(key, "")) if record else None
+
+    def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
+        with self._lock:
+            found = {key: CopyProgress() for key in self._notes}
+            found |= self._ended
+            found |= {key: _figures(record) for key, record in self._copies.items()}
+            return {
+                table: replace(figures, note=self._notes.get((name, table), ""))
+                for (name, table), figures in sorted(found.items())
+                if name == destination
+            }
+
+    def end_copy(self, destination: str, table: TableId) -> None:
+        key = destination, table
+        with self._lock:
+            self._notes.pop(key, None)
+            record = self._copies.pop(key, None)
+            if record is not None and all(one.finished for one in record.ranges):
+                self._ended[key] = replace(_figures(record), ended=datetime.now(UTC))
+
+    def add_request(self, kind: RequestKind, table: TableId) -> int:
+        with self._lock:
+            number = next(self._request_ids)
+            self._requests[number] = Request(number, kind, table, datetime.now(UTC))
+            return number
+
+    def requests(self) -> list[Request]:
+        with self._lock:
+            return list(self._requests.values())
+
+    def drop_request(self, number: int) -> None:
+        with self._lock:
+            self._requests.pop(number, None)
+
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _figures(record: CopyRecord) -> CopyProgress:
+    finished = [one for one in record.ranges if one.finished]
+    return CopyProgress(
+        started=record.started,
+        attempts=record.attempts,
+        ranges=len(record.ranges),
+        ranges_finished=len(finished),
+        rows=sum(one.rows for one in finished),
+        bytes=sum(one.bytes for one in finished),
+        bytes_total=sum(one.bytes for one in record.ranges),
+    )

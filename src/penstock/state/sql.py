@@ -1,29 +1,24 @@
 """The state store on SQLAlchemy Core: SQLite (default, in WAL mode, so that readers never wait) or Postgres.
 
-Keeps the contract of `store.py`. Tables are created when missing. Times are ISO text in UTC and positions fixed-width
-hexadecimal, so that both databases hold the same values and a person can read them.
+Keeps the contract of `store.py` in the tables of `sql_tables.py`. Tables that are missing are created, also in a store
+that an earlier penstock made. Several processes may write: on SQLite a writer waits for the others' short transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
-    Dialect,
     Engine,
-    Float,
-    Integer,
-    MetaData,
-    String,
+    FromClause,
     Table,
-    Text,
+    and_,
+    case,
     create_engine,
     delete,
     event,
@@ -32,100 +27,42 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    text,
     update,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.types import TypeDecorator
 
 from penstock.errors import ConfigError, StateError
-from penstock.model.position import Position, parse_position, position_text
+from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.state.store import EVENTS_KEPT, Event, Health, require_legal
-
-FORMAT = 1
-
-
-class Moment(TypeDecorator[datetime]):
-    impl = String(40)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
-        return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds")
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else datetime.fromisoformat(value)
-
-
-class PositionText(TypeDecorator[Position]):
-    impl = String(16)
-    cache_ok = True
-
-    def process_bind_param(self, value: Position | None, dialect: Dialect) -> str | None:
-        return None if value is None else position_text(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Position | None:
-        return None if value is None else parse_position(value)
-
-
-METADATA = MetaData()
-
-STORE_FORMAT = Table("penstock_format", METADATA, Column("version", Integer, primary_key=True))
-
-TABLE_STATUS = Table(
-    "penstock_table_status",
+from penstock.state.sql_tables import (
+    COPIES,
+    COPY_NOTES,
+    COPY_RANGES,
+    EVENTS,
+    FORMAT,
+    HEALTH,
     METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("table_schema", Text, primary_key=True),
-    Column("table_name", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("solution", Text, nullable=False),
-    Column("retry", Text, nullable=False),
+    PROCESSED,
+    REQUESTS,
+    STORE_FORMAT,
+    TABLE_PROGRESS,
+    TABLE_STATUS,
+)
+from penstock.state.store import (
+    EVENTS_KEPT,
+    CopyProgress,
+    CopyRecord,
+    Event,
+    Health,
+    RangeRecord,
+    Request,
+    RequestKind,
+    require_legal,
 )
 
-TABLE_PROGRESS = Table(
-    "penstock_table_progress",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("table_schema", Text, primary_key=True),
-    Column("table_name", Text, primary_key=True),
-    Column("position", PositionText, nullable=False),
-    Column("changes", BigInteger, nullable=False),
-    Column("rate", Float, nullable=False),
-    Column("commit_time", Moment),
-    Column("updated_at", Moment, nullable=False),
-)
-
-PROCESSED = Table(
-    "penstock_processed",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("position", PositionText, nullable=False),
-)
-
-EVENTS = Table(
-    "penstock_events",
-    METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("at", Moment, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("message", Text, nullable=False),
-    Column("table_schema", Text),
-    Column("table_name", Text),
-)
-
-HEALTH = Table(
-    "penstock_health",
-    METADATA,
-    Column("component", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("message", Text, nullable=False),
-    Column("solution", Text, nullable=False),
-    Column("attempts", Integer, nullable=False),
-)
+CREATION_LOCK = 0x70656E73746F636B  # "penstock": Postgres' advisory lock while tables are created
 
 
 class SqlStateStore:
@@ -136,20 +73,29 @@ class SqlStateStore:
         self._where = engine.url.render_as_string(hide_password=True)
 
     def create_tables(self) -> None:
-        with self._transaction() as connection:
-            METADATA.create_all(connection)
-            version = connection.scalar(select(STORE_FORMAT.c.version))
-            if version is None:
-                connection.execute(insert(STORE_FORMAT).values(version=FORMAT))
-            elif version != FORMAT:
+        """Those that are missing: all of them in a new store, the newer ones in one of an earlier penstock."""
+        with self._writing() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
+            is_new = not inspect(connection).has_table(STORE_FORMAT.name)
+            version = FORMAT if is_new else connection.scalar(select(STORE_FORMAT.c.version))
+            if version != FORMAT:
                 raise StateError(
                     f"the state store {self._where} has format {version}; this penstock knows format {FORMAT}",
                     "Use the penstock that wrote it, or move it away: positions are in the destinations",
                 )
+            METADATA.create_all(connection)
+            if is_new:
+                connection.execute(insert(STORE_FORMAT).values(version=FORMAT))
 
     def exists(self) -> bool:
         with self._transaction() as connection:
             return inspect(connection).has_table(STORE_FORMAT.name)
+
+    def is_complete(self) -> bool:
+        """Whether every table is there; a store of an earlier penstock lacks the newer ones."""
+        with self._transaction() as connection:
+            return set(METADATA.tables) <= set(inspect(connection).get_table_names())
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._transaction() as connection:
@@ -164,7 +110,7 @@ class SqlStateStore:
 
     def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
         key = _table_key(destination, table)
-        with self._transaction() as connection:
+        with self._writing() as connection:
             present = connection.scalar(select(TABLE_STATUS.c.state).filter_by(**key))
             require_legal(table, None if present is None else State(present), status.state)
             _put(
@@ -262,6 +208,144 @@ class SqlStateStore:
             rows = connection.execute(select(HEALTH).order_by(HEALTH.c.component)).all()
         return {row.component: Health(row.state, row.since, row.message, row.solution, row.attempts) for row in rows}
 
+    def begin_copy(
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+    ) -> None:
+        key = _table_key(destination, table)
+        with self._writing() as connection:
+            earlier = connection.scalar(select(COPIES.c.attempts).filter_by(**key, ended=None)) or 0
+            for kept in (COPIES, COPY_RANGES, COPY_NOTES):
+                connection.execute(delete(kept).filter_by(**key))
+            head = {"copy": copy, "started": datetime.now(UTC), "fingerprint": fingerprint, "attempts": earlier + 1}
+            connection.execute(insert(COPIES).values(**key, **head, ranges=len(ranges), rows=0, bytes=0))
+            if ranges:
+                connection.execute(
+                    insert(COPY_RANGES),
+                    [
+                        {**key, "number": number, "copy": copy, "content": content, "rows": 0, "bytes": size}
+                        for number, (content, size) in enumerate(ranges)
+                    ],
+                )
+
+    def finish_range(
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+    ) -> bool:
+        with self._transaction() as connection:
+            finished = connection.execute(
+                update(COPY_RANGES)
+                .filter_by(**_table_key(destination, table), copy=copy, number=number)
+                .values(position=position, part=part, rows=rows)
+            )
+            return finished.rowcount == 1
+
+    def note_copy(self, destination: str, table: TableId, note: str) -> None:
+        key = _table_key(destination, table)
+        with self._writing() as connection:
+            if note:
+                _put(connection, COPY_NOTES, key, {"note": note})
+            else:
+                connection.execute(delete(COPY_NOTES).filter_by(**key))
+
+    def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
+        under_way = select(COPIES).filter_by(**_table_key(destination, table), ended=None).subquery()
+        found = (
+            select(
+                *under_way.c["copy", "started", "fingerprint", "attempts"],
+                COPY_NOTES.c.note,
+                *COPY_RANGES.c["number", "content", "position", "part", "rows", "bytes"],
+            )
+            .select_from(under_way)
+            .outerjoin(COPY_NOTES, _same_table(under_way, COPY_NOTES))
+            .outerjoin(COPY_RANGES, _same_table(under_way, COPY_RANGES))
+            .order_by(COPY_RANGES.c.number)
+        )
+        with self._transaction() as connection:
+            rows = connection.execute(found).all()
+        if not rows:
+            return None
+        head = rows[0]
+        return CopyRecord(
+            head.copy,
+            head.started,
+            head.fingerprint,
+            tuple(
+                RangeRecord(row.number, row.content, row.position, row.part, row.rows, row.bytes)
+                for row in rows
+                if row.number is not None
+            ),
+            head.attempts,
+            head.note or "",
+        )
+
+    def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
+        finished = COPY_RANGES.c.position.is_not(None)
+        counted = (
+            select(
+                *COPIES.c,
+                func.count(COPY_RANGES.c.position).label("finished"),
+                func.coalesce(func.sum(COPY_RANGES.c.rows), 0).label("finished_rows"),
+                func.coalesce(func.sum(case((finished, COPY_RANGES.c.bytes))), 0).label("finished_bytes"),
+                func.coalesce(func.sum(COPY_RANGES.c.bytes), 0).label("all_bytes"),
+            )
+            .select_from(COPIES.outerjoin(COPY_RANGES, _same_table(COPIES, COPY_RANGES)))
+            .where(COPIES.c.destination == destination)
+            .group_by(*COPIES.c)
+        )
+        with self._transaction() as connection:
+            copies = connection.execute(counted).all()
+            notes = connection.execute(_of_destination(COPY_NOTES, destination)).all()
+        note_of = {TableId(row.table_schema, row.table_name): row.note for row in notes}
+        found = {table: CopyProgress(note=note) for table, note in note_of.items()}
+        for row in copies:
+            table, over = TableId(row.table_schema, row.table_name), row.ended is not None
+            found[table] = CopyProgress(
+                started=row.started,
+                ended=row.ended,
+                attempts=row.attempts,
+                ranges=row.ranges,
+                ranges_finished=row.ranges if over else row.finished,
+                rows=row.rows if over else int(row.finished_rows),
+                bytes=row.bytes if over else int(row.finished_bytes),
+                bytes_total=row.bytes if over else int(row.all_bytes),
+                note=note_of.get(table, ""),
+            )
+        return dict(sorted(found.items()))
+
+    def end_copy(self, destination: str, table: TableId) -> None:
+        key = _table_key(destination, table)
+        with self._writing() as connection:
+            ranges = COPY_RANGES.c
+            unfinished, rows, size = connection.execute(
+                select(
+                    func.count() - func.count(ranges.position),
+                    func.coalesce(func.sum(ranges.rows), 0),
+                    func.coalesce(func.sum(ranges.bytes), 0),
+                ).filter_by(**key)
+            ).one()
+            under_way = {**key, "ended": None}
+            if unfinished:
+                connection.execute(delete(COPIES).filter_by(**under_way))
+            else:
+                totals = {"ended": datetime.now(UTC), "rows": int(rows), "bytes": int(size)}
+                connection.execute(update(COPIES).filter_by(**under_way).values(**totals))
+            for kept in (COPY_RANGES, COPY_NOTES):
+                connection.execute(delete(kept).filter_by(**key))
+
+    def add_request(self, kind: RequestKind, table: TableId) -> int:
+        asked = {"at": datetime.now(UTC), "kind": kind, "table_schema": table.schema, "table_name": table.name}
+        with self._transaction() as connection:
+            number: int = connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), asked).scalar_one()
+        return number
+
+    def requests(self) -> list[Request]:
+        with self._transaction() as connection:
+            rows = connection.execute(select(REQUESTS).order_by(REQUESTS.c.id)).all()
+        return [Request(row.id, row.kind, TableId(row.table_schema, row.table_name), row.at) for row in rows]
+
+    def drop_request(self, number: int) -> None:
+        with self._transaction() as connection:
+            connection.execute(delete(REQUESTS).filter_by(id=number))
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -277,6 +361,14 @@ class SqlStateStore:
                 "Make it reachable and writable; if it is damaged, stop the pipeline and move it away: "
                 "positions are in the destinations",
             ) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that reads, decides and writes: on SQLite no other writer comes between."""
+        with self._transaction() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
 
 
 def open_store(where: str | Path) -> SqlStateStore:
@@ -294,7 +386,10 @@ def open_store(where: str | Path) -> SqlStateStore:
 
 
 def find_store(where: str | Path) -> SqlStateStore | None:
-    """The store as it is, for reading; None where there is none yet. Creates nothing."""
+    """The store that is there, for reading and for requests; None where there is none yet.
+
+    Creates no store; to one that an earlier penstock made it adds the tables that came since.
+    """
     engine = _engine(where)
     sqlite_file = engine.url.database if engine.url.get_backend_name() == "sqlite" else None
     if sqlite_file is not None and not Path(sqlite_file).exists():
@@ -302,6 +397,8 @@ def find_store(where: str | Path) -> SqlStateStore | None:
     store = SqlStateStore(engine)
     try:
         found = store.exists()
+        if found and not store.is_complete():
+            store.create_tables()
     except BaseException:
         store.close()
         raise
@@ -349,6 +446,10 @@ def _make_folder(folder: Path) -> None:
 
 def _table_key(destination: str, table: TableId) -> dict[str, str]:
     return {"destination": destination, "table_schema": table.schema, "table_name": table.name}
+
+
+def _same_table(left: FromClause, right: FromClause) -> Any:
+    return and_(*(left.c[name] == right.c[name] for name in ("destination", "table_schema", "table_name")))
 
 
 def _of_destination(table: Table, destination: str) -> Any:

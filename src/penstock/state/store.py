@@ -1,14 +1,15 @@
 """The state store's contract: table states, progress, health of the components, events of note.
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
-loses no position, and nothing here is ever needed to decide what was applied. One process writes (the one that holds
-the pipeline's lock); any number of others read while it does. `sql.py` is the real store, `memory.py` its twin; one
-behaviour suite (tests/behaviour/test_state_store.py) holds for both. The pipeline writes it, `control/` reads it.
+loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
+One process writes (the one that holds the pipeline's lock), but for requests, by which others ask it to do something;
+any number read while it does. `sql.py` is the real store, `memory.py` its twin; one behaviour suite
+(tests/behaviour/test_state_store.py) holds for both. The pipeline writes it, `control/` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -20,6 +21,7 @@ from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableS
 EVENTS_KEPT = 1000
 
 HealthState = Literal["ok", "retrying", "stopped", "failed"]
+RequestKind = Literal["resync", "retry"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,78 @@ class Event:
     kind: str
     message: str
     table: TableId | None = None
+
+
+@dataclass(frozen=True)
+class RangeRecord:
+    """One range of a copy. `content` and `part` are the runtime's own; `part`, like `position`, is None until finished."""
+
+    number: int
+    content: bytes
+    position: Position | None
+    part: bytes | None
+    rows: int
+    bytes: int
+
+    @property
+    def finished(self) -> bool:
+        return self.position is not None
+
+
+@dataclass(frozen=True)
+class CopyRecord:
+    """A copy under way, with all that is needed to go on with it. `attempts` counts how often it began from zero."""
+
+    copy: str
+    started: datetime
+    fingerprint: str
+    ranges: tuple[RangeRecord, ...]
+    attempts: int
+    note: str
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """A copy in figures, for people. `bytes` and `bytes_total` are the sizes of its ranges at the source.
+
+    Not begun (`started` is None): there is only a note. Done (`ended` is set): the figures of the last whole copy.
+    """
+
+    started: datetime | None = None
+    ended: datetime | None = None
+    attempts: int = 0
+    ranges: int = 0
+    ranges_finished: int = 0
+    rows: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    note: str = ""
+
+    @property
+    def rows_estimate(self) -> int | None:
+        """Rows in all, by the size of what is left; None while no range says how large rows are."""
+        if self.started is not None and self.ranges_finished == self.ranges:
+            return self.rows
+        return round(self.rows * self.bytes_total / self.bytes) if self.bytes else None
+
+    @property
+    def fraction(self) -> float | None:
+        """From 0 to 1; None before the copy has begun."""
+        if self.started is None:
+            return None
+        if self.ranges_finished == self.ranges:
+            return 1.0
+        return self.bytes / self.bytes_total if self.bytes_total else self.ranges_finished / self.ranges
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked a run to do, until the run has taken it up."""
+
+    id: int
+    kind: RequestKind
+    table: TableId
+    at: datetime
 
 
 class StateStore(Protocol):
@@ -73,6 +147,38 @@ class StateStore(Protocol):
     def set_health(self, component: str, health: Health) -> None: ...
 
     def health(self) -> dict[str, Health]: ...
+
+    def begin_copy(
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+    ) -> None:
+        """A copy from zero, of ranges given as (content, bytes) and numbered from 0. Replaces an earlier one, its note
+        too; one that had not ended counts as an attempt."""
+
+    def finish_range(
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+    ) -> bool:
+        """False, and nothing kept, when `copy` is not the one under way. A range finished again replaces itself."""
+
+    def note_copy(self, destination: str, table: TableId, note: str) -> None:
+        """What the copy waits for, also before it has begun; "" when it waits no longer."""
+
+    def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
+        """The copy under way, with its ranges in order."""
+
+    def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
+        """Every table's copy in figures: under way, waiting to begin, or the last whole one."""
+
+    def end_copy(self, destination: str, table: TableId) -> None:
+        """Forgets ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
+
+    def add_request(self, kind: RequestKind, table: TableId) -> int:
+        """From any process, at any time. Gives the request's id, which is never used again."""
+
+    def requests(self) -> list[Request]:
+        """Oldest first."""
+
+    def drop_request(self, number: int) -> None:
+        """When it was taken up. One that is gone already is fine."""
 
     def close(self) -> None: ...
 

@@ -35,11 +35,11 @@ class StrictTransaction:
 
     def mark(self) -> None:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
-        self._transaction.newAppend().commit()
+        self._transaction.newAppend().scanManifestsWith(self._java.at_once).commit()
 
     def row_delta(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
         """Rows and positional deletes."""
-        delta = self._transaction.newRowDelta()
+        delta = self._transaction.newRowDelta().scanManifestsWith(self._java.at_once)
         referenced: set[str] = set()
         for part in parts:
             if part.data is not None:
@@ -58,7 +58,8 @@ class StrictTransaction:
 
     def replace_all(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
         """Everything goes, rows come: a truncated table."""
-        overwrite = self._transaction.newOverwrite().overwriteByRowFilter(self._java.always_true)
+        overwrite = self._transaction.newOverwrite().scanManifestsWith(self._java.at_once)
+        overwrite.overwriteByRowFilter(self._java.always_true)
         for part in parts:
             if part.data is not None:
                 overwrite.addFile(self._added(part.data))
@@ -71,7 +72,7 @@ class StrictTransaction:
 
     def rewrite(self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], state: TableState) -> None:
         """Files replaced by others with the same rows, which count as old as the base snapshot."""
-        rewrite = self._transaction.newRewrite()
+        rewrite = self._transaction.newRewrite().scanManifestsWith(self._java.at_once)
         rewrite.validateFromSnapshot(state.snapshot).dataSequenceNumber(state.sequence)
         for file in removed:
             rewrite.deleteFile(self._java.content_file(file.description(), self._opened.specs))

@@ -43,6 +43,7 @@ class Java:
         assert jvm is not None
         self._gateway = gateway
         iceberg = jvm.org.apache.iceberg
+        self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
         self._string = jvm.java.lang.String
         self._namespace = iceberg.catalog.Namespace
         self._identifier = iceberg.catalog.TableIdentifier
@@ -51,11 +52,14 @@ class Java:
         self._lists = iceberg.relocated.com.google.common.collect.Lists
         self.schemas = iceberg.SchemaParser
         self.manifests = iceberg.ManifestFiles
+        # Iceberg looks every 10 ms whether its threads are done, several times a commit: small work is done at once, here
+        self.at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
         self.always_true = iceberg.expressions.Expressions.alwaysTrue()
 
     def catalog(self, name: str) -> JavaObject:
         """Iceberg's catalog behind Spark's."""
         session: JavaObject = self._spark._jsparkSession
+        self._sessions.setActiveSession(session)  # Spark looks for the catalog's settings in the active one
         return session.sessionState().catalogManager().catalog(name).icebergCatalog()
 
     def namespace(self, target: TableId) -> JavaObject:

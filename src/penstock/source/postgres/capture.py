@@ -29,11 +29,12 @@ from penstock.source.postgres.relation_schema import table_schema
 from penstock.source.postgres.resume import require_unmoved, resume_position
 from penstock.source.postgres.stream import ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
-from penstock.source.sink import CapturedSlice, SegmentSink
+from penstock.source.sink import CapturedSlice, Origin, SegmentSink
 
 CHUNK_BYTES = 512 << 10
 MOST_SEGMENT_BYTES = 512 << 20  # one Arrow array holds 2 GiB, one message may have 1 GiB
 TELL_SECONDS = 10.0
+SILENCE_SECONDS = 60.0  # without a word from a server that was asked for one, the stream is lost
 TELL_WHILE_WAITING_SECONDS = 1.0
 TICK_SECONDS = 0.1
 REPORT_SECONDS = 0.25
@@ -97,8 +98,7 @@ class Capture:
             connection = connect(settings.url, application_name=APPLICATION)
             cleanup.callback(connection.close)
             self._reached = True
-            position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
-            self._start(stream, connection, position)
+            position, origin = self._start(stream, connection)
             require_unmoved(connection, settings.slot, position)
             sink.begin(position, origin)
             self._report({"event": "started", "position": position_text(position)})
@@ -108,16 +108,19 @@ class Capture:
             finally:
                 self._attempts = 0 if session.progressed else self._attempts
 
-    def _start(self, stream: ReplicationStream, connection: Connection, position: Position) -> None:
+    def _start(self, stream: ReplicationStream, connection: Connection) -> tuple[Position, Origin]:
         """A slot that another process reads is tried again for a while: a predecessor may be on its way out."""
-        for attempt in range(BUSY_TRIES + 1):
+        settings, sink, attempt = self._settings, self._sink, 0
+        while True:
+            position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
             try:
-                stream.start(connection, self._settings.slot, self._settings.publication, position)
-                return
+                stream.start(connection, settings.slot, settings.publication, position)
+                return position, origin
             except SlotBusy as error:
                 if attempt == BUSY_TRIES:
                     raise
                 self._wait(error, attempt)
+                attempt += 1
 
     def _wait(self, error: PenstockError, attempt: int) -> None:
         self._attempts += 1
@@ -151,7 +154,7 @@ class _Session:
         self._closed_since: float | None = None
         self._idle_position = position
         self._idle_at = self._asked_at = self._reported_at = float("-inf")
-        self._ticked_at = time.monotonic()
+        self._ticked_at = self._heard_at = time.monotonic()
         self._unreported_bytes = 0
         self.progressed = False
 
@@ -215,6 +218,7 @@ class _Session:
 
     def _take_commit(self, end: Position) -> None:
         buffer, now = self._buffer, time.monotonic()
+        self._heard_at = now
         buffer.commit(end)
         if self._in_parts:
             self._seal()
@@ -232,7 +236,8 @@ class _Session:
             self._idle_position = position
         if reply:
             self._stream.tell(self._durable)
-        self._tick(time.monotonic())
+        self._heard_at = time.monotonic()
+        self._tick(self._heard_at)
 
     def _take_chunk(self) -> None:
         buffer = self._buffer
@@ -242,7 +247,8 @@ class _Session:
                 self._seal()
             while buffer.open is not None and buffer.bytes >= self._segment_bytes:
                 self._write_part(buffer.open.commit_lsn, buffer.take_open())
-        self._tick(time.monotonic())
+        self._heard_at = time.monotonic()
+        self._tick(self._heard_at)
 
     @property
     def _idle(self) -> bool:
@@ -266,7 +272,9 @@ class _Session:
                 self._asked_at = now
                 self._stream.tell(self._durable, reply=True)
         if now - self._stream.told_at >= TELL_SECONDS:
-            self._stream.tell(self._durable)
+            self._stream.tell(self._durable, reply=True)
+        if now - self._heard_at >= SILENCE_SECONDS:
+            raise self._stream.lost(f"nothing was heard from the server for {SILENCE_SECONDS:g} seconds")
 
     def _seal_is_due(self, now: float) -> bool:
         return self._closed_since is not None and now - self._closed_since >= self._segment_age
@@ -314,13 +322,14 @@ class _Session:
                 return step()
             except (LogFull, LogUnreachable) as error:
                 self._report(_waiting(error, attempt + 1))
-                self._reported_at = float("-inf")
+                self._reported_at = float("-inf")  # so that the next progress is told at once
             again = time.monotonic() + _delay(attempt)
             attempt += 1
             while (remaining := again - time.monotonic()) > 0:
                 if self._stop.wait(min(remaining, TELL_WHILE_WAITING_SECONDS)):
                     raise _Stopped
                 self._stream.tell(self._durable)
+                self._heard_at = time.monotonic()  # nobody listens meanwhile
 
 
 def _waiting(error: PenstockError, attempts: int) -> dict[str, object]:

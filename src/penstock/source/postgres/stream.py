@@ -79,10 +79,8 @@ class ReplicationStream:
         self.pgconn.finish()
 
     def _notice(self, result: pq.abc.PGresult) -> None:
-        """Since 18 a publication that is missing at that place of the WAL is a warning, and its changes are left out."""
-        message = " ".join(
-            (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace").split()
-        )
+        """Since 18 a publication that is missing at that place of the WAL is a warning: its changes are left out."""
+        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
         if "publication" in message:
             self.complaint = self._without_publication(message)
 

@@ -1,0 +1,131 @@
+"""How fast capture drains a slot, against `pg_recvlogical` writing the same stream to a file, in one run.
+
+    python benchmarks/capture.py [ROWS] [ROUNDS]
+
+Inserts, updates and deletes of an eight-column table in transactions of 170 changes, then the same bytes drained from
+equal slots in turns. Prints seconds of each round, messages a second, capture's peak memory, and the ratio of the best
+rounds (below 1: capture is faster). Capture frames, groups by table, checksums and fsyncs; pg_recvlogical does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+from penstock.changelog.log import ChangeLog
+from penstock.demo.server import PostgresServer
+from penstock.source.postgres.connect import connect
+from penstock.source.postgres.slot import create_slot, flush_position, lsn_text
+
+TABLE = """
+    create table w1 (id bigint primary key, n int, name text, price numeric(12, 2), at timestamptz, doc jsonb,
+                     note text, ok bool)
+"""
+ROW = """
+    insert into w1 select n, n, 'customer ' || n, n / 7.0, timestamptz '2026-01-01' + n * interval '1 second',
+        jsonb_build_object('n', n), 'note of row ' || n, n %% 2 = 0 from generate_series(%s::bigint, %s::bigint) n
+"""
+
+
+def main(rows: int, rounds: int) -> None:
+    with PostgresServer(settings={"max_wal_size": "8GB"}) as server, tempfile.TemporaryDirectory() as folder:
+        url = server.url()
+        with connect(url) as connection:
+            connection.execute(TABLE)
+            connection.execute("create publication w1 for table w1")
+            slots = [f"{reader}_{number}" for number in range(rounds) for reader in ("recvlogical", "capture")]
+            for slot in slots:
+                create_slot(connection, url, slot)
+            _write(url, rows)
+            end = flush_position(connection)
+        seconds: dict[str, list[float]] = {"recvlogical": [], "capture": []}
+        peak = messages = 0
+        for slot in slots:
+            reader = slot.partition("_")[0]
+            if reader == "capture":
+                took, peak, messages = _capture(url, slot, end, Path(folder))
+            else:
+                took = _recvlogical(server, slot, end, Path(folder))
+            seconds[reader].append(took)
+            print(f"{reader:12} {took:6.2f} s")
+        best = {reader: min(took) for reader, took in seconds.items()}
+        print(f"{messages:,} row changes; capture {messages / best['capture']:,.0f} a second, peak {peak} MiB")
+        print(f"ratio capture / pg_recvlogical: {best['capture'] / best['recvlogical']:.2f}")
+
+
+def _write(url: str, rows: int) -> None:
+    with psycopg.connect(url) as connection:
+        for first in range(1, rows + 1, 100):
+            connection.execute(ROW, (first, first + 99))
+            connection.execute("update w1 set n = n + 1 where id between %s and %s", (first, first + 59))
+            connection.execute("delete from w1 where id between %s and %s", (first, first + 9))
+            connection.commit()
+
+
+def _recvlogical(server: PostgresServer, slot: str, end: int, folder: Path) -> float:
+    output = folder / "recvlogical"
+    began = time.monotonic()
+    subprocess.run(
+        [
+            *(str(server.binaries / "pg_recvlogical"), "--start", "--slot", slot, "--dbname", server.url()),
+            *("--endpos", lsn_text(end), "--file", str(output), "--no-loop"),
+            *("-o", "proto_version=1", "-o", "publication_names=w1"),
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+    took = time.monotonic() - began
+    output.unlink()
+    return took
+
+
+def _capture(url: str, slot: str, end: int, folder: Path) -> tuple[float, int, int]:
+    """Seconds from the first byte asked for to the last byte durable, peak MiB, and row changes."""
+    home = folder / slot
+    home.mkdir()
+    file = home / "pipeline.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "name": "bench",
+                "source": {"type": "postgres", "url": url, "publication": "w1", "slot": slot},
+                "tables": [{"match": "public.*"}],
+                "destinations": [{"type": "iceberg", "warehouse": str(home / "warehouse")}],
+                "log": {"uri": str(home / "log")},
+            }
+        )
+    )
+    log = ChangeLog(str(home / "log"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.runtime.capture_process", str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(os.environ),
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    began = time.monotonic()
+    while (log.end() or 0) < end:
+        time.sleep(0.02)
+    took = time.monotonic() - began
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    peak = next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    process.terminate()
+    process.communicate()
+    rows = sum(item.slice.rows for name in log.segments() for item in log.slices(name))
+    shutil.rmtree(home)
+    return took, peak, rows
+
+
+if __name__ == "__main__":
+    arguments = [int(argument) for argument in sys.argv[1:]]
+    main(*(arguments + [600_000, 3][len(arguments) :]))

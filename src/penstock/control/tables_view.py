@@ -1,0 +1,123 @@
+"""Tables as a person reads them, and as a program reads them (`--json`). Knows `tables.py`, prints nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.figures import UNKNOWN, moment_text, of_about_text, percent_text
+from penstock.control.status_view import STATE_STYLES
+from penstock.control.tables import Tables, TableSummary
+from penstock.model.table_state import State
+from penstock.state.store import CopyProgress
+
+
+def as_text(found: Tables) -> RenderableType:
+    """Readable without colours too."""
+    if not found.tables:
+        said = "no table yet" if found.has_run else "this pipeline has not run yet"
+        return Text(f"{said}; `penstock run {found.file}` starts it", style="dim")
+    parts: list[RenderableType] = [_table(found)]
+    for summary in found.tables:
+        parts += _remarks(summary)
+    if found.pid is None:
+        parts += [Text(), Text(f"not running; `penstock run {found.file}` starts it", style="yellow")]
+    return Group(*parts)
+
+
+def as_json(found: Tables) -> dict[str, Any]:
+    """JSON values only. Times are ISO 8601 in UTC; what is unknown is null."""
+    return {
+        "pipeline": found.pipeline,
+        "file": found.file,
+        "at": found.at.isoformat(),
+        "run": {"running": found.pid is not None, "pid": found.pid},
+        "state": {"exists": found.has_run},
+        "tables": [_summary_json(summary) for summary in found.tables],
+    }
+
+
+def copy_json(copy: CopyProgress | None) -> dict[str, Any] | None:
+    if copy is None:
+        return None
+    return {
+        "started": copy.started.isoformat() if copy.started else None,
+        "ended": copy.ended.isoformat() if copy.ended else None,
+        "attempts": copy.attempts,
+        "ranges": copy.ranges,
+        "ranges_finished": copy.ranges_finished,
+        "rows": copy.rows,
+        "rows_estimate": copy.rows_estimate,
+        "bytes": copy.bytes,
+        "bytes_total": copy.bytes_total,
+        "fraction": copy.fraction,
+        "waiting": copy.note or None,
+    }
+
+
+def _table(found: Tables) -> Table:
+    several = len({summary.destination for summary in found.tables}) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("table", overflow="fold")
+    if several:
+        table.add_column("destination")
+    table.add_column("state")
+    table.add_column("since", no_wrap=True)
+    table.add_column("rows copied", justify="right")
+    table.add_column("progress", justify="right", no_wrap=True)
+    for summary in found.tables:
+        copy = summary.copy
+        begun = copy is not None and copy.started is not None
+        table.add_row(
+            str(summary.table),
+            *([summary.destination] if several else []),
+            Text(summary.state, STATE_STYLES.get(summary.state, "yellow")),
+            moment_text(summary.since),
+            of_about_text(copy.rows, copy.rows_estimate) if copy is not None and begun else UNKNOWN,
+            percent_text(copy.fraction) if copy is not None else UNKNOWN,
+        )
+    return table
+
+
+def _remarks(summary: TableSummary) -> Iterator[RenderableType]:
+    """What the table of tables has no room for: what a copy waits for, what was asked, what went wrong."""
+    copy = summary.copy
+    if copy is not None and copy.note:
+        yield from (Text(), _remark(f"{summary.table} has to wait", copy.note, "yellow"))
+    if copy is not None and copy.ended is None and copy.attempts > 1:
+        again = f"it began from zero {copy.attempts} times, last at {moment_text(copy.started)}"
+        yield from (Text(), _remark(f"{summary.table} is copied again", again, "yellow"))
+    for request in summary.requests:
+        yield from (Text(), _remark(f"{summary.table}: {request.kind} asked for", moment_text(request.at), "yellow"))
+    if summary.state is State.ERRORED:
+        retry = f", retry: {summary.retry}" if summary.retry else ""
+        title = f"{summary.table} is Errored since {moment_text(summary.since)}{retry}"
+        yield from (Text(), _remark(title, summary.error, "bold red"))
+        if summary.solution:
+            yield Padding.indent(Text(summary.solution, style="bold"), 2)
+
+
+def _remark(title: str, text: str, style: str) -> RenderableType:
+    return Group(Text(title, style=style), Padding.indent(Text(text), 2))
+
+
+def _summary_json(summary: TableSummary) -> dict[str, Any]:
+    return {
+        "destination": summary.destination,
+        "table": str(summary.table),
+        "target": str(summary.target),
+        "state": summary.state.value,
+        "since": summary.since.isoformat() if summary.since else None,
+        "copy": copy_json(summary.copy),
+        "error": summary.error or None,
+        "solution": summary.solution or None,
+        "retry": summary.retry or None,
+        "requests": [
+            {"id": request.id, "kind": request.kind, "at": request.at.isoformat()} for request in summary.requests
+        ],
+    }

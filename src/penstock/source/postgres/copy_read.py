@@ -1,0 +1,183 @@
+"""Reads one range of a table's initial copy (copy_ranges.py) as typed Arrow batches. Runs in tasks; no Spark in it.
+
+The batches have the columns of decode's `arrow_schema`, and every value is the one that the stream gives for the same
+row (copy_columns.py). They are worth something only once the iterator has ended by itself: what was read of a table
+that has been rewritten is void, and that is known for certain at the end.
+
+The reader's strongest lock is ACCESS SHARE, on the relation it reads, for as long as it reads the range.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psycopg
+import pyarrow as pa
+
+from penstock.decode.schema import arrow_schema
+from penstock.errors import RangeVoid, ValueDoesNotFit
+from penstock.model.table import Column, TableId, TableSchema
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.copy_columns import Misfit, converted, expression, is_expected
+from penstock.source.postgres.copy_ranges import CopyRange, leaves, rewritten
+from penstock.source.postgres.copy_session import (
+    DRIVER_ERRORS,
+    CopySession,
+    copy_session,
+    driver_errors,
+    psycopg_error,
+)
+from penstock.source.postgres.statements import literal, quoted_table
+
+BATCH_BYTES = 8 * 1024 * 1024
+_SHOWN = 40  # characters of a value in a message
+_UNKNOWN_ROW_BYTES = 100  # of a row in a table without statistics
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """What all ranges of a table have in common. `snapshot` is ExportedSnapshot.name; it must be open still."""
+
+    url: str = field(repr=False)
+    snapshot: str
+    schema: TableSchema
+    row_filter: str | None = None
+
+
+def read_range(
+    source: CopySource, range: CopyRange, *, max_rows_per_second: float | None = None, statement_timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
+
+    RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the range was planned;
+    ValueDoesNotFit as the stream; SourceUnreachable when connection or snapshot has gone, or after `statement_timeout`
+    seconds, in which the time counts that the caller takes, and the waits that `max_rows_per_second` makes.
+    """
+    schema = arrow_schema(source.schema)
+    query = _query(source, range)
+    with copy_session(source.url, source.snapshot, statement_timeout=statement_timeout) as session:
+        with driver_errors(_doing(range), source.url):
+            _lock(session, source, range, query)
+            _check_unchanged(session, source, range)
+        batches = session.batches(query, BATCH_BYTES)
+        began, rows = time.monotonic(), 0
+        while True:
+            with driver_errors(_doing(range), source.url):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            if batch.num_rows == 0:
+                continue
+            rows += batch.num_rows
+            yield _typed(source.schema, schema, range, batch)
+            if max_rows_per_second:
+                time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
+        with driver_errors(_doing(range), source.url):
+            _check_unchanged(session, source, range)
+
+
+def row_filter(connection: Connection, publication: str, table: TableId) -> str | None:
+    """The condition under which the publication publishes a row of the table; None: all of them. Exists since 15.
+
+    With publish_via_partition_root, a root's filter is the one for all its leaves, whatever they have of their own.
+    """
+    if connection.info.server_version < 150000:
+        return None
+    with source_errors(f"reading the row filter of table {table}"):
+        row = connection.execute(
+            "SELECT rowfilter FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s",
+            (publication, table.schema, table.name),
+        ).fetchone()
+    return row[0] if row is not None else None
+
+
+def estimate(connection: Connection, schema: TableSchema) -> tuple[int, int]:
+    """About how many rows the table has, and how many bytes with TOAST: for progress bars, not for decisions."""
+    sizes = leaves(connection, schema)
+    rows = sum(
+        leaf.blocks * leaf.density if leaf.density is not None else leaf.bytes / _UNKNOWN_ROW_BYTES for leaf in sizes
+    )
+    return round(rows), sum(leaf.bytes for leaf in sizes)
+
+
+def _query(source: CopySource, range: CopyRange) -> str:
+    columns = ", ".join(expression(column) for column in source.schema.columns)
+    conditions = [f"ctid >= '({range.first_block},0)'::pg_catalog.tid"]
+    if range.end_block is not None:
+        conditions.append(f"ctid < '({range.end_block},0)'::pg_catalog.tid")
+    if source.row_filter is not None:
+        conditions.append(f"({source.row_filter})")
+    return f"SELECT {columns} FROM ONLY {quoted_table(range.relation)} WHERE {' AND '.join(conditions)}"
+
+
+def _lock(session: CopySession, source: CopySource, range: CopyRange, query: str) -> None:
+    """From here on nobody can rewrite or alter the relation until we have done."""
+    try:
+        received = session.schema(query)
+    except DRIVER_ERRORS as error:
+        same = psycopg_error(error, source.url)
+        if isinstance(same, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+            raise rewritten(source.schema.table, range.relation) from None
+        if isinstance(same, psycopg.errors.UndefinedColumn):
+            raise _altered(source, str(same)) from None
+        raise
+    for column, type in zip(source.schema.columns, received.types, strict=True):
+        if not is_expected(column, type):
+            raise _altered(source, f'column "{column.name}" is no longer {column.type.name}')
+
+
+def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange) -> None:
+    """Compares the relation as the snapshot sees it (plain reads of the catalogue) with what it is (functions)."""
+    names = ", ".join(literal(column.name) for column in source.schema.columns)
+    seen = session.row(
+        f"""
+        SELECT c.relfilenode::bigint AS planned, pg_relation_filenode(c.oid)::bigint AS current,
+               to_regclass({literal(quoted_table(range.relation))})::oid::bigint AS found,
+               (SELECT count(*) FROM pg_attribute a
+                WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attname IN ({names})
+                  AND (pg_identify_object_as_address('pg_class'::regclass, c.oid, a.attnum)).object_names[3] = a.attname
+               ) AS columns
+        FROM pg_class c WHERE c.oid = {range.relation_id}
+        """
+    )
+    if seen is None or not seen["planned"] == seen["current"] == range.filenode or seen["found"] != range.relation_id:
+        raise rewritten(source.schema.table, range.relation)
+    if seen["columns"] != len(source.schema.columns):
+        raise _altered(source, "a column was renamed, dropped or made anew")
+
+
+def _typed(source: TableSchema, schema: pa.Schema, range: CopyRange, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        _column(source, column, range, array) for column, array in zip(source.columns, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(source: TableSchema, column: Column, range: CopyRange, array: pa.Array) -> pa.Array:
+    if array.null_count and column.name in source.key:
+        raise RangeVoid(
+            f'table {source.table}: its key column "{column.name}" was nullable when the snapshot was made',
+            "Its copy starts again by itself, from a newer snapshot",
+        )
+    try:
+        return converted(column, array)
+    except Misfit as misfit:
+        shown = misfit.text if len(misfit.text) <= _SHOWN else misfit.text[:_SHOWN] + "…"
+        raise ValueDoesNotFit(
+            f'table {source.table}, range {range.number} of its copy: column "{column.name}" ({column.type.name}): '
+            f"{shown!r} does not fit {arrow_schema(source).field(column.name).type}",
+            "Give the row a value that fits, or the column another type, at the source; then load the table anew",
+        ) from None
+
+
+def _altered(source: CopySource, how: str) -> RangeVoid:
+    return RangeVoid(
+        f"table {source.schema.table} was altered while it was copied: {how}",
+        "What was read of it is void; its copy starts again by itself with its new columns",
+    )
+
+
+def _doing(range: CopyRange) -> str:
+    return f"copying range {range.number} of table {range.table}"

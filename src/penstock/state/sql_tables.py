@@ -1,0 +1,161 @@
+"""The tables of the SQL state store (`sql.py`), and how times and positions are kept in them.
+
+Times are ISO text in UTC and positions fixed-width hexadecimal, so that SQLite and Postgres hold the same values and a
+person can read them. A table that is added here is created in an existing store when it is next opened; a change to an
+existing table needs a new FORMAT.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.types import TypeDecorator
+
+from penstock.model.position import Position, parse_position, position_text
+
+FORMAT = 1
+
+
+class Moment(TypeDecorator[datetime]):
+    impl = String(40)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else datetime.fromisoformat(value)
+
+
+class PositionText(TypeDecorator[Position]):
+    impl = String(16)
+    cache_ok = True
+
+    def process_bind_param(self, value: Position | None, dialect: Dialect) -> str | None:
+        return None if value is None else position_text(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Position | None:
+        return None if value is None else parse_position(value)
+
+
+METADATA = MetaData()
+
+STORE_FORMAT = Table("penstock_format", METADATA, Column("version", Integer, primary_key=True))
+
+TABLE_STATUS = Table(
+    "penstock_table_status",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("solution", Text, nullable=False),
+    Column("retry", Text, nullable=False),
+)
+
+TABLE_PROGRESS = Table(
+    "penstock_table_progress",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("position", PositionText, nullable=False),
+    Column("changes", BigInteger, nullable=False),
+    Column("rate", Float, nullable=False),
+    Column("commit_time", Moment),
+    Column("updated_at", Moment, nullable=False),
+)
+
+PROCESSED = Table(
+    "penstock_processed",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("position", PositionText, nullable=False),
+)
+
+EVENTS = Table(
+    "penstock_events",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", Moment, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("table_schema", Text),
+    Column("table_name", Text),
+)
+
+HEALTH = Table(
+    "penstock_health",
+    METADATA,
+    Column("component", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("solution", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+)
+
+COPIES = Table(
+    "penstock_copy",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("copy", Text, nullable=False),
+    Column("started", Moment, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("ended", Moment),
+    Column("ranges", Integer, nullable=False),
+    Column("rows", BigInteger, nullable=False),  # set at the end, when the ranges go
+    Column("bytes", BigInteger, nullable=False),
+)
+
+COPY_RANGES = Table(
+    "penstock_copy_range",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("copy", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("position", PositionText),
+    Column("part", LargeBinary),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+)
+
+COPY_NOTES = Table(
+    "penstock_copy_note",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("note", Text, nullable=False),
+)
+
+REQUESTS = Table(
+    "penstock_request",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", Moment, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
+)

@@ -1,0 +1,22 @@
+"""Destinations for the behaviour suite: the memory twin, and Iceberg on the one Spark of the whole test session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from destination_rows import Lake, iceberg_config, iceberg_lake, memory_lake
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(params=["memory", "iceberg"])
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "memory":
+        return memory_lake()
+    spark: SparkSession = request.getfixturevalue("spark")
+    return iceberg_lake(spark, tmp_path, iceberg_config(tmp_path, compact_files=3, expire_every=5, keep_snapshots=3))
+
+
+@pytest.fixture
+def iceberg(spark: SparkSession, tmp_path: Path) -> Lake:
+    return iceberg_lake(spark, tmp_path, iceberg_config(tmp_path))

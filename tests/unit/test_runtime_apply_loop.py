@@ -1,0 +1,267 @@
+"""The apply loop against the in-memory twin: batches, redo, unknown commits, errors that stay with their table."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.segment import SliceRows
+from penstock.changelog.writer import SegmentWriter
+from penstock.config.model import BatchConfig, LogConfig, Maintenance
+from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
+from penstock.destinations.memory import MemoryDestination, MemoryStore
+from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
+from penstock.model.position import Position
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.table_state import State
+from penstock.runtime.apply_loop import ApplyLoop
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.state.memory import MemoryStateStore
+from pgoutput_messages import INT8, TEXT, UNSENT, Change, delete, insert, raw_changes, truncate, update
+
+AT_ONCE = BatchConfig(max_age=0.0)
+
+
+def schema(table: str, relation: int, **columns: ColumnType) -> TableSchema:
+    described = tuple(Column(column, type, column != "id") for column, type in columns.items())
+    return TableSchema(TableId("public", table), relation, described, ("id",))
+
+
+ORDERS = schema("orders", 1, id=INT8, state=TEXT)
+PEOPLE = schema("people", 2, id=INT8, name=TEXT, photo=TEXT)
+
+
+class Fallible(MemoryDestination):
+    """A twin whose next commits may be refused, lost, or take place without anybody hearing of it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__("lake", store)
+        self.failures: list[str] = []
+        self.commits: list[TableId] = []
+
+    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
+        failure = self.failures.pop(0) if self.failures else ""
+        if failure == "stale":
+            raise StaleBase("somebody else committed", "")
+        if failure == "gone":
+            raise DestinationUnreachable("no answer", "")
+        if failure == "unknown, not done":
+            raise CommitUnknown("no answer", "")
+        super().commit(plan, parts, truncated=truncated, position=position)
+        self.commits.append(plan.target)
+        if failure == "unknown, done":
+            raise CommitUnknown("no answer", "")
+
+
+def addressed(message: bytes, table: TableSchema) -> bytes:
+    """The message with the table's own number; a truncate names its tables itself."""
+    return message if message[:1] == b"T" else message[:1] + struct.pack(">I", table.relation_id) + message[5:]
+
+
+class Bench:
+    """A log that a test fills, and a loop over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = ChangeLog(str(folder))
+        self.writer = SegmentWriter(self.log)
+        self.writer.__enter__()
+        self.writer.begin(100, "1", 1)
+        self.store = MemoryStore()
+        self.state = MemoryStateStore()
+        self.loop = self.restart()
+
+    def restart(self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE) -> ApplyLoop:
+        self.lake = Fallible(self.store)
+        self.loop = ApplyLoop("shop", self.lake, InProcessRunner(), self.log, limits, self.state)
+        wanted = schemas or (ORDERS, PEOPLE)
+        self.loop.track(wanted, {one.table: one.table for one in wanted}, self.log.start() or 100)
+        return self.loop
+
+    def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:
+        """One segment; each change is (table, commit_lsn, message)."""
+        slices = []
+        for table in dict.fromkeys(one for one, _, _ in changes):
+            own = [
+                Change(lsn, place, addressed(message, table))
+                for place, (one, lsn, message) in enumerate(changes)
+                if one is table
+            ]
+            moved = sum(change.message[5:6] == b"K" for change in own if change.message[:1] == b"U")
+            slices.append(SliceRows(table, raw_changes(table, own).batch, moved))
+        self.writer.append(end, slices)
+
+    def rows(self, table: TableSchema) -> list[tuple[object, ...]]:
+        return sorted(tuple(row.values()) for row in self.lake.rows(table.table).to_pylist())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "log")
+    yield made
+    made.loop.close()
+    made.writer.__exit__(None, None, None)
+
+
+def drain(bench: Bench) -> None:
+    while bench.loop.step(now=True):
+        pass
+
+
+def test_changes_of_several_tables_arrive_and_positions_move(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    bench.seal(300, (ORDERS, 210, update("1", "paid")), (ORDERS, 210, insert("2", "new")))
+    drain(bench)
+    assert bench.rows(ORDERS) == [(1, "paid"), (2, "new")]
+    assert bench.rows(PEOPLE) == [(7, "Ada", "p")]
+    assert bench.loop.processed == 300
+    assert bench.lake.position(ORDERS.table, "shop") == 300
+    assert bench.state.progress("lake")[ORDERS.table].changes == 3
+    assert bench.state.processed("lake") == 300
+
+
+def test_a_restart_between_two_tables_commits_neither_twice(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    bench.lake.failures = ["", "gone"]
+    with pytest.raises(DestinationUnreachable):
+        bench.loop.step(now=True)
+    assert len(bench.lake.commits) == 1
+    before = set(bench.lake.commits)
+    bench.loop.close()
+    bench.restart()
+    drain(bench)
+    assert set(bench.lake.commits) == {ORDERS.table, PEOPLE.table} - before
+    assert (bench.rows(ORDERS), bench.rows(PEOPLE)) == ([(1, "new")], [(7, "Ada", "p")])
+
+
+def test_the_same_loop_goes_on_after_the_destination_was_away(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    bench.lake.failures = ["gone", "gone"]
+    with pytest.raises(DestinationUnreachable):
+        bench.loop.step(now=True)
+    assert bench.loop.processed == 100
+    drain(bench)
+    assert (bench.rows(ORDERS), bench.rows(PEOPLE)) == ([(1, "new")], [(7, "Ada", "p")])
+
+
+@pytest.mark.parametrize("failure", ["stale", "unknown, not done", "unknown, done"])
+def test_a_commit_that_is_refused_or_unknown_takes_effect_once(bench: Bench, failure: str) -> None:
+    bench.seal(200, (PEOPLE, 110, insert("7", "Ada", "p")), (PEOPLE, 120, insert("8", "Bob", "q")))
+    bench.lake.failures = [failure]
+    drain(bench)
+    assert bench.rows(PEOPLE) == [(7, "Ada", "p"), (8, "Bob", "q")]
+    assert bench.lake.commits == [PEOPLE.table]
+
+
+def test_a_table_that_cannot_take_its_changes_holds_up_no_other(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("no number", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    bench.seal(300, (ORDERS, 210, insert("2", "new")), (PEOPLE, 210, insert("8", "Bob", "q")))
+    drain(bench)
+    status = bench.state.table_status("lake")
+    assert status[ORDERS.table].state is State.ERRORED
+    assert "no number" in status[ORDERS.table].reason
+    assert status[PEOPLE.table].state is State.READY
+    assert bench.rows(ORDERS) == []
+    assert bench.rows(PEOPLE) == [(7, "Ada", "p"), (8, "Bob", "q")]
+
+
+def test_a_changed_structure_errors_its_table_alone(bench: Bench) -> None:
+    wider = schema("orders", 1, id=INT8, state=TEXT, note=TEXT)
+    bench.seal(200, (wider, 110, insert("1", "new", "hi")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    drain(bench)
+    status = bench.state.table_status("lake")[ORDERS.table]
+    assert status.state is State.ERRORED
+    assert "note" in status.reason
+    assert bench.rows(PEOPLE) == [(7, "Ada", "p")]
+
+
+def test_an_errored_table_is_tried_again_at_the_next_start(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")))
+    bench.loop.mark_errored(bench.loop.tables[ORDERS.table], DestinationUnreachable("for a test", ""))
+    drain(bench)
+    assert bench.rows(ORDERS) == []
+    bench.loop.close()
+    bench.restart()
+    drain(bench)
+    assert bench.rows(ORDERS) == [(1, "new")]
+
+
+def test_a_table_behind_the_logs_start_is_errored(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")))
+    bench.seal(300, (ORDERS, 210, insert("2", "new")))
+    for name in bench.log.segments()[:-1]:
+        bench.log.remove(name)
+    bench.loop.close()
+    bench.restart()
+    status = bench.state.table_status("lake")[ORDERS.table]
+    assert status.state is State.ERRORED
+    assert "begins at" in status.reason
+
+
+def test_unsent_cells_keep_the_destinations_values_across_batches(bench: Bench) -> None:
+    bench.seal(200, (PEOPLE, 110, insert("7", "Ada", "large photo")))
+    drain(bench)
+    bench.seal(300, (PEOPLE, 210, update("7", "Ada L.", UNSENT)))
+    drain(bench)
+    bench.seal(400, (PEOPLE, 310, update("9", "Ada L.", UNSENT, key=("7", None, None))))
+    drain(bench)
+    assert bench.rows(PEOPLE) == [(9, "Ada L.", "large photo")]
+
+
+def test_truncate_delete_and_reinsert(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 120, insert("2", "b")))
+    drain(bench)
+    bench.seal(300, (ORDERS, 210, insert("3", "c")), (ORDERS, 220, truncate(1)), (ORDERS, 230, insert("1", "again")))
+    bench.seal(400, (ORDERS, 310, delete("1", None)), (ORDERS, 320, insert("1", "and again")))
+    drain(bench)
+    assert bench.rows(ORDERS) == [(1, "and again")]
+
+
+def test_a_batch_waits_for_company_until_it_is_old_or_large_enough(bench: Bench) -> None:
+    bench.loop.close()
+    bench.restart(limits=BatchConfig(max_age=3600.0, max_changes=3))
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    assert not bench.loop.step()
+    bench.seal(300, (ORDERS, 210, insert("2", "a")), (ORDERS, 220, insert("3", "a")))
+    assert bench.loop.step()
+    assert bench.loop.processed == 300
+
+
+def test_a_batch_ends_at_its_limit_and_never_inside_a_transaction(bench: Bench) -> None:
+    bench.loop.close()
+    bench.restart(limits=BatchConfig(max_age=0.0, max_changes=1))
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 110, insert("2", "a")))
+    bench.seal(300, (ORDERS, 210, insert("3", "a")))
+    assert bench.loop.step()
+    assert (bench.loop.processed, len(bench.rows(ORDERS))) == (200, 2)
+
+
+def housekeeping(bench: Bench, max_bytes: int = 1 << 30) -> Housekeeping:
+    return Housekeeping(bench.loop, Maintenance(), LogConfig(max_bytes=max_bytes))
+
+
+def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.seal(300, (ORDERS, 210, insert("2", "a")))
+    drain(bench)
+    housekeeping(bench).retain()
+    assert bench.log.start() == 100, "people, which is idle, still holds the log"
+    housekeeping(bench).advance_idle()
+    assert bench.lake.position(PEOPLE.table, "shop") == 300
+    housekeeping(bench).retain()
+    assert bench.log.start() == 200, "the newest segment stays: it says where the log ends"
+
+
+def test_an_errored_table_holds_the_log_only_as_long_as_there_is_room(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("no number", "a")), (PEOPLE, 110, insert("7", "Ada", "p")))
+    bench.seal(300, (PEOPLE, 210, insert("8", "Ada", "p")))
+    drain(bench)
+    housekeeping(bench).retain()
+    assert bench.log.start() == 100
+    housekeeping(bench, max_bytes=1).retain()
+    assert bench.log.start() == 200
+    status = bench.state.table_status("lake")[ORDERS.table]
+    assert "no longer holds what it needs" in status.reason
