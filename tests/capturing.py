@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from databases import Database
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
@@ -20,7 +22,7 @@ from penstock.model.change import RawChanges
 from penstock.runtime.capture_process import LogSink
 from penstock.source.postgres.capture import Capture, CaptureSettings
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.slot import SlotState, create_slot, slot_state
+from penstock.source.postgres.slot import SlotState, create_slot, drop_slot, slot_state
 from running import await_condition
 
 SLOT, PUBLICATION = "capture_test", "capture_test"
@@ -51,6 +53,24 @@ class CaptureBench:
             state = slot_state(connection, self.slot)
         assert state is not None
         return state
+
+    def drop_slot(self) -> None:
+        """As soon as nobody reads it."""
+        await_condition(lambda: self.slot_state().active_pid is None, "the slot to be free", 10)
+        with connect(self.database.url) as connection:
+            drop_slot(connection, self.slot)
+
+    def move_slot(self) -> None:
+        """What somebody else might do with it, as soon as nobody reads it: changes up to now are never sent again."""
+
+        def moved() -> bool:
+            try:
+                self.database.execute(f"select pg_replication_slot_advance('{self.slot}', pg_current_wal_lsn())")
+            except psycopg.errors.ObjectInUse:
+                return False
+            return True
+
+        await_condition(moved, "the slot to be free", 10, every=0.001)
 
     def confirmed(self) -> int:
         return self.slot_state().confirmed_flush_lsn or 0

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, in_buckets, net, ordered, table, write
 
+from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, in_buckets, net, ordered, table, write
 from penstock.destinations.contract import Destination
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
@@ -262,7 +262,7 @@ def test_a_long_life_equals_the_model(any_lake: Lake, seed: int) -> None:
             continue
         touched = rng.sample(range(30), rng.randint(1, 12))
         cut = rng.randint(0, len(touched))
-        upserts = [{"id": n, "amount": step, "note": f"{step}-{n}"} for n in touched[:cut]]
+        upserts: list[Row] = [{"id": n, "amount": step, "note": f"{step}-{n}"} for n in touched[:cut]]
         fetches = []
         if deeds == "fetch":
             for number, row in enumerate(upserts):
@@ -272,7 +272,9 @@ def test_a_long_life_equals_the_model(any_lake: Lake, seed: int) -> None:
         apply(driver, ORDERS, position, net(ORDERS, upserts, deletes, truncated=deeds == "truncate", fetches=fetches))
         if deeds == "truncate":
             model = {}
-        noted = {row["id"]: (model.get(row["id"], {}).get("note") if deeds == "fetch" else row["note"]) for row in upserts}
+        noted = {
+            row["id"]: (model.get(row["id"], {}).get("note") if deeds == "fetch" else row["note"]) for row in upserts
+        }
         model = {n: row for n, row in model.items() if n not in touched}
         model |= {row["id"]: {**row, "note": noted[row["id"]]} for row in upserts}
         any_lake.maintain(driver, ORDERS)

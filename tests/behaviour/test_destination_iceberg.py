@@ -1,4 +1,5 @@
-"""What only Iceberg has: an index that is a cache, other writers, compaction, expiry, leftovers, readers, an absent warehouse."""
+"""What only Iceberg has: an index that is a cache, other writers, compaction, expiry, leftovers, readers, an absent
+warehouse."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
+from pyspark.sql import SparkSession
+
 from destination_rows import (
     ORDERS,
     SOURCE,
@@ -24,10 +29,6 @@ from destination_rows import (
     table,
     write,
 )
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import EqualTo
-from pyspark.sql import SparkSession
-
 from penstock.config.model import IcebergDestination as IcebergConfig
 from penstock.destinations.contract import Destination, InProcessRunner
 from penstock.destinations.iceberg.catalog import spark_settings
@@ -95,7 +96,9 @@ def shift_rows(folder: Path) -> None:
     for sidecar in folder.rglob("*.keys"):
         with pa.OSFile(str(sidecar), "rb") as source:
             read = ipc.open_file(source).read_all()
-        shifted = read.set_column(1, "row", pa.chunked_array([pa.array([n + 1 for n in read["row"].to_pylist()], pa.int32())]))
+        shifted = read.set_column(
+            1, "row", pa.chunked_array([pa.array([n + 1 for n in read["row"].to_pylist()], pa.int32())])
+        )
         with ipc.new_file(str(sidecar), read.schema) as writer:
             writer.write_table(shifted.cast(read.schema))
 
@@ -123,7 +126,9 @@ def test_a_rewrite_by_somebody_else_between_batches(spark: SparkSession, iceberg
     rewrite(other)
     assert count(other, "files") == 1
     apply(driver, ORDERS, START + 3, net(ORDERS, rows(range(10), "z"), [{"id": 48}]))
-    assert iceberg.rows(ORDERS) == ordered(ORDERS, rows(range(10), "z") + rows(range(10, 20), "y") + rows(range(20, 48)))
+    assert iceberg.rows(ORDERS) == ordered(
+        ORDERS, rows(range(10), "z") + rows(range(10, 20), "y") + rows(range(20, 48))
+    )
 
 
 def test_a_rewrite_by_somebody_else_during_a_batch(spark: SparkSession, iceberg: Lake, tmp_path: Path) -> None:
@@ -137,7 +142,9 @@ def test_a_rewrite_by_somebody_else_during_a_batch(spark: SparkSession, iceberg:
         driver.commit(plan, parts, truncated=False, position=START + 3)
     driver.discard(parts)
     apply(driver, ORDERS, START + 3, net(ORDERS, rows(range(10), "z")))
-    assert iceberg.rows(ORDERS) == ordered(ORDERS, rows(range(10), "z") + rows(range(10, 20), "y") + rows(range(20, 50)))
+    assert iceberg.rows(ORDERS) == ordered(
+        ORDERS, rows(range(10), "z") + rows(range(10, 20), "y") + rows(range(20, 50))
+    )
 
 
 def test_rows_that_somebody_else_deleted_by_position(spark: SparkSession, iceberg: Lake, tmp_path: Path) -> None:
@@ -261,12 +268,14 @@ def test_readers_find_rows_by_every_column(spark: SparkSession, iceberg: Lake, t
     for column in [column.name for column in WIDE.columns if column.name != "ratio"]:
         for row in written:
             if row[column] is not None:
-                scan = catalog.load_table("public.wide").scan(EqualTo(column, row[column]))
+                scan = catalog.load_table("public.wide").scan(EqualTo(term=column, value=row[column]))
                 assert row["id"] in scan.to_arrow()["id"].to_pylist(), (column, row[column])
     catalog.close()
     finite = other.sql("SELECT id FROM lake.public.wide WHERE ratio >= 0 AND ratio < 100 ORDER BY id").collect()
     assert [row[0] for row in finite] == [1, 3, 5, 7]
-    cut = other.sql("SELECT id FROM lake.public.wide WHERE note > '~~~~~~~~~~~~~~~~~' AND price < -1 ORDER BY id").collect()
+    cut = other.sql(
+        "SELECT id FROM lake.public.wide WHERE note > '~~~~~~~~~~~~~~~~~' AND price < -1 ORDER BY id"
+    ).collect()
     assert [row[0] for row in cut] == [6, 7]
     assert [row["raw"] for row in iceberg.rows(WIDE)] == [row["raw"] for row in ordered(WIDE, written)]
     by_spark = other.table("lake.public.wide").orderBy("id").toArrow()

@@ -19,11 +19,9 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.demo.server import PostgresServer
 from penstock.errors import GapError, SlotBusy, SourceMisconfigured, SourceUnreachable
 from penstock.source.postgres import capture as capture_module
-from penstock.source.postgres.connect import connect
 from penstock.source.postgres.resume import fork_position, resume_position
-from penstock.source.postgres.slot import drop_slot, flush_position
+from penstock.source.postgres.slot import flush_position
 from raw_rows import ORDERS, raw_slice
-from running import await_condition
 
 
 @pytest.fixture
@@ -65,10 +63,8 @@ def refused(bench: CaptureBench, reason: str) -> None:
 
 
 def test_a_slot_that_somebody_moved_on_is_a_gap(started: CaptureBench) -> None:
-    started.database.execute(
-        "insert into t values (2)",
-        f"select pg_replication_slot_advance('{started.slot}', pg_current_wal_lsn())",
-    )
+    started.database.execute("insert into t values (2)")
+    started.move_slot()
     refused(started, "moved on to .* past the log's end")
 
 
@@ -76,12 +72,14 @@ def test_a_slot_that_moves_while_it_is_waited_for_is_a_gap(
     started: CaptureBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check before reading sees nothing wrong: the other reader moves the slot after it."""
-    advance = f"select pg_replication_slot_advance('{started.slot}', pg_current_wal_lsn())"
-    moves = iter(["insert into t values (2)", advance])
+    moved: list[bool] = []
 
     def checked_too_early(*arguments: Any) -> Any:
         result = resume_position(*arguments)
-        started.database.execute(*moves)
+        if not moved:
+            moved.append(True)
+            started.database.execute("insert into t values (2)")
+            started.move_slot()
         return result
 
     monkeypatch.setattr(capture_module, "resume_position", checked_too_early)
@@ -89,14 +87,12 @@ def test_a_slot_that_moves_while_it_is_waited_for_is_a_gap(
 
 
 def test_a_slot_that_is_gone_is_a_gap(started: CaptureBench) -> None:
-    with connect(started.database.url) as connection:
-        drop_slot(connection, started.slot)
+    started.drop_slot()
     refused(started, "no longer exists")
 
 
 def test_a_slot_that_was_made_anew_is_a_gap(started: CaptureBench) -> None:
-    with connect(started.database.url) as connection:
-        drop_slot(connection, started.slot)
+    started.drop_slot()
     started.database.execute("drop publication capture_test", "insert into t values (2)")
     started.prepare()
     refused(started, "past the log's end")
@@ -322,21 +318,8 @@ def test_a_slot_that_moves_between_two_streams_into_an_empty_log_is_a_gap(bench:
         capture.await_event("started")
         sender = bench.slot_state().active_pid
         bench.database.execute("insert into t values (1)", f"select pg_terminate_backend({sender})")
-        await_taken_over(bench)
+        bench.move_slot()
         with pytest.raises(GapError, match="past the log's end"):
             capture.await_condition(lambda: False, "the gap to be found")
         capture.error = None
     assert bench.log.segments() == []
-
-
-def await_taken_over(bench: CaptureBench) -> None:
-    """Moves the slot on as soon as it is free."""
-
-    def moved() -> bool:
-        try:
-            bench.database.execute(f"select pg_replication_slot_advance('{bench.slot}', pg_current_wal_lsn())")
-        except psycopg.errors.ObjectInUse:
-            return False
-        return True
-
-    await_condition(moved, "the slot to be free", 10, every=0.001)

@@ -184,3 +184,22 @@ def test_a_lost_slot_shouts(loaded: Pipeline, postgres: Database) -> None:
     assert status.source.slot is not None
     lost = replace(status, source=replace(status.source, slot=replace(status.source.slot, invalidation="wal_removed")))
     assert "is lost: wal_removed" in shown(lost)
+
+
+def test_copies_are_shown_while_they_go_on(loaded: Pipeline) -> None:
+    store = open_store(loaded.state_url)
+    store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, datetime.now(UTC)))
+    store.begin_copy("lake", ORDERS, "c1", "f", [(b"0", 100), (b"1", 300)])
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 1000)
+    store.note_copy("lake", ITEMS, "waiting for pid 4711")
+    status = gather(loaded)
+    items, orders = document(status)["tables"]
+    assert (orders["copy"]["rows"], orders["copy"]["rows_estimate"], orders["copy"]["fraction"]) == (1000, 4000, 0.25)
+    assert (items["state"], items["copy"]["waiting"]) == ("Init", "waiting for pid 4711")
+    assert "1,000 of about 4,000" in shown(status)
+    assert "public.items has to wait: waiting for pid 4711" in shown(status)
+    store.finish_range("lake", ORDERS, "c1", 1, 5, b"part", 3000)
+    store.end_copy("lake", ORDERS)
+    store.note_copy("lake", ITEMS, "")
+    store.close()
+    assert "rows copied" not in shown(gather(loaded))

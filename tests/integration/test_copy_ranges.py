@@ -168,7 +168,9 @@ def test_the_union_of_ranges_is_the_snapshot_while_others_write(postgres: Databa
             last = 20_000
             while not stop.is_set():
                 connection.execute("UPDATE t SET v = v + 1 WHERE mod(id, 97) = %s", (last % 97,))
-                connection.execute("INSERT INTO t SELECT g, -1 FROM generate_series(%s, %s) g", (last + 1, last + 200))
+                connection.execute(
+                    "INSERT INTO t SELECT g, -1 FROM generate_series(%s::int, %s::int) g", (last + 1, last + 200)
+                )
                 connection.execute("UPDATE t SET id = -id WHERE id BETWEEN %s AND %s", (last - 99, last - 50))
                 connection.execute("DELETE FROM t WHERE mod(id, 101) = %s", (last % 101,))
                 last += 200

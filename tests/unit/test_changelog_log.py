@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,7 @@ def test_a_full_log_refuses_and_takes_it_later(log: ChangeLog) -> None:
 def test_a_store_that_fails_leaves_nothing_half_done(
     log: ChangeLog, writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
-    def fails(path: Path) -> None:
+    def fails(descriptor: int) -> None:
         raise OSError(number, "injected")
 
     with monkeypatch.context() as patch:
@@ -373,3 +374,36 @@ def test_stores_without_fsync_get_one_put_or_a_rename(
 def test_an_unknown_store_is_named() -> None:
     with pytest.raises(LogUnreachable, match="nonsense"):
         ChangeLog("nonsense://x/y")
+
+
+def test_a_log_can_be_listed_while_it_is_being_made_and_changed(tmp_path: Path) -> None:
+    """Readers never see a hole, a failure or an end that goes back, however they coincide with the writer."""
+    log = ChangeLog(str(tmp_path / "log"))
+    ends: list[int] = []
+    trouble: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        reader = ChangeLog(log.uri)
+        try:
+            while not done.is_set():
+                names = reader.segments()
+                ends.append(names[-1].end if names else 0)
+                for name in names[-2:]:
+                    reader.header(name)
+        except BaseException as error:  # noqa: BLE001  told below
+            trouble.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with SegmentWriter(log) as writer:
+        writer.begin(100, "77", 1)
+        for end in range(110, 1110, 10):
+            if end % 100 == 0:
+                writer.append(end, [raw_slice(ORDERS, [end - 5])])
+            else:
+                writer.advance(end)
+    done.set()
+    thread.join()
+    assert trouble == []
+    assert ends == sorted(ends)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
-from penstock.control.figures import bytes_text, count_text, rate_text, seconds_text
+from penstock.control.figures import (
+    bytes_text,
+    count_text,
+    moment_text,
+    of_about_text,
+    percent_text,
+    rate_text,
+    seconds_text,
+)
 from penstock.control.secrets import scrub
 
 
@@ -75,3 +85,23 @@ def test_no_password_survives(text: str) -> None:
 )
 def test_other_text_is_left_alone(text: str) -> None:
     assert scrub(text) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(None, "–"), (0.0, "0 %"), (0.456, "45 %"), (0.9999, "99 %"), (1.0, "100 %")]
+)
+def test_percents_are_rounded_down(fraction: float | None, text: str) -> None:
+    assert percent_text(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "estimate", "text"),
+    [(900_000, 2_000_000, "900,000 of about 2,000,000"), (5, None, "5"), (7, 6, "7"), (0, 0, "0")],
+)
+def test_an_estimate_is_shown_while_it_says_something(number: int, estimate: int | None, text: str) -> None:
+    assert of_about_text(number, estimate) == text
+
+
+def test_moments_are_in_utc() -> None:
+    assert moment_text(None) == "–"
+    assert moment_text(datetime(2026, 5, 4, 14, 0, 3, tzinfo=timezone(timedelta(hours=2)))) == "2026-05-04 12:00:03 UTC"

@@ -219,8 +219,12 @@ class ChangeLog:
         raise LogDamaged(f"the change log {self.uri}: {trouble}", _WAY_OUT)
 
     def _listing(self) -> list[fs.FileInfo]:
+        everything = fs.FileSelector(self.folder, allow_not_found=True)
         with self._store_errors("listing"):
-            found = self.filesystem.get_file_info(fs.FileSelector(self.folder, allow_not_found=True))
+            try:
+                found = self.filesystem.get_file_info(everything)
+            except FileNotFoundError:  # the folder was made while Arrow looked
+                found = self.filesystem.get_file_info(everything)
         return [info for info in found if info.type == fs.FileType.File]
 
     def _part_bytes(self, chain: list[SegmentName]) -> dict[str, int]:

@@ -54,9 +54,11 @@ class SegmentWriter:
 
     def __enter__(self) -> SegmentWriter:
         try:
-            self.log.filesystem.create_dir(self.log.folder, recursive=True)
             if self.log.local:
+                _make_folder(Path(self.log.folder))
                 self._lock = _locked(Path(self.log.folder) / LOCK_FILE)
+            else:
+                self.log.filesystem.create_dir(self.log.folder, recursive=True)
         except OSError as error:
             raise self._store_error(error) from error
         try:
@@ -152,13 +154,13 @@ class SegmentWriter:
         try:
             with pa.OSFile(str(temporary), "wb") as sink:
                 file.write_to(sink)
-            _fsync(temporary)
+                _fsync(sink.fileno())
             failpoints.reach("capture.segment_written")
             temporary.rename(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        _fsync(path.parent)
+        _fsync_folder(path.parent)
 
     def _put(self, path: str, file: SegmentFile) -> None:
         with self.log.filesystem.open_output_stream(path) as sink:
@@ -204,12 +206,24 @@ class SegmentWriter:
             self._lock = None
 
 
-def _fsync(path: Path) -> None:
+def _fsync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _fsync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _make_folder(path: Path) -> None:
+    """With the folders it is in, durably: a log that vanished with its folder would look like one that never was."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _fsync_folder(folder.parent)
 
 
 def _locked(path: Path) -> int:

@@ -62,8 +62,7 @@ def _say_when(file: Path, asked: Asked) -> None:
     if not (asked.new or asked.before):
         return
     if asked.pid is not None:
-        stdout().print(
-            f"the run under way (process {asked.pid}) takes it up; see `penstock tables {file}`", markup=False
-        )
+        when = f"the run under way (process {asked.pid}) takes it up; see `penstock tables {file}`"
     else:
-        stdout().print(f"no run is under way: it takes effect at the next `penstock run {file}`", markup=False)
+        when = f"no run is under way: it takes effect at the next `penstock run {file}`"
+    stdout().print(when, markup=False)

@@ -26,7 +26,7 @@ from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.slot import SlotState, flush_position, slot_state
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
-from penstock.state.store import Event, Health
+from penstock.state.store import CopyProgress, Event, Health
 
 EVENTS_SHOWN = 10
 SEGMENTS_SEARCHED = 200  # when more are pending, the oldest change is among the first of them
@@ -86,6 +86,7 @@ class TableReport:
     error: str = ""
     solution: str = ""
     retry: str = ""
+    copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class StateReport:
     exists: bool
     statuses: dict[Key, TableStatus]
     progress: dict[Key, TableProgress]
+    copies: dict[Key, CopyProgress]
     processed: dict[str, Position | None]
     health: dict[str, Health]
     events: list[Event]
@@ -131,7 +133,9 @@ class Observer:
         pid = holder(pipeline.home / "lock")
         state = self._look_at_state()
         source = self._look_at_source()
-        positions = {key: _effective_position(state, *key) for key in sorted({*state.statuses, *state.progress})}
+        positions = {
+            key: _effective_position(state, *key) for key in sorted({*state.statuses, *state.progress, *state.copies})
+        }
         log, pending = self._look_at_log(positions)
         captured = log.problem is None and _is_captured(source.slot, state.health if pid is not None else {})
         return Status(
@@ -165,7 +169,7 @@ class Observer:
         self.close()
 
     def _look_at_state(self) -> StateReport:
-        empty = StateReport(False, {}, {}, {}, {}, [])
+        empty = StateReport(False, {}, {}, {}, {}, {}, [])
         try:
             self._store = self._store or find_store(self._pipeline.state_url)
             if self._store is None:
@@ -175,6 +179,7 @@ class Observer:
                 exists=True,
                 statuses={(n, t): status for n in names for t, status in self._store.table_status(n).items()},
                 progress={(n, t): made for n in names for t, made in self._store.progress(n).items()},
+                copies={(n, t): copy for n in names for t, copy in self._store.copy_progress(n).items()},
                 processed={name: self._store.processed(name) for name in names},
                 health=self._store.health(),
                 events=self._store.events(EVENTS_SHOWN),
@@ -259,6 +264,7 @@ class Observer:
             error=status.reason if status else "",
             solution=status.solution if status else "",
             retry=status.retry if status else "",
+            copy=state.copies.get(key),
         )
 
     def _disconnect(self) -> None:

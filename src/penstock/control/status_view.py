@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control.figures import UNKNOWN, bytes_text, count_text, rate_text, seconds_text
+from penstock.control.copy_figures import copy_json, rows_copied_text
+from penstock.control.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
 from penstock.control.status import LogReport, Problem, SourceReport, Status, TableReport, errored
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State
@@ -29,6 +30,9 @@ def as_text(status: Status) -> RenderableType:
     elif status.problem is None:
         said = "no table yet" if status.has_run else "this pipeline has not run yet"
         parts += [Text(), Text(f"{said}; `penstock run {status.file}` starts it", style="dim")]
+    for table in status.tables:
+        if table.copy is not None and table.copy.note:
+            parts += [Text(), Text(f"{table.table} has to wait: {table.copy.note}", style="yellow")]
     for table in errored(status.tables):
         since = f" since {_moment(table.since)}" if table.since else ""
         retry = f", retry: {table.retry}" if table.retry else ""
@@ -125,14 +129,20 @@ def _tables(status: Status) -> Table:
     if several:
         table.add_column("destination")
     table.add_column("state")
-    for heading in ("changes", "rate", "lag", "behind"):
+    copying = any(report.copy is not None and report.copy.ended is None for report in status.tables)
+    for heading in (*(("rows copied", "progress") if copying else ()), "changes", "rate", "lag", "behind"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("newest change", no_wrap=True)
     for report in status.tables:
         table.add_row(
-            str(report.table),
+            Text(str(report.table)),
             *([report.destination] if several else []),
             Text(report.state, STATE_STYLES.get(report.state, "yellow")),
+            *(
+                [rows_copied_text(report.copy), percent_text(report.copy.fraction if report.copy else None)]
+                if copying
+                else []
+            ),
             count_text(report.changes),
             rate_text(report.rate),
             seconds_text(report.lag_seconds),
@@ -210,6 +220,7 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         "error": table.error or None,
         "solution": table.solution or None,
         "retry": table.retry or None,
+        "copy": copy_json(table.copy),
     }
 
 

@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control.figures import UNKNOWN, moment_text, of_about_text, percent_text
+from penstock.control.copy_figures import copy_json, rows_copied_text
+from penstock.control.figures import moment_text, percent_text
 from penstock.control.status_view import STATE_STYLES
 from penstock.control.tables import Tables, TableSummary
 from penstock.model.table_state import State
-from penstock.state.store import CopyProgress
 
 
 def as_text(found: Tables) -> RenderableType:
@@ -42,24 +42,6 @@ def as_json(found: Tables) -> dict[str, Any]:
     }
 
 
-def copy_json(copy: CopyProgress | None) -> dict[str, Any] | None:
-    if copy is None:
-        return None
-    return {
-        "started": copy.started.isoformat() if copy.started else None,
-        "ended": copy.ended.isoformat() if copy.ended else None,
-        "attempts": copy.attempts,
-        "ranges": copy.ranges,
-        "ranges_finished": copy.ranges_finished,
-        "rows": copy.rows,
-        "rows_estimate": copy.rows_estimate,
-        "bytes": copy.bytes,
-        "bytes_total": copy.bytes_total,
-        "fraction": copy.fraction,
-        "waiting": copy.note or None,
-    }
-
-
 def _table(found: Tables) -> Table:
     several = len({summary.destination for summary in found.tables}) > 1
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
@@ -71,15 +53,13 @@ def _table(found: Tables) -> Table:
     table.add_column("rows copied", justify="right")
     table.add_column("progress", justify="right", no_wrap=True)
     for summary in found.tables:
-        copy = summary.copy
-        begun = copy is not None and copy.started is not None
         table.add_row(
-            str(summary.table),
+            Text(str(summary.table)),
             *([summary.destination] if several else []),
             Text(summary.state, STATE_STYLES.get(summary.state, "yellow")),
             moment_text(summary.since),
-            of_about_text(copy.rows, copy.rows_estimate) if copy is not None and begun else UNKNOWN,
-            percent_text(copy.fraction) if copy is not None else UNKNOWN,
+            rows_copied_text(summary.copy),
+            percent_text(summary.copy.fraction if summary.copy else None),
         )
     return table
 

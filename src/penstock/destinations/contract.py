@@ -4,15 +4,16 @@
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
 of one plan touch disjoint keys, so their order is of no account. Plans of one table are committed one after another.
 
-**Duplicates.** A table carries its position, and position and rows move in one step. `commit` and `advance` are strict:
-they succeed only if nothing, by anybody, has changed in the table since `plan` read it (for `advance`: if its position is
-the expected one); otherwise they raise StaleBase and nothing has changed. So a batch that is applied again after a crash, or by
-a second driver, or over a table that somebody rewrote, is refused or finds itself done: never applied twice.
+**Duplicates.** A table carries its position, and position and rows move in one step. `commit` and `advance` are
+strict: they succeed only if nothing, by anybody, has changed in the table since `plan` read it (for `advance`: if its
+position is the expected one); otherwise they raise StaleBase and nothing has changed. So a batch that is applied
+again after a crash, or by a second driver, or over a table that somebody rewrote, is refused or finds itself done:
+never applied twice.
 
 **Durability.** A returned `commit` means: rows and position are visible to every reader that looks from now on, and
 they survive the death of every process of ours. StaleBase and DestinationUnreachable mean: nothing has changed.
-CommitUnknown means: nobody can say; read `position`, which then tells whether the commit took place. Parts of an unknown
-commit are not discarded before that.
+CommitUnknown means: nobody can say; read `position`, which then tells whether the commit took place. Parts of an
+unknown commit are not discarded before that.
 
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
@@ -22,8 +23,8 @@ commit are not discarded before that.
 **Threads.** Calls for different tables may run at the same time; calls for one table take turns.
 
 Errors that concern one table are TableError; those that concern the destination are DestinationError. `memory` is the
-twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class behind them.
-"""
+twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class
+behind them."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class WrittenPart(Protocol):
 
 
 class WritePlan(Protocol):
-    """The base of one write of one table. Picklable; `write` runs on executors, without Spark, as often as there are parts."""
+    """The base of one write of one table. Picklable; `write` runs on executors, without Spark, as often as there are
+    parts."""
 
     @property
     def target(self) -> TableId: ...
@@ -103,8 +105,8 @@ class WritePlan(Protocol):
 class JobRunner(Protocol):
     """Runs a function over picklable tasks, somewhere; results in the order of the tasks.
 
-    A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after all are done.
-    """
+    A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after
+    all are done."""
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]: ...
 
@@ -132,9 +134,8 @@ class Destination(Protocol):
     def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
 
-        SchemaChanged if it exists with other columns, types or key; PositionLost if it exists without a position of this
-        source. Must come before `plan` in each process; also removes what killed writers left behind.
-        """
+        SchemaChanged if it exists with other columns, types or key; PositionLost if it exists without a position of
+        this source. Must come before `plan` in each process; also removes what killed writers left behind."""
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:

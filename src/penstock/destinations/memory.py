@@ -1,8 +1,7 @@
 """The in-memory twin of the destination contract: for tests that need a destination and no Spark.
 
-A MemoryStore stands for the storage: it outlives drivers, and two MemoryDestinations on one store are two drivers of one lake.
-Neighbour: `contract`, which it follows to the letter.
-"""
+A MemoryStore stands for the storage: it outlives drivers, and two MemoryDestinations on one store are two drivers of
+one lake. Neighbour: `contract`, which it follows to the letter."""
 
 from __future__ import annotations
 

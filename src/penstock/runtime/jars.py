@@ -1,8 +1,7 @@
 """The jars that Spark needs beside itself: which, where they are kept, and how they get there.
 
-`python -m penstock.runtime.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`; `make install`
-calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
-"""
+`python -m penstock.runtime.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`; `make
+install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there."""
 
 from __future__ import annotations
 

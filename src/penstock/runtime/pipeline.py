@@ -19,7 +19,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.iceberg.destination import IcebergDestination
-from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError
+from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
 from penstock.runtime.apply_loop import ApplyLoop
@@ -139,8 +139,12 @@ def _say_what_is_not_copied(
 def _tell(
     state: StateStore, component: str, health: HealthState, error: PenstockError | None = None, attempts: int = 0
 ) -> None:
+    """For people: a state store that is away must not end the run."""
     what, solution = (error.what, error.solution) if error else ("", "")
-    state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
+    try:
+        state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
+    except StateError as away:
+        LOG.warning("health not recorded", what=away.what)
 
 
 @contextmanager

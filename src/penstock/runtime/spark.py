@@ -1,10 +1,10 @@
 """Spark as penstock uses it: one session in local mode (or what the pipeline's `spark:` says), and jobs of plain tasks.
 
 `session(pipeline)` is what commands call. Python tasks are made cheap as the design measured: a daemon of our own
-(`spark_daemon`), Unix sockets between Java and workers, RDD jobs without SQL planning. Ctrl-C belongs to penstock: neither
-Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put aside. What the Java process
-says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars, `destinations/iceberg/catalog` the catalog's settings.
-"""
+(`spark_daemon`), Unix sockets between Java and workers, RDD jobs without SQL planning. Ctrl-C belongs to penstock:
+neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put aside. What
+the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
+`destinations/iceberg/catalog` the catalog's settings."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from penstock.runtime import jars
 from penstock.runtime.partition import Done, Failed, run_partition
 
 JAVA_MINIMUM = 17
+LOGGING = Path(__file__).with_name("log4j2.xml")
 BYTES_WORTH_A_PARTITION = 1 << 20
 
 Task = TypeVar("Task")
@@ -77,7 +78,10 @@ def require_java() -> None:
     """EnvironmentMissing unless the Java that Spark would start is 17 or later."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    solution = f"Install Java {JAVA_MINIMUM} or later (Debian: apt install openjdk-17-jre-headless) and put it on PATH or in JAVA_HOME"
+    solution = (
+        f"Install Java {JAVA_MINIMUM} or later (Debian: apt install openjdk-17-jre-headless) "
+        "and put it on PATH or in JAVA_HOME"
+    )
     if java is None:
         raise EnvironmentMissing("there is no Java: no `java` on PATH, and JAVA_HOME is not set", solution)
     try:
@@ -99,7 +103,7 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.master": "local[*]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml').as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
         "spark.python.daemon.module": "penstock.runtime.spark_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": sockets,
@@ -126,7 +130,8 @@ def _last_words(log: Path) -> str:
 
 
 class SparkRunner:
-    """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight` (bytes)."""
+    """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
+    (bytes)."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext

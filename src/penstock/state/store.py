@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RangeRecord:
-    """One range of a copy. `content` and `part` are the runtime's own; `part`, like `position`, is None until finished."""
+    """One range of a copy. `content` and `part` are the runtime's own. `position` and `part` come when it is read."""
 
     number: int
     content: bytes

@@ -1,10 +1,11 @@
 """Strict commits: a change of a table that succeeds only if nothing has changed since its base was read.
 
-Iceberg retries: a transaction that lost a race is applied again on the new state, without asking whether it still makes
-sense there. So every transaction of ours begins with an empty schema update. Its base is fixed when it is made; applied
-again on any other state it fails, and with it the transaction: a compare-and-set on the whole table. The transaction's
-own base is compared with the plan's before anything is written. RowDelta's validations are asked for as well: they hold even
-where a catalog compares less. Rows, deletes and position are one transaction, hence one step for readers.
+Iceberg retries: a transaction that lost a race is applied again on the new state, without asking whether it still
+makes sense there. So every transaction of ours begins with an empty schema update. Its base is fixed when it is made;
+applied again on any other state it fails, and with it the transaction: a compare-and-set on the whole table. The
+transaction's own base is compared with the plan's before anything is written. RowDelta's validations are asked for as
+well: they hold even where a catalog compares less. Rows, deletes and position are one transaction, hence one step for
+readers.
 
 Neighbours: `destination` calls it for batches and positions, `compaction` and `expiry` for theirs.
 """
@@ -35,11 +36,11 @@ class StrictTransaction:
 
     def mark(self) -> None:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
-        self._transaction.newAppend().scanManifestsWith(self._java.at_once).commit()
+        self._scanning(self._transaction.newAppend()).commit()
 
     def row_delta(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
         """Rows and positional deletes."""
-        delta = self._transaction.newRowDelta().scanManifestsWith(self._java.at_once)
+        delta = self._scanning(self._transaction.newRowDelta())
         referenced: set[str] = set()
         for part in parts:
             if part.data is not None:
@@ -58,7 +59,7 @@ class StrictTransaction:
 
     def replace_all(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
         """Everything goes, rows come: a truncated table."""
-        overwrite = self._transaction.newOverwrite().scanManifestsWith(self._java.at_once)
+        overwrite = self._scanning(self._transaction.newOverwrite())
         overwrite.overwriteByRowFilter(self._java.always_true)
         for part in parts:
             if part.data is not None:
@@ -72,7 +73,7 @@ class StrictTransaction:
 
     def rewrite(self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], state: TableState) -> None:
         """Files replaced by others with the same rows, which count as old as the base snapshot."""
-        rewrite = self._transaction.newRewrite().scanManifestsWith(self._java.at_once)
+        rewrite = self._scanning(self._transaction.newRewrite())
         rewrite.validateFromSnapshot(state.snapshot).dataSequenceNumber(state.sequence)
         for file in removed:
             rewrite.deleteFile(self._java.content_file(file.description(), self._opened.specs))
@@ -82,6 +83,10 @@ class StrictTransaction:
             else:
                 rewrite.addFile(self._added(written), state.sequence)
         rewrite.commit()
+
+    def _scanning(self, update: JavaObject) -> JavaObject:
+        """Manifests of a local table are read here and now; those of a remote one by Iceberg's threads."""
+        return update.scanManifestsWith(self._java.at_once) if self._opened.is_local else update
 
     def _added(self, file: WrittenFile) -> JavaObject:
         return self._java.content_file({**file.description, "spec-id": self._opened.spec}, self._opened.specs)
@@ -116,7 +121,8 @@ def carried_on(
     *,
     old: bool = False,
 ) -> TableState | None:
-    """The state that our own commit made of `before`; None if the table is not what we think: then it must be read anew.
+    """The state that our own commit made of `before`; None if the table is not what we think: then it must be read
+    anew.
 
     `removed` None: all files that were there. `old`: the added files count as old as the snapshot before.
     """

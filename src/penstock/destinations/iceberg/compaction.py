@@ -1,21 +1,23 @@
 """Keeps a table's files few: which files to merge, and the merging itself, on executors.
 
-Tiered by size like an LSM tree: a tier with enough files becomes one file of the next, so files stay O(log n) and a row is
-rewritten O(log n) times. Besides, a data file with many dead rows is rewritten without them, and a delete file whose entries mostly
-point to files that are gone is rewritten or dropped. Large files with few dead rows are left alone. Sidecars are written
-with the files. `choose` and the tasks are pure of Java; `destination` commits the outcome strictly, between batches.
-"""
+Tiered by size like an LSM tree: a tier with enough files becomes one file of the next, so files stay O(log n) and a
+row is rewritten O(log n) times. Besides, a data file with many dead rows is rewritten without them, and a delete file
+whose entries mostly point to files that are gone is rewritten or dropped. Large files with few dead rows are left
+alone. Sidecars are written with the files. `choose` and the tasks are pure of Java; `destination` commits the outcome
+strictly, between batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.iceberg.data_files import (
+    ROWS_PER_GROUP,
     DataFile,
     Rows,
     WrittenFile,
@@ -34,6 +36,7 @@ from penstock.model.table import TableId
 SMALLEST_TIER = 64 << 10
 SMALL = 512 << 10  # merged for being many, and not for what is dead in it
 LARGE = 128 << 20  # not merged for being many
+BYTES_PER_GROUP = 64 << 20
 MOST_DEAD = 0.3  # of a data file's rows
 LEAST_ALIVE = 0.5  # of a delete file's entries
 
@@ -106,11 +109,11 @@ class MergeData:
         with reaching(f"table {self.target}: its files cannot be merged"):
             dead = deleted_rows(self.delete_files, self.files)
             keys: list[pa.Array] = []
-            rows = self._live_rows(dead, keys)
-            first = next(rows, None)
+            groups = _in_groups(self._live_rows(dead, keys))
+            first = next(groups, None)
             if first is None:
                 return None
-            written = write_rows(self.folder, self.columns, _chain(first, rows))
+            written = write_rows(self.folder, self.columns, chain([first], groups))
             if self.index.key:
                 self.index.write(written.path, pa.concat_arrays(keys))
             return written
@@ -169,6 +172,13 @@ def count_hits(task: CountHits) -> dict[str, int]:
     return task.run()
 
 
-def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from rest
+def _in_groups(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in batches worth a row group: files that grow by merging must not become heaps of tiny groups."""
+    held: list[pa.Table] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(b.num_rows for b in held) >= ROWS_PER_GROUP or sum(b.nbytes for b in held) >= BYTES_PER_GROUP:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)

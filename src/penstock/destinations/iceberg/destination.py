@@ -1,8 +1,8 @@
 """The Iceberg destination: the contract's driver side, over `table_state`, `commit`, `compaction` and `expiry`.
 
-A table's state is kept between batches and believed only while the catalog names the same metadata file. Every change of ours is
-a strict transaction (`commit`); the position is a table property, because compaction and expiry drop what is in snapshots.
-"""
+A table's state is kept between batches and believed only while the catalog names the same metadata file. Every change
+of ours is a strict transaction (`commit`); the position is a table property, because compaction and expiry drop what
+is in snapshots."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class IcebergDestination:
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         written = [part for part in _ours(parts) if not part.empty]
         opened = self._tables[plan.target]
-        before, opened.state = opened.state, None
+        before = opened.state
         with strict(self._java, opened, plan.metadata, f"table {plan.target}: its commit") as transaction:
             if truncated:
                 transaction.replace_all(written, plan.snapshot)
@@ -138,8 +138,8 @@ class IcebergDestination:
             transaction.set_properties({position_property(plan.source): position_text(position)})
         opened.commits_since_expiry += 1
         files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
-        if before is not None:
-            opened.state = carried_on(opened, before, files, None if truncated else frozenset())
+        removed = None if truncated else frozenset[str]()
+        opened.state = None if before is None else carried_on(opened, before, files, removed)
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         what = f"table {target}: advancing its position"

@@ -1,10 +1,10 @@
 """What no reader needs any more goes: old snapshots with their files, and files that killed writers left behind.
 
-Snapshots expire by number and age, as the destination's settings say; Iceberg removes what only they referred to. A file of ours that is
-younger than the current snapshot and in none was written by somebody who died, or who has not committed yet. The latter is
-shut out first: a strict commit of a mark changes the table's metadata, so that no write planned before it can be committed.
-Neighbour: `destination`, which calls it between batches and when a table is opened.
-"""
+Snapshots expire by number and age, as the destination's settings say; Iceberg removes what only they referred to. A
+file of ours that is younger than the current snapshot and in none was written by somebody who died, or who has not
+committed yet. The latter is shut out first: a strict commit of a mark changes the table's metadata, so that no write
+planned before it can be committed. Neighbour: `destination`, which calls it between batches and when a table is
+opened."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from penstock.destinations.iceberg.table_state import OpenTable, TableState
 FENCE = "penstock.opened"
 
 
-def expire_snapshots(opened: OpenTable, settings: MaintenanceSettings) -> None:
+def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
     oldest = int((time.time() - settings.keep_for) * 1000)
     with translated(f"table {opened.target}: its old snapshots cannot be removed"):
-        opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots).commit()
+        expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
+        (expiry.planWith(java.at_once) if opened.is_local else expiry).commit()
 
 
 def find_orphans(java: Java, opened: OpenTable, state: TableState) -> list[str]:
@@ -48,7 +49,8 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState) -> list[str]:
 
 
 def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
-    """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed meanwhile."""
+    """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed
+    meanwhile."""
     what = f"table {opened.target}: files of killed writers cannot be removed"
     with strict(java, opened, state.metadata, what) as transaction:
         transaction.set_properties({FENCE: uuid.uuid4().hex})

@@ -1,8 +1,8 @@
 """The bridge to Iceberg's Java library: its errors in our words, files handed over as JSON, few calls.
 
-A call over py4j takes some 0.1–0.3 ms, so a file crosses as one JSON text and not as forty setters. Nothing else in penstock knows
-Iceberg's exceptions. Neighbours: `table_state`, `commit`, `expiry` and `destination`, on the driver only.
-"""
+A call over py4j takes some 0.1–0.3 ms, so a file crosses as one JSON text and not as forty setters. Nothing else in
+penstock knows Iceberg's exceptions. Neighbours: `table_state`, `commit`, `expiry` and `destination`, on the driver
+only."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Java:
         self._lists = iceberg.relocated.com.google.common.collect.Lists
         self.schemas = iceberg.SchemaParser
         self.manifests = iceberg.ManifestFiles
-        # Iceberg looks every 10 ms whether its threads are done, several times a commit: small work is done at once, here
+        # Iceberg looks every 10 ms whether its threads are done, several times a commit; this is done when it is asked
         self.at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
         self.always_true = iceberg.expressions.Expressions.alwaysTrue()
 

@@ -1,12 +1,12 @@
 """The key index: for each data file a sidecar with its sorted keys and their row numbers.
 
-A sidecar is a pure function of an immutable data file, and only a cache: missing, truncated, damaged or made for another
-file or key, it is made again from the file's key columns, and nothing but time is lost. It is written by the task that
-writes the file; lookups map it into memory. A checksum is verified once a process and file.
+A sidecar is a pure function of an immutable data file, and only a cache: missing, truncated, damaged or made for
+another file or key, it is made again from the file's key columns, and nothing but time is lost. It is written by the
+task that writes the file; lookups map it into memory. A checksum is verified once a process and file.
 
-`locate` finds where keys are. Live rows follow from the order of files: a key's live row, if it has one, is in the newest file
-(by data sequence number) that has the key, for whoever wrote the key there, or rewrote that file, ended every older row.
-"""
+`locate` finds where keys are. Live rows follow from the order of files: a key's live row, if it has one, is in the
+newest file (by data sequence number) that has the key, for whoever wrote the key there, or rewrote that file, ended
+every older row."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class KeyIndex:
             known = _open.get(identity)
             if known is None:
                 known = self._read(path, file)
-        except (OSError, pa.ArrowInvalid, KeyError, ValueError):
+        except (OSError, pa.ArrowException, KeyError, ValueError):
             return None  # a cache: whatever is wrong with it, it is made again
         if known is not None:
             _open[identity] = known

@@ -1,9 +1,8 @@
 """What is due for a table between batches: compaction and expiry, committed by the driver.
 
-Compaction and batches take turns, so a refusal means that somebody else touched the table: what was written is removed, and
-the next call looks again. A call that finds nothing to do costs no I/O: it may come many times a second.
-Neighbours: `compaction` chooses and merges, `expiry` expires, `commit` commits, `destination` calls.
-"""
+Compaction and batches take turns, so a refusal means that somebody else touched the table: what was written is
+removed, and the next call looks again. A call that finds nothing to do costs no I/O: it may come many times a second.
+Neighbours: `compaction` chooses and merges, `expiry` expires, `commit` commits, `destination` calls."""
 
 from __future__ import annotations
 
@@ -85,7 +84,7 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     if state is None or opened.commits_since_expiry < settings.expire_every:
         return 0
     reach("maintain.before_expiry")
-    expire_snapshots(opened, settings)
+    expire_snapshots(java, opened, settings)
     reach("maintain.after_expiry")
     opened.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):

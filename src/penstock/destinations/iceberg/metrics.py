@@ -1,8 +1,9 @@
-"""What a file holds, in figures, as Iceberg's manifests keep them: counts, sizes, and bounds by which readers skip files.
+"""What a file holds, in figures, as Iceberg's manifests keep them: counts, sizes, and bounds by which readers skip
+files.
 
-Computed from the Arrow columns while they are written, batch after batch, so that no file is opened again and no Java is
-called. The result is the JSON that Iceberg's ContentFileParser reads. Bounds of text and bytes are cut to 16, as Iceberg does.
-"""
+Computed from the Arrow columns while they are written, batch after batch, so that no file is opened again and no Java
+is called. The result is the JSON that Iceberg's ContentFileParser reads. Bounds of text and bytes are cut to 16, as
+Iceberg does."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ def _encoder(type: pa.DataType) -> Callable[[Any], bytes]:
 def _unscaled(value: Decimal, scale: int) -> bytes:
     sign, digits, exponent = value.as_tuple()
     number = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
-    number = -number if sign else number
-    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
+    unscaled: int = -number if sign else number
+    return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _cut_low(value: bytes, type: pa.DataType) -> bytes:

@@ -1,8 +1,8 @@
-"""Files of tables by their location: a path, or any URI that `pyarrow.fs` knows. No Java, no Spark: this runs on executors.
+"""Files of tables by their location: a path, or any URI that `pyarrow.fs` knows. No Java, no Spark: this runs on
+executors.
 
-An unreachable store is DestinationUnreachable. Folders above a table are never made here: a warehouse that is away must not
-come back empty. Neighbours: `data_files` and `key_index` read and write through it.
-"""
+An unreachable store is DestinationUnreachable. Folders above a table are never made here: a warehouse that is away
+must not come back empty. Neighbours: `data_files` and `key_index` read and write through it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def names_in(location: str) -> list[str]:
 
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """Turns what a store throws into DestinationUnreachable. A damaged file counts as one: trying again costs nothing."""
+    """Turns what a store throws into DestinationUnreachable. A damaged file counts as one: trying again costs
+    nothing."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:

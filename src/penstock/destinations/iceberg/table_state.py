@@ -1,9 +1,8 @@
 """What a table consists of at one moment, as its current snapshot says: live data files, live delete files, positions.
 
-Read from the manifests when somebody else touched the table, and otherwise carried on by the driver from its own commits: a
-metadata file is immutable, so the same name means the same state. The driver's side of the table; `destination` keeps one for
-each, `plan` gets the extract that a write needs.
-"""
+Read from the manifests when somebody else touched the table, and otherwise carried on by the driver from its own
+commits: a metadata file is immutable, so the same name means the same state. The driver's side of the table;
+`destination` keeps one for each, `plan` gets the extract that a write needs."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.storage import local_path
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.errors import SchemaChanged
 from penstock.model.position import Position, parse_position
@@ -20,7 +20,8 @@ from penstock.model.table import TableId
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A file of the current snapshot. `hits` counts a delete file's entries by data file; None until somebody counted."""
+    """A file of the current snapshot. `hits` counts a delete file's entries by data file; None until somebody
+    counted."""
 
     path: str
     records: int
@@ -89,7 +90,8 @@ class TableState:
 
 @dataclass
 class OpenTable:
-    """A table that this driver works on: Java's table object, and the state as last read; None when it must be read anew."""
+    """A table that this driver works on: Java's table object, and the state as last read; None when it must be read
+    anew."""
 
     target: TableId
     table: JavaObject
@@ -101,6 +103,10 @@ class OpenTable:
     state: TableState | None
     commits_since_expiry: int
     settled: TableState | None = None  # in which there was nothing to compact
+
+    @property
+    def is_local(self) -> bool:
+        return local_path(self.location) is not None
 
     @property
     def folder(self) -> str:
@@ -128,7 +134,8 @@ def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
 
 
 def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: TableState | None = None) -> TableState:
-    """The state under a metadata file. Manifests are read unless `known` is of the same snapshot: that has the same files."""
+    """The state under a metadata file. Manifests are read unless `known` is of the same snapshot: that has the same
+    files."""
     location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
     snapshot = metadata.currentSnapshot()
     if snapshot is None:

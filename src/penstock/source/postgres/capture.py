@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import psycopg
 
@@ -37,6 +37,7 @@ TELL_SECONDS = 10.0
 SILENCE_SECONDS = 60.0  # without a word from a server that was asked for one, the stream is lost
 TELL_WHILE_WAITING_SECONDS = 1.0
 TICK_SECONDS = 0.1
+STOP_SECONDS = 1.0  # a stream that never pauses is left after that
 REPORT_SECONDS = 0.25
 FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
 BUSY_TRIES = 10
@@ -155,6 +156,8 @@ class _Session:
         self._idle_position = position
         self._idle_at = self._asked_at = self._reported_at = float("-inf")
         self._ticked_at = self._heard_at = time.monotonic()
+        self._stopping_since: float | None = None
+        self._looked_at: float | None = None
         self._unreported_bytes = 0
         self.progressed = False
 
@@ -185,7 +188,10 @@ class _Session:
                     self._take_keepalive(frame)
             elif size == 0:
                 self._tick(time.monotonic())
-                self._stream.wait(self._patience())
+                if self._stop.is_set():
+                    self._take_last_look()
+                else:
+                    self._stream.wait(self._patience())
             else:
                 raise self._stream.ended()
 
@@ -259,9 +265,9 @@ class _Session:
         """What is due by the clock."""
         self._ticked_at = now
         if self._stop.is_set():
-            if self._buffer.closed_rows:
-                self._seal()
-            raise _Stopped
+            self._stopping_since = now if self._stopping_since is None else self._stopping_since
+            if now - self._stopping_since >= STOP_SECONDS:
+                self._finish()
         if self._seal_is_due(now):
             self._seal()
         if self._idle:
@@ -275,6 +281,18 @@ class _Session:
             self._stream.tell(self._durable, reply=True)
         if now - self._heard_at >= SILENCE_SECONDS:
             raise self._stream.lost(f"nothing was heard from the server for {SILENCE_SECONDS:g} seconds")
+
+    def _take_last_look(self) -> None:
+        """What has arrived already is still taken; when nothing has since the last look, that is the end."""
+        if self._looked_at is not None and self._heard_at < self._looked_at:
+            self._finish()
+        self._looked_at = time.monotonic()
+        self._stream.wait(0.0)
+
+    def _finish(self) -> NoReturn:
+        if self._buffer.closed_rows:
+            self._seal()
+        raise _Stopped
 
     def _seal_is_due(self, now: float) -> bool:
         return self._closed_since is not None and now - self._closed_since >= self._segment_age

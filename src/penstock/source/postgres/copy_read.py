@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
-from penstock.errors import RangeVoid, ValueDoesNotFit
+from penstock.errors import RangeVoid, SourceMisconfigured, ValueDoesNotFit
 from penstock.model.table import Column, TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.copy_columns import Misfit, converted, expression, is_expected
@@ -59,8 +59,9 @@ def read_range(
     query = _query(source, range)
     with copy_session(source.url, source.snapshot, statement_timeout=statement_timeout) as session:
         with driver_errors(_doing(range), source.url):
-            _lock(session, source, range, query)
+            received = _lock(session, source, range, query)
             _check_unchanged(session, source, range)
+            _check_types(source, received)
         batches = session.batches(query, BATCH_BYTES)
         began, rows = time.monotonic(), 0
         while True:
@@ -112,20 +113,24 @@ def _query(source: CopySource, range: CopyRange) -> str:
     return f"SELECT {columns} FROM ONLY {quoted_table(range.relation)} WHERE {' AND '.join(conditions)}"
 
 
-def _lock(session: CopySession, source: CopySource, range: CopyRange, query: str) -> None:
-    """From here on nobody can rewrite or alter the relation until we have done."""
+def _lock(session: CopySession, source: CopySource, range: CopyRange, query: str) -> pa.Schema:
+    """From here on nobody can rewrite or alter the relation until we have done. Gives what the query would return."""
     try:
-        received = session.schema(query)
+        return session.schema(query)
     except DRIVER_ERRORS as error:
         same = psycopg_error(error, source.url)
         if isinstance(same, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
             raise rewritten(source.schema.table, range.relation) from None
         if isinstance(same, psycopg.errors.UndefinedColumn):
             raise _altered(source, str(same)) from None
+        if isinstance(same, psycopg.errors.InsufficientPrivilege):
+            raise SourceMisconfigured(
+                f"{_doing(range)}: {same}",
+                f"Let the role read all of it: GRANT SELECT ON {quoted_table(range.relation)} TO … (rights on single "
+                "columns do not suffice, nor those on a partition's root), and where the table has row-level security "
+                "ALTER ROLE … BYPASSRLS",
+            ) from None
         raise
-    for column, type in zip(source.schema.columns, received.types, strict=True):
-        if not is_expected(column, type):
-            raise _altered(source, f'column "{column.name}" is no longer {column.type.name}')
 
 
 def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange) -> None:
@@ -146,6 +151,13 @@ def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange)
         raise rewritten(source.schema.table, range.relation)
     if seen["columns"] != len(source.schema.columns):
         raise _altered(source, "a column was renamed, dropped or made anew")
+
+
+def _check_types(source: CopySource, received: pa.Schema) -> None:
+    """A type may change without a rewrite, and without a new column."""
+    for column, type in zip(source.schema.columns, received.types, strict=True):
+        if not is_expected(column, type):
+            raise _altered(source, f'column "{column.name}" is no longer {column.type.name}')
 
 
 def _typed(source: TableSchema, schema: pa.Schema, range: CopyRange, batch: pa.RecordBatch) -> pa.RecordBatch:

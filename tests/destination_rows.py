@@ -1,4 +1,5 @@
-"""Tables, net effects and drivers for the destination suites: rows are plain dictionaries here, and a dictionary is the oracle."""
+"""Tables, net effects and drivers for the destination suites: rows are plain dictionaries here, and a dictionary is
+the oracle."""
 
 from __future__ import annotations
 
@@ -67,9 +68,7 @@ def net(
     if not schema.key:
         return NetEffect(truncated, rows, None, None, (), len(upserts), 0)
     touched = pa.concat_arrays([_keys(schema, upserts), _keys(schema, deletes)]).unique()
-    wanted = tuple(
-        Fetch(column, np.array([row]), _keys(schema, [key])) for column, row, key in fetches
-    )
+    wanted = tuple(Fetch(column, np.array([row]), _keys(schema, [key])) for column, row, key in fetches)
     return NetEffect(truncated, rows, _keys(schema, upserts), touched, wanted, len(upserts) + len(deletes), 0)
 
 
@@ -77,7 +76,7 @@ def in_buckets(schema: TableSchema, upserts: Sequence[Row], deletes: Sequence[Ro
     """The same batch as the tasks of several buckets see it."""
 
     def of(rows: Sequence[Row], bucket: int) -> list[Row]:
-        mine = bucket_of(_keys(schema, rows), buckets) if rows else []
+        mine: list[int] = bucket_of(_keys(schema, rows), buckets).tolist() if rows else []
         return [row for row, number in zip(rows, mine, strict=True) if number == bucket]
 
     return [net(schema, of(upserts, bucket), of(deletes, bucket)) for bucket in range(buckets)]
@@ -133,14 +132,10 @@ def memory_lake() -> Lake:
 
 
 def iceberg_config(root: Path, **maintenance: Any) -> IcebergConfig:
-    return IcebergConfig(
-        type="iceberg", warehouse=str(root / "warehouse"), maintenance=Maintenance(**maintenance)
-    )
+    return IcebergConfig(type="iceberg", warehouse=str(root / "warehouse"), maintenance=Maintenance(**maintenance))
 
 
-def iceberg_lake(
-    spark: SparkSession, root: Path, config: IcebergConfig, index: Path | None = None
-) -> Lake:
+def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: Path | None = None) -> Lake:
     """Every driver gets a Spark session of its own, so no two share what a session keeps."""
 
     def driver() -> IcebergDestination:

@@ -1,0 +1,195 @@
+"""`penstock tables`, `resync` and `retry` over a state store, without a source: with and without a run under way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.cli import main as cli
+from penstock.config.load import load
+from penstock.model.table import TableId
+from penstock.model.table_state import State, TableStatus
+from penstock.state.lock import PipelineLock
+from penstock.state.sql import SqlStateStore, open_store
+
+NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
+ORDERS, ITEMS, ODD = TableId("public", "orders"), TableId("public", "items"), TableId("public", "tåble [x]")
+GONE = TableId("other", "gone")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    settings: dict[str, Any] = {
+        "version": 1,
+        "name": "shop",
+        "source": {"type": "postgres", "url": "postgresql://app:hunter2@127.0.0.1:1/shop"},
+        "tables": [{"match": "public.*"}],
+        "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
+    }
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[SqlStateStore]:
+    """Orders halfway copied, items waiting, an odd table Errored, one that the file does not name any more."""
+    store = open_store(load(file).state_url)
+    store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, NOON))
+    store.begin_copy("lake", ORDERS, "c1", "f", [(b"0", 100), (b"1", 300)])
+    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 1000)
+    store.set_table_status("lake", ITEMS, TableStatus(State.INIT, NOON))
+    store.note_copy("lake", ITEMS, "waiting for pid 4711, 35 s: UPDATE items")
+    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", "by hand")
+    store.set_table_status("lake", ODD, errored)
+    store.set_table_status("lake", GONE, TableStatus(State.READY, NOON))
+    yield store
+    store.close()
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
+    assert cli.main([str(word) for word in words]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return [" ".join(line.split()) for line in said.out.splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert cli.main([str(word) for word in words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def asked(store: SqlStateStore) -> list[tuple[str, TableId]]:
+    return [(request.kind, request.table) for request in store.requests()]
+
+
+def test_tables_show_state_and_progress_and_the_way_out(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = output(capsys, "tables", file)
+    assert lines[:5] == [
+        "table state since rows copied progress",
+        "other.gone Ready 2026-05-04 12:00:00 UTC – –",
+        "public.items Init 2026-05-04 12:00:00 UTC – –",
+        "public.orders DataSync 2026-05-04 12:00:00 UTC 1,000 of about 4,000 25 %",
+        "public.tåble [x] Errored 2026-05-04 12:00:00 UTC – –",
+    ]
+    assert "waiting for pid 4711, 35 s: UPDATE items" in lines
+    trouble = lines.index("public.tåble [x] is Errored since 2026-05-04 12:00:00 UTC, retry: by hand")
+    assert lines[trouble + 1 : trouble + 3] == ["a value does not fit", "ALTER TABLE it"]
+    assert lines[-1] == f"not running; `penstock run {file}` starts it"
+
+
+def test_a_copy_that_is_done_and_one_that_began_again(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.begin_copy("lake", ORDERS, "c2", "f", [(b"0", 100)])
+    store.begin_copy("lake", ITEMS, "c3", "f", [(b"0", 100)])
+    store.finish_range("lake", ITEMS, "c3", 0, 5, b"part", 77)
+    store.end_copy("lake", ITEMS)
+    lines = output(capsys, "tables", file)
+    assert "public.items Init 2026-05-04 12:00:00 UTC 77 100 %" in lines
+    assert "public.orders DataSync 2026-05-04 12:00:00 UTC 0 0 %" in lines
+    assert lines[lines.index("public.orders is copied again") + 1].startswith("it began from zero 2 times, last at ")
+
+
+def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add_request("retry", ODD)
+    assert cli.main(["tables", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"] == {"running": False, "pid": None}
+    by_name = {table["table"]: table for table in found["tables"]}
+    orders, odd = by_name["public.orders"], by_name["public.tåble [x]"]
+    assert (orders["state"], orders["since"], orders["error"]) == ("DataSync", NOON.isoformat(), None)
+    copy = orders["copy"]
+    assert datetime.fromisoformat(copy.pop("started")).tzinfo is not None
+    assert copy == {
+        "ended": None,
+        "attempts": 1,
+        "ranges": 2,
+        "ranges_finished": 1,
+        "rows": 1000,
+        "rows_estimate": 4000,
+        "bytes": 100,
+        "bytes_total": 400,
+        "fraction": 0.25,
+        "waiting": None,
+    }
+    assert by_name["public.items"]["copy"]["waiting"] == "waiting for pid 4711, 35 s: UPDATE items"
+    assert by_name["public.items"]["copy"]["fraction"] is None
+    assert (odd["error"], odd["solution"], odd["retry"]) == ("a value does not fit", "ALTER TABLE it", "by hand")
+    assert [request["kind"] for request in odd["requests"]] == ["retry"]
+    assert odd["copy"] is None
+
+
+def test_before_the_first_run_there_are_no_tables_and_nothing_is_made(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output(capsys, "tables", file) == [f"this pipeline has not run yet; `penstock run {file}` starts it"]
+    assert "shop has not run yet" in refusal(capsys, "resync", file, "public.orders")
+    assert [path.name for path in file.parent.iterdir()] == ["shop.yaml"]
+
+
+def test_resync_leaves_requests_for_the_next_run(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output(capsys, "resync", file, "public.tåble [x]", "public.orders", "public.orders") == [
+        "public.tåble [x] will be copied anew",
+        "public.orders will be copied anew",
+        f"no run is under way: it takes effect at the next `penstock run {file}`",
+    ]
+    assert asked(store) == [("resync", ODD), ("resync", ORDERS)]
+    assert "public.orders: resync asked for" in output(capsys, "tables", file)
+    assert output(capsys, "resync", file, "public.orders")[0] == "public.orders is to be copied anew already"
+    assert len(asked(store)) == 2
+
+
+def test_a_run_under_way_is_named(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    with PipelineLock(load(file).home / "lock"):
+        lines = output(capsys, "resync", file, "public.orders")
+        assert lines[-1] == f"the run under way (process {os.getpid()}) takes it up; see `penstock tables {file}`"
+        assert not any("not running" in line for line in output(capsys, "tables", file))
+
+
+def test_retry_is_for_errored_tables(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add_request("resync", ODD)
+    lines = output(capsys, "retry", file, "public.orders", "public.tåble [x]")
+    assert lines[:2] == [
+        "public.tåble [x] will be tried again",
+        "public.orders is not Errored: there is nothing to retry",
+    ]
+    assert asked(store) == [("resync", ODD), ("retry", ODD)]
+    assert output(capsys, "retry", file, "public.tåble [x]")[0] == "public.tåble [x] is to be tried again already"
+    assert output(capsys, "retry", file, "public.orders") == ["public.orders is not Errored: there is nothing to retry"]
+    assert len(asked(store)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("public.ordres", "public.orders"), ("orders", "public.orders"), ("Public.Items", "public.items")],
+)
+def test_an_unknown_table_is_refused_with_the_nearest_name(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str], name: str, nearest: str
+) -> None:
+    said = refusal(capsys, "resync", file, "public.items", name)
+    solution = f"Did you mean {nearest}? `penstock tables {file}` lists them all"
+    assert said == f"penstock: pipeline shop has no table {name}. {solution}\n"
+    assert asked(store) == []
+
+
+def test_a_table_that_resembles_none_and_one_that_is_no_longer_wanted(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Did you mean" not in refusal(capsys, "retry", file, "x")
+    assert "other.gone is not among the tables" in refusal(capsys, "resync", file, "other.gone")
+    assert "Missing argument 'TABLE…'" in refusal(capsys, "resync", file)
+    assert asked(store) == []
