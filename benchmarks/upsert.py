@@ -65,7 +65,8 @@ class Upserts:
         self.positions: dict[TableId, int] = {}
 
     def create(self, target: TableId) -> None:
-        self.positions[target] = self.destination.ensure_table(target, schema(target), "bench", 1)
+        self.destination.ensure_table(target, schema(target), "bench", 1)
+        self.positions[target] = 1
 
     def apply(self, target: TableId, upserts: pa.Table) -> None:
         plan = self.destination.plan(target, "bench")

@@ -23,6 +23,7 @@ import psutil
 import yaml
 
 from databases import Database
+from penstock.model.table_state import State
 from penstock.state.sql import find_store
 
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
@@ -126,12 +127,13 @@ class PipelineFile:
         return dict(found)
 
     def processed(self) -> int | None:
-        """How far the destination has processed the log, as the state store says."""
+        """How far the destination has processed the log, as the state store says; None while a table is copied."""
         store = find_store(self.state)
         if store is None:
             return None
         try:
-            return store.processed("lake")
+            states = {status.state for status in store.table_status("lake").values()}
+            return store.processed("lake") if states <= {State.READY, State.ERRORED} else None
         finally:
             store.close()
 
@@ -195,7 +197,7 @@ class Running:
         try:
             await_condition(drained_or_ended, f"processed position {target:x}", seconds)
         except AssertionError as late:
-            raise AssertionError(f"{late}, is {self.pipeline.processed():x}\n{self.tail()}") from None
+            raise AssertionError(f"{late}, is {self.pipeline.processed() or 0:x}\n{self.tail()}") from None
         assert self.process.poll() is None, f"ended with {self.process.returncode} while draining:\n{self.tail()}"
 
     def members(self) -> list[psutil.Process]:

@@ -18,6 +18,10 @@ FAILPOINTS = (
     "capture.part_written",  # a part of a huge transaction is durable, its last part not yet
     "capture.slot_advanced",  # the flush position has been sent
     "capture.idle_sealed",  # an empty segment took the idle position, its predecessor not yet removed
+    "copy.begun",  # a table's ranges are planned and recorded, nothing is read
+    "copy.range_finished",  # a range is written and recorded
+    "copy.finished",  # all ranges are written, the log is not replayed over them yet
+    "copy.committed",  # the copy is visible with its position, the state store does not know
     "apply.files_written",  # the batch's job is done, nothing committed
     "apply.before_commit",  # of one table
     "apply.after_commit",  # of one table; others of the batch are not committed yet

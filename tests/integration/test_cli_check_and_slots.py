@@ -30,7 +30,7 @@ def test_check_of_a_pipeline_that_can_run(
     assert main(["check", pipeline_file(tmp_path, postgres)]) == 0
     printed = capsys.readouterr()
     assert "1 table to follow" in printed.out
-    assert "table public.orders has rows from before the slot: they are not copied yet" in printed.out
+    assert "table public.orders has rows from before the slot: `penstock run` copies them" in printed.out
     assert printed.out.endswith("ready to run\n")
     assert printed.err == ""
     assert [path.name for path in tmp_path.iterdir()] == ["pipeline.yaml"]

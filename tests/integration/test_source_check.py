@@ -180,18 +180,18 @@ def test_rows_from_before_are_told_of_until_the_table_is_followed(any_postgres: 
         "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10)",
         "INSERT INTO root VALUES (1)",
     )
-    told = findings_about(check(any_postgres), "not copied yet")
+    told = findings_about(check(any_postgres), "copies them first")
     assert [str(finding.table) for finding in told] == ["public.full_one", "public.root"]
     assert {finding.level for finding in told} == {"note"}
     role = f"blind_{any_postgres.name}"
     any_postgres.execute(f"CREATE ROLE {role} LOGIN")
     blind = check(any_postgres, url=any_postgres.url.replace("postgres@", f"{role}@"))
-    assert [str(finding.table) for finding in findings_about(blind, "not copied yet")] == [
+    assert [str(finding.table) for finding in findings_about(blind, "copies them first")] == [
         "public.full_one",
         "public.root",
     ]
     bring_up(any_postgres)
-    assert not findings_about(check(any_postgres), "not copied yet")
+    assert not findings_about(check(any_postgres), "copies them first")
 
 
 def test_a_row_filter_is_told_of(postgres: Database) -> None:

@@ -78,7 +78,12 @@ class Bench:
         self.lake = Fallible(self.store)
         self.loop = ApplyLoop("shop", self.lake, InProcessRunner(), self.log, limits, self.state)
         wanted = schemas or (ORDERS, PEOPLE)
-        self.loop.track(wanted, {one.table: one.table for one in wanted}, self.log.start() or 100)
+        start = self.log.start() or 100
+        for one in wanted:
+            position = self.lake.ensure_table(one.table, one, "shop", 100)
+            assert position is not None
+            self.loop.track(one, one.table, position, start)
+        self.loop.begin(start)
         return self.loop
 
     def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:

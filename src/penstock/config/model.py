@@ -84,14 +84,19 @@ class Section(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         if isinstance(data, dict):
             for key in data:
-                if key not in cls.model_fields:
+                if key not in _keys(cls):
                     raise PydanticCustomError("unknown_key", "{problem}", {"key": key, "problem": _unknown(cls, key)})
         return data
 
 
+def _keys(section: type[Section]) -> list[str]:
+    """The keys as the file spells them."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
 def _unknown(section: type[Section], key: object) -> str:
-    allowed = ", ".join(section.model_fields)
-    near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.5)
+    allowed = ", ".join(_keys(section))
+    near = difflib.get_close_matches(str(key), _keys(section), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"unknown key; {hint}Allowed here: {allowed}"
 
@@ -162,6 +167,18 @@ class LogConfig(Section):
     idle_every: Duration = 1.0
 
 
+class CopyConfig(Section):
+    """How the initial copy reads the source: quickly, but gently."""
+
+    max_connections: Annotated[int, Field(ge=1, le=64)] = 4
+    max_rows_per_second: Annotated[float, Field(gt=0)] | None = None
+    range_bytes: Annotated[Size, Field(ge=8192)] = 32 * 2**20
+    statement_timeout: Duration = 600.0
+    snapshot_for: Duration = 600.0
+    snapshot_timeout: Duration = 300.0
+    discover_every: Duration = 10.0
+
+
 class BatchConfig(Section):
     """How much one batch takes, at most; it never splits a transaction."""
 
@@ -180,6 +197,7 @@ class Pipeline(Section):
     destinations: list[IcebergDestination] = Field(min_length=1, max_length=1)
     log: LogConfig = LogConfig()
     batch: BatchConfig = BatchConfig()
+    copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
     state: Annotated[Located | None, Field(repr=False)] = None
     spark: Properties = {}
 

@@ -1,4 +1,4 @@
-"""What a destination promises. One behaviour suite (`tests/behaviour/test_destination_contract.py`) holds all to it.
+"""What a destination promises. Behaviour suites (`tests/behaviour/test_destination_{contract,copy}.py`) hold all to it.
 
 **Ordering.** A table's changes arrive as net effects of consecutive ranges of the log. `plan` fixes the base of one
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
@@ -17,8 +17,15 @@ unknown commit are not discarded before that.
 
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
+**Copies.** A table without a position is not copied yet; readers see it empty. `plan_copy` and `CopyPlan.write_rows`
+write rows that nobody sees, `plan_catchup` takes those parts for the base of a write, again and again, and
+`commit_copy` puts the parts' rows in the place of all that the table holds, in one step with its position. A key may
+be in several parts of a copy: a write over them ends each of its rows, and so do later writes over the committed table.
+Parts outlive their driver: who remembers them can go on with them, if `parts_intact` says that they are still there.
+
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
-`ensure_table` when it did not. Files are removed only after older drivers have been shut out of the table.
+`ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
+been shut out of the table.
 
 **Threads.** Calls for different tables may run at the same time; calls for one table take turns.
 
@@ -28,9 +35,11 @@ behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import pyarrow as pa
 
 from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position
@@ -83,6 +92,9 @@ class WrittenPart(Protocol):
     def fetched(self) -> int: ...  # cells read from the base
 
     @property
+    def unresolved(self) -> int: ...  # cells that only the base could have told, and it has no such row: left null
+
+    @property
     def bytes(self) -> int: ...
 
     @property
@@ -102,11 +114,24 @@ class WritePlan(Protocol):
     def write(self, net: NetEffect) -> WrittenPart: ...
 
 
+class CopyPlan(Protocol):
+    """Where the rows of a copy go. Picklable; `write_rows` runs on executors, without Spark, once for each range."""
+
+    @property
+    def target(self) -> TableId: ...
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> WrittenPart:
+        """One part of all batches, which have the columns of decode's arrow_schema. They are written as they come:
+        memory does not grow with their number, but for the keys. What `batches` raises goes through, and leaves
+        nothing behind."""
+        ...
+
+
 class JobRunner(Protocol):
     """Runs a function over picklable tasks, somewhere; results in the order of the tasks.
 
     A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after
-    all are done."""
+    all are done. May be called from several threads at once; jobs of different functions then share what there is."""
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]: ...
 
@@ -131,11 +156,20 @@ class Destination(Protocol):
 
     def close(self) -> None: ...
 
-    def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
+    def ensure_table(
+        self,
+        target: TableId,
+        schema: TableSchema,
+        source: str,
+        start: Position | None,
+        keep: Sequence[WrittenPart] = (),
+    ) -> Position | None:
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
 
+        `start` None creates it without a position: it has to be copied. None is given as long as it is not.
         SchemaChanged if it exists with other columns, types or key; PositionLost if it exists without a position of
-        this source. Must come before `plan` in each process; also removes what killed writers left behind."""
+        this source and was not made to be copied from it. Must come before plans in each process; also removes what
+        killed writers left behind, but for the parts `keep` of a copy that goes on."""
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -148,6 +182,29 @@ class Destination(Protocol):
 
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
         """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`."""
+        ...
+
+    def plan_copy(self, target: TableId, source: str) -> CopyPlan:
+        """Where a copy of the table goes, and the base of its commit: what the table holds now is what it replaces."""
+        ...
+
+    def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> WritePlan:
+        """The base of a write over a copy that is not committed yet, which stands at `position`.
+
+        `base` are all its parts so far, those that are newer behind those that are older. The write ends every row
+        that a touched key has in them; cells are fetched from the newest of its rows that has not ended. What it
+        gives is one more part of the copy; if it truncated the table, the only one."""
+        ...
+
+    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
+        """All that the table holds goes, the parts' rows come, and the position is set, in one step.
+
+        StaleBase if another driver has opened the table and removed leftovers, or has moved its position, since
+        `plan_copy`, which must come first in each process."""
+        ...
+
+    def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
+        """For each part whether what it wrote is still there, and whole."""
         ...
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:

@@ -5,10 +5,12 @@ one lake. Neighbour: `contract`, which it follows to the letter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,9 +18,11 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
 from penstock.fold.keys import encode_keys
-from penstock.fold.net_effect import NetEffect
+from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,23 +33,28 @@ class StoredTable:
     key: tuple[str, ...]
     rows: pa.Table
     positions: Mapping[str, Position]
+    copying: frozenset[str] = frozenset()  # sources from which it was made to be copied
     version: int = 0
 
     def keys(self) -> pa.Array | None:
-        return encode_keys([self.rows[name].combine_chunks() for name in self.key]) if self.key else None
+        return keys_of(self.rows, self.key)
 
 
 @dataclass
 class MemoryStore:
     tables: dict[TableId, StoredTable] = field(default_factory=dict)
+    discarded: set[str] = field(default_factory=set)  # names of parts
 
 
 @dataclass(frozen=True)
 class MemoryPart:
     upserts: pa.Table
-    touched_keys: pa.Array | None
-    deletes: int
-    fetched: int
+    touched_keys: pa.Array | None = None
+    deletes: int = 0
+    fetched: int = 0
+    unresolved: int = 0
+    ended: Mapping[str, Rows] = field(default_factory=dict)  # over a copy: rows by the name of the part that has them
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def rows(self) -> int:
@@ -69,23 +78,42 @@ class MemoryPlan:
 
     def write(self, net: NetEffect) -> MemoryPart:
         keys = None if net.truncated else self.base.keys()
-        upserts, fetched = net.upserts, 0
-        for fetch in net.fetches:
-            number = upserts.schema.get_field_index(fetch.column)
-            found = (
-                pc.index_in(fetch.keys, value_set=keys) if keys is not None else pa.nulls(len(fetch.keys), pa.int32())
-            )
-            values = pa.concat_arrays(
-                [upserts.column(number).combine_chunks(), self.base.rows[fetch.column].combine_chunks().take(found)]
-            )
-            order = np.arange(upserts.num_rows)
-            order[fetch.rows] = upserts.num_rows + np.arange(len(fetch.rows))
-            upserts = upserts.set_column(number, upserts.schema.field(number), values.take(pa.array(order)))
-            fetched += len(fetch.rows)
-        dying = 0
-        if keys is not None and net.touched_keys is not None:
-            dying = pc.sum(pc.is_in(keys, value_set=net.touched_keys)).as_py() or 0
-        return MemoryPart(upserts, net.touched_keys, dying, fetched)
+        upserts, fetched, unresolved = filled(net, self.base.rows, keys)
+        return MemoryPart(upserts, net.touched_keys, int(touched(net, keys).sum()), fetched, unresolved)
+
+
+@dataclass(frozen=True)
+class MemoryCatchup:
+    """A plan over the parts of a copy: in it a key may have several rows."""
+
+    target: TableId
+    source: str
+    position: Position
+    schema: pa.Schema
+    key: tuple[str, ...]
+    base: tuple[MemoryPart, ...]
+
+    def write(self, net: NetEffect) -> MemoryPart:
+        alive = {part.name: living_rows(part, self.base) for part in self.base}
+        living = [part.upserts.take(pa.array(alive[part.name])) for part in self.base]
+        rows = pa.concat_tables([self.schema.empty_table(), *living])
+        keys = None if net.truncated else keys_of(rows, self.key)
+        upserts, fetched, unresolved = filled(net, rows, keys)
+        dying, ended, start = touched(net, keys), dict[str, Rows](), 0
+        for name, numbers in alive.items():
+            ended[name] = numbers[dying[start : start + len(numbers)]]
+            start += len(numbers)
+        return MemoryPart(upserts, net.touched_keys, int(dying.sum()), fetched, unresolved, ended)
+
+
+@dataclass(frozen=True)
+class MemoryCopy:
+    target: TableId
+    schema: pa.Schema
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> MemoryPart:
+        rows = [pa.table(batch.columns, schema=self.schema) for batch in batches]
+        return MemoryPart(pa.concat_tables([self.schema.empty_table(), *rows]))
 
 
 class MemoryDestination:
@@ -94,6 +122,7 @@ class MemoryDestination:
     def __init__(self, name: str = "memory", store: MemoryStore | None = None) -> None:
         self.name = name
         self.store = store if store is not None else MemoryStore()
+        self._replaced_at: dict[TableId, Position | None] = {}  # where tables stood when their copies were planned
 
     def open(self) -> None:
         """Nothing to open."""
@@ -105,21 +134,30 @@ class MemoryDestination:
         """What a reader sees."""
         return self.store.tables[target].rows
 
-    def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
+    def ensure_table(
+        self,
+        target: TableId,
+        schema: TableSchema,
+        source: str,
+        start: Position | None,
+        keep: Sequence[WrittenPart] = (),
+    ) -> Position | None:
         wanted = arrow_schema(schema)
         table = self.store.tables.get(target)
         if table is None:
-            table = StoredTable(wanted, schema.key, wanted.empty_table(), {source: start})
+            positions = {} if start is None else {source: start}
+            copying = frozenset([source] if start is None else [])
+            table = StoredTable(wanted, schema.key, wanted.empty_table(), positions, copying)
             self.store.tables[target] = table
         if not table.schema.equals(wanted) or table.key != schema.key:
             raise SchemaChanged(
                 f"table {target}: its columns or its key differ from the source's", f"Drop {target} to start anew"
             )
-        if source not in table.positions:
+        if source not in table.positions and source not in table.copying:
             raise PositionLost(
                 f"table {target} holds no position of {source}", f"Drop {target} or give it another target"
             )
-        return table.positions[source]
+        return table.positions.get(source)
 
     def position(self, target: TableId, source: str) -> Position | None:
         table = self.store.tables.get(target)
@@ -127,24 +165,49 @@ class MemoryDestination:
 
     def plan(self, target: TableId, source: str) -> MemoryPlan:
         table = self.store.tables[target]
+        if source not in table.positions:
+            raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
         return MemoryPlan(target, source, table.positions[source], table)
 
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
-        if not isinstance(plan, MemoryPlan):
-            raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         table = self.store.tables[plan.target]
+        if not isinstance(plan, MemoryPlan):
+            raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
         if table.version != plan.base.version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
         rows = table.schema.empty_table() if truncated else table.rows
         keys = table.keys() if not truncated else None
-        for part in parts:
-            if not isinstance(part, MemoryPart):
-                raise TypeError(f"{type(part).__name__} is not a part of {type(self).__name__}")
+        for part in ours(parts):
             if keys is not None and part.touched_keys is not None:
                 alive = pc.invert(pc.is_in(keys, value_set=part.touched_keys))
                 rows, keys = rows.filter(alive), keys.filter(alive)
-        rows = pa.concat_tables([rows, *(part.upserts for part in parts if isinstance(part, MemoryPart))])
+        rows = pa.concat_tables([rows, *(part.upserts for part in ours(parts))])
         self._replace(plan.target, table, rows, {**table.positions, plan.source: position})
+
+    def plan_copy(self, target: TableId, source: str) -> MemoryCopy:
+        self._replaced_at[target] = self.position(target, source)
+        return MemoryCopy(target, self.store.tables[target].schema)
+
+    def plan_catchup(
+        self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
+    ) -> MemoryCatchup:
+        table = self.store.tables[target]
+        return MemoryCatchup(target, source, position, table.schema, table.key, tuple(ours(base)))
+
+    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
+        table, written = self.store.tables[target], ours(parts)
+        if table.positions.get(source) != self._replaced_at[target]:
+            raise StaleBase(
+                f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
+            )
+        living = [part.upserts.take(pa.array(living_rows(part, written))) for part in written]
+        rows = pa.concat_tables([table.schema.empty_table(), *living])
+        self._replace(
+            target, replace(table, copying=table.copying - {source}), rows, {**table.positions, source: position}
+        )
+
+    def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
+        return [part.name not in self.store.discarded for part in ours(parts)]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         table = self.store.tables[target]
@@ -156,7 +219,57 @@ class MemoryDestination:
         return MaintenanceReport()
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
-        """Parts are values; nothing is left behind."""
+        self.store.discarded.update(part.name for part in ours(parts))
 
     def _replace(self, target: TableId, table: StoredTable, rows: pa.Table, positions: Mapping[str, Position]) -> None:
         self.store.tables[target] = replace(table, rows=rows, positions=positions, version=table.version + 1)
+
+
+def ours(parts: Sequence[WrittenPart]) -> list[MemoryPart]:
+    for part in parts:
+        if not isinstance(part, MemoryPart):
+            raise TypeError(f"{type(part).__name__} is not a part of a table in memory")
+    return [part for part in parts if isinstance(part, MemoryPart)]
+
+
+def keys_of(rows: pa.Table, key: tuple[str, ...]) -> pa.Array | None:
+    return encode_keys([rows[name].combine_chunks() for name in key]) if key else None
+
+
+def living_rows(part: MemoryPart, parts: Iterable[MemoryPart]) -> Rows:
+    """The rows of a copy's part that no part of the copy has ended."""
+    alive = np.ones(part.rows, bool)
+    for other in parts:
+        alive[other.ended.get(part.name, np.empty(0, np.int64))] = False
+    return np.flatnonzero(alive)
+
+
+def touched(net: NetEffect, keys: pa.Array | None) -> npt.NDArray[np.bool_]:
+    """Which of the base's rows end."""
+    if keys is None or net.touched_keys is None:
+        return np.zeros(0 if keys is None else len(keys), bool)
+    return np.asarray(pc.is_in(keys, value_set=net.touched_keys))
+
+
+def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, int]:
+    """The upserts with cells fetched from the base, how many were found, and how many were not."""
+    upserts, wanted, missing = net.upserts, 0, 0
+    for fetch in net.fetches:
+        found = last_of(fetch, keys)
+        number = upserts.schema.get_field_index(fetch.column)
+        values = pa.concat_arrays(
+            [upserts.column(number).combine_chunks(), rows[fetch.column].combine_chunks().take(found)]
+        )
+        order = np.arange(upserts.num_rows)
+        order[fetch.rows] = upserts.num_rows + np.arange(len(fetch.rows))
+        upserts = upserts.set_column(number, upserts.schema.field(number), values.take(pa.array(order)))
+        wanted, missing = wanted + len(fetch.rows), missing + found.null_count
+    return upserts, wanted - missing, missing
+
+
+def last_of(fetch: Fetch, keys: pa.Array | None) -> pa.Array:
+    """The last row of the base that has the key; null where none has."""
+    if keys is None:
+        return pa.nulls(len(fetch.keys), pa.int64())
+    backwards = keys.take(pa.array(np.arange(len(keys))[::-1]))
+    return pc.subtract(pa.scalar(len(keys) - 1), pc.index_in(fetch.keys, value_set=backwards).cast(pa.int64()))

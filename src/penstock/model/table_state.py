@@ -11,7 +11,8 @@
 | Ready        | apply    | yes  | part of every batch                                   |
 | Errored      | any      | yes  | reason, what to do about it, when it is tried again   |
 
-Until the initial copy exists, a table goes from Init straight to Ready.
+States that are not kept are FinishedCopy to the next start. A table that the destination holds with a position when a
+pipeline first meets it (its state store was lost) goes from Init straight to Ready.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.FINISHED_COPY: frozenset({State.INIT, State.SYNC_WAIT, State.ERRORED}),
     State.SYNC_WAIT: frozenset({State.CATCHUP, State.FINISHED_COPY, State.ERRORED}),
     State.CATCHUP: frozenset({State.SYNC_DONE, State.FINISHED_COPY, State.ERRORED}),
-    State.SYNC_DONE: frozenset({State.READY, State.ERRORED}),
+    State.SYNC_DONE: frozenset({State.INIT, State.READY, State.ERRORED}),
     State.READY: frozenset({State.INIT, State.ERRORED}),
     State.ERRORED: frozenset({State.INIT, State.READY}),
 }

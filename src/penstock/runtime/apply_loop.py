@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from typing import TypeVar
 
 import structlog
@@ -32,8 +33,8 @@ from penstock.failpoints import reach
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.runtime.apply_task import Applied, ApplyTask, apply
-from penstock.runtime.batch import Batch, BatchPlanner, TableWork, require_same_structure
+from penstock.runtime.apply_task import Applied, apply, tasks_for
+from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather, require_same_structure
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
@@ -54,6 +55,7 @@ class TrackedTable:
     position: Position
     changes: int = 0
     errored: bool = False
+    level: Position | None = None  # how far it alone has been processed, while it is behind the others
 
 
 class ApplyLoop:
@@ -69,7 +71,8 @@ class ApplyLoop:
         state: StateStore,
     ) -> None:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
-        self._planner = BatchPlanner(log, limits)
+        self._planner, self._limits = BatchPlanner(log, limits), limits
+        self._joining: SimpleQueue[TrackedTable] = SimpleQueue()
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}
@@ -78,36 +81,53 @@ class ApplyLoop:
     def close(self) -> None:
         self._threads.shutdown()
 
-    def track(
-        self, schemas: Iterable[TableSchema], targets: Mapping[TableId, TableId], start: Position
-    ) -> list[TableId]:
-        """Makes every table at the destination; gives those that are new there. `start` is where the log begins."""
-        counted = self.state.progress(self.destination.name)
-        created = []
-        for schema in schemas:
-            target = targets[schema.table]
-            tracked = TrackedTable(schema.table, target, schema, start)
-            self.tables[schema.table] = tracked
-            try:
-                if self.destination.position(target, self.source) is None:
-                    created.append(schema.table)
-                tracked.position = self.destination.ensure_table(target, schema, self.source, start)
-                self._require_covered(tracked, start)
-            except TableError as error:
-                self.mark_errored(tracked, error)
-                continue
-            before = counted.get(schema.table)
-            tracked.changes = before.changes if before else 0
-            self._mark_ready(tracked)
+    def track(self, schema: TableSchema, target: TableId, position: Position, start: Position) -> None:
+        """Takes in a table that the destination holds at `position`; `start` is where the log begins."""
+        before = self.state.progress(self.destination.name).get(schema.table)
+        tracked = TrackedTable(schema.table, target, schema, position, before.changes if before else 0)
+        self.tables[schema.table] = tracked
+        try:
+            self._require_covered(tracked, start)
+        except PositionLost as error:
+            self.mark_errored(tracked, error)
+            return
+        self._mark_ready(tracked)
+
+    def track_errored(self, schema: TableSchema, target: TableId, error: TableError) -> None:
+        """Takes in a table that the destination cannot take."""
+        self.tables[schema.table] = TrackedTable(schema.table, target, schema, 0)
+        self.mark_errored(self.tables[schema.table], error)
+
+    def begin(self, start: Position) -> None:
+        """Called once, when the tables that take part from the beginning are tracked."""
         positions = [tracked.position for tracked in self.tables.values() if not tracked.errored]
         self.processed = min(positions, default=start)
-        return created
+
+    def join(self, schema: TableSchema, target: TableId, position: Position) -> None:
+        """Takes a copied table in at the next batch boundary. May be called from any thread."""
+        self._joining.put(TrackedTable(schema.table, target, schema, position, level=position))
+
+    def resume(self, tracked: TrackedTable) -> None:
+        """Tries an Errored table again, from its own position."""
+        tracked.errored = False
+        tracked.level = tracked.position
+
+    @property
+    def level(self) -> bool:
+        """Whether no table is behind the others."""
+        waiting = any(tracked.level is not None and not tracked.errored for tracked in self.tables.values())
+        return self._joining.empty() and not waiting
+
+    def forget(self, table: TableId) -> None:
+        """From now on the table takes no part; its destination stays as it is."""
+        self.tables.pop(table, None)
 
     def step(self, *, now: bool = False) -> bool:
         """Applies the next batch, if there is one. Raises what concerns the destination as a whole; then call again."""
-        batch = self._planner.next(self.processed, self._ready_positions(), now=now)
+        caught_up = self._catch_up()
+        batch = self._planner.next(self.processed, self._level_positions(), now=now)
         if batch is None:
-            return False
+            return caught_up
         began = time.monotonic()
         committed = self._apply(batch) if batch.tables else {}
         if committed:
@@ -148,6 +168,8 @@ class ApplyLoop:
         before = self.state.table_status(name).get(tracked.table)
         if before is None:
             self.state.set_table_status(name, tracked.table, TableStatus(State.INIT, now))
+        elif before.state is State.CATCHUP:  # its copy was committed, and then we were killed
+            self.state.set_table_status(name, tracked.table, TableStatus(State.SYNC_DONE, now))
         if before is None or before.state is not State.READY:
             self.state.set_table_status(name, tracked.table, TableStatus(State.READY, now))
 
@@ -159,8 +181,32 @@ class ApplyLoop:
                 f"Drop {tracked.target} at the destination and run again: it starts anew",
             )
 
-    def _ready_positions(self) -> dict[TableId, Position]:
-        return {table: tracked.position for table, tracked in self.tables.items() if not tracked.errored}
+    def _level_positions(self) -> dict[TableId, Position]:
+        return {
+            table: tracked.position
+            for table, tracked in self.tables.items()
+            if not tracked.errored and tracked.level is None
+        }
+
+    def _catch_up(self) -> bool:
+        """One batch for each table that is behind the others; those that are level with them take part from now on."""
+        while not self._joining.empty():
+            joining = self._joining.get()
+            self.tables[joining.table] = joining
+        behind = [tracked for tracked in self.tables.values() if tracked.level is not None and not tracked.errored]
+        for tracked in behind:
+            assert tracked.level is not None
+            segments = [name for name in self.log.segments(after=tracked.level) if name.end <= self.processed]
+            batch = gather(self.log, segments, {tracked.table: tracked.position}, self._limits)
+            if batch is None:
+                tracked.level = None
+                self._mark_ready(tracked)
+                LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
+                continue
+            committed = self._apply(batch) if batch.tables else {}
+            tracked.level = batch.end
+            self._record(committed)
+        return bool(behind)
 
     def _apply(self, batch: Batch) -> dict[TableId, Applied]:
         """Brings every table of the batch to its end, but for those that become Errored."""
@@ -207,22 +253,11 @@ class ApplyLoop:
         self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, WritePlan]
     ) -> dict[TableId, list[Applied]]:
         """One job for all tables. Tables whose changes cannot be applied become Errored here."""
-        tasks = []
-        for table, plan in plans.items():
-            work, buckets = pending[table], pending[table].buckets()
-            tasks += [
-                ApplyTask(
-                    self.log,
-                    table,
-                    tuple(work.slices),
-                    self.tables[table].position,
-                    bucket,
-                    buckets,
-                    plan,
-                    work.bytes // buckets,
-                )
-                for bucket in range(buckets)
-            ]
+        tasks = [
+            task
+            for table, plan in plans.items()
+            for task in tasks_for(self.log, pending[table], self.tables[table].position, plan)
+        ]
         grouped: dict[TableId, list[Applied]] = {}
         for result in self.runner.run(apply, tasks):
             grouped.setdefault(result.table, []).append(result)

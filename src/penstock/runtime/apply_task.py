@@ -16,6 +16,7 @@ from penstock.fold.clone import fold_clone
 from penstock.model.change import RawChanges
 from penstock.model.position import Position
 from penstock.model.table import TableId
+from penstock.runtime.batch import TableWork
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ class Applied:
     truncated: bool = False
     last_commit_time: int = 0  # µs
     error: PenstockError | None = None
+
+
+def tasks_for(log: ChangeLog, work: TableWork, position: Position, plan: WritePlan) -> list[ApplyTask]:
+    """One table's tasks of a batch: one for each of its key buckets."""
+    buckets = work.buckets()
+    return [
+        ApplyTask(log, work.table, tuple(work.slices), position, bucket, buckets, plan, work.bytes // buckets)
+        for bucket in range(buckets)
+    ]
 
 
 def apply(task: ApplyTask) -> Applied:

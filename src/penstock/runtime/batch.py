@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.changelog.log import ChangeLog, SegmentName
@@ -64,7 +64,7 @@ class BatchPlanner:
         if not segments:
             self._first_seen = None
             return None
-        batch = self._gather(segments, positions)
+        batch = gather(self._log, segments, positions, self._limits)
         if batch is None:
             return None
         if self._first_seen is None:
@@ -76,29 +76,33 @@ class BatchPlanner:
         self._first_seen = None
         return batch
 
-    def _gather(self, segments: list[SegmentName], positions: Mapping[TableId, Position]) -> Batch | None:
-        tables: dict[TableId, TableWork] = {}
-        changes = size = 0
-        end: Position | None = None
-        for name in segments:
-            end = name.end
-            for part in self._log.slices(name):
-                schema = part.table_schema
-                position = positions.get(schema.table)
-                if position is None or part.slice.last_commit < position:
-                    continue
-                work = tables.setdefault(schema.table, TableWork(schema.table))
-                if (name.text, schema.fingerprint) not in work.slices:
-                    work.slices.append((name.text, schema.fingerprint))
-                work.schemas[schema.fingerprint] = schema
-                work.bytes += part.slice.bytes
-                work.rows += part.slice.rows
-                work.moved_keys += part.slice.moved_keys
-                changes += part.slice.rows
-                size += part.slice.bytes
-            if size >= self._limits.max_bytes or changes >= self._limits.max_changes:
-                break
-        return None if end is None else Batch(end, tables, changes, size)
+
+def gather(
+    log: ChangeLog, segments: Sequence[SegmentName], positions: Mapping[TableId, Position], limits: BatchConfig
+) -> Batch | None:
+    """The batch that these segments make for the tables in `positions`, up to the limits; None without segments."""
+    tables: dict[TableId, TableWork] = {}
+    changes = size = 0
+    end: Position | None = None
+    for name in segments:
+        end = name.end
+        for part in log.slices(name):
+            schema = part.table_schema
+            position = positions.get(schema.table)
+            if position is None or part.slice.last_commit < position:
+                continue
+            work = tables.setdefault(schema.table, TableWork(schema.table))
+            if (name.text, schema.fingerprint) not in work.slices:
+                work.slices.append((name.text, schema.fingerprint))
+            work.schemas[schema.fingerprint] = schema
+            work.bytes += part.slice.bytes
+            work.rows += part.slice.rows
+            work.moved_keys += part.slice.moved_keys
+            changes += part.slice.rows
+            size += part.slice.bytes
+        if size >= limits.max_bytes or changes >= limits.max_changes:
+            break
+    return None if end is None else Batch(end, tables, changes, size)
 
 
 def require_same_structure(known: TableSchema, seen: TableSchema) -> None:

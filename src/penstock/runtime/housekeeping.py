@@ -8,7 +8,7 @@ and batches take turns, in one thread, so they never conflict.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -23,10 +23,16 @@ RETAIN_EVERY = 5.0
 
 
 class Housekeeping:
-    def __init__(self, loop: ApplyLoop, maintenance: Maintenance, limits: LogConfig) -> None:
-        self._loop, self._maintenance, self._limits = loop, maintenance, limits
+    def __init__(
+        self,
+        loop: ApplyLoop,
+        maintenance: Maintenance,
+        limits: LogConfig,
+        copying_from: Callable[[], Position | None] = lambda: None,
+    ) -> None:
+        """`copying_from` tells the lowest position from which a copy will replay the log."""
+        self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
         self._advanced_at = self._retained_at = time.monotonic()
-        self._maintained: dict[TrackedTable, Position] = {}
 
     def run(self) -> None:
         """Does what is due. Raises what concerns the destination or the log as a whole."""
@@ -41,7 +47,11 @@ class Housekeeping:
 
     def advance_idle(self) -> None:
         """Moves the position of tables that had nothing to apply to what has been processed."""
-        behind = [t for t in self._loop.tables.values() if not t.errored and t.position < self._loop.processed]
+        behind = [
+            tracked
+            for tracked in self._loop.tables.values()
+            if not tracked.errored and tracked.level is None and tracked.position < self._loop.processed
+        ]
         self._loop.in_threads(self._advance, behind)
 
     def retain(self) -> None:
@@ -49,7 +59,11 @@ class Housekeeping:
         log, tables = self._loop.log, list(self._loop.tables.values())
         ready = [tracked.position for tracked in tables if not tracked.errored]
         needed = min(ready, default=self._loop.processed)
-        held = min((tracked.position for tracked in tables if tracked.errored), default=needed)
+        copying = self._copying_from()
+        held = min(
+            [tracked.position for tracked in tables if tracked.errored] + ([] if copying is None else [copying]),
+            default=needed,
+        )
         removable = log.removable(
             needed_from=needed,
             held_from=min(needed, held),

@@ -7,10 +7,7 @@ to the source's position at the start has been applied.
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import structlog
@@ -21,15 +18,16 @@ from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
 from penstock.model.position import Position, position_text
-from penstock.model.table import TableId
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
+from penstock.runtime.copier import Copier, ProgressView
 from penstock.runtime.housekeeping import Housekeeping
-from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.membership import Membership
+from penstock.runtime.preparation import prepare_source
+from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.runtime.spark import SparkRunner, session
 from penstock.runtime.supervisor import CaptureSupervisor
-from penstock.source.postgres.check_tables import has_rows
-from penstock.source.postgres.connect import Connection, connect
+from penstock.source.postgres.connect import connect
 from penstock.source.postgres.slot import flush_position
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import open_store
@@ -39,12 +37,13 @@ LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
 
 
-def run(pipeline: Pipeline, *, once: bool = False) -> None:
+def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> None:
     """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
-    stop = threading.Event()
+    stop = SignalFlag()
     with ExitStack() as cleanup:
         cleanup.enter_context(PipelineLock(pipeline.home / "lock"))
-        cleanup.enter_context(_stops_on_signals(stop))
+        preparing = True
+        stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long, and nothing is in flight yet
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
         log = ChangeLog(pipeline.log_uri)
@@ -52,28 +51,39 @@ def run(pipeline: Pipeline, *, once: bool = False) -> None:
         with connect(url) as connection:
             prepared = prepare_source(connection, pipeline, log)
             target = flush_position(connection) if once else None
-        start = log.start() if log.end() is not None else None
+        preparing = False
+        start = log.start()
+        log_begins = prepared.slot_position if start is None else start
         capture = CaptureSupervisor(pipeline.file, state)
         capture.start()
         cleanup.callback(capture.stop)
         runner, destination = _open_destination(pipeline, cleanup)
-        _install_handlers(stop)  # Spark puts handlers of its own in place when it starts
         loop = ApplyLoop(pipeline.name, destination, runner, log, pipeline.batch, state)
         cleanup.callback(loop.close)
-        created = loop.track(
-            prepared.schemas,
-            {schema.table: pipeline.target(schema.table) for schema in prepared.schemas},
-            prepared.slot_position if start is None else start,
+        copier = Copier(
+            pipeline,
+            destination,
+            runner,
+            log,
+            state,
+            lambda copied, position: loop.join(copied.schema, copied.target, position),
+            progress,
         )
-        with connect(url) as connection:
-            _say_what_is_not_copied(connection, prepared, created, state)
+        membership = Membership(pipeline, loop, copier, state, log_begins)
+        for schema in prepared.schemas:
+            membership.admit(schema)
+        loop.begin(log_begins)
+        copier.start()
+        cleanup.callback(copier.stop)
+        membership.start()
+        cleanup.callback(membership.stop)
         LOG.info("streaming", tables=len(prepared.schemas), position=position_text(loop.processed))
-        _drive(pipeline, loop, capture, state, stop, target)
+        _drive(pipeline, loop, copier, membership, capture, state, stop, target)
         LOG.info("stopped", position=position_text(loop.processed))
-        errored = [str(tracked.table) for tracked in loop.tables.values() if tracked.errored]
+        errored = [tracked.table for tracked in loop.tables.values() if tracked.errored] + copier.errored
         if once and errored:
             raise CheckFailed(
-                f"{len(errored)} of {len(loop.tables)} tables are Errored: {', '.join(sorted(errored))}",
+                f"{len(errored)} of {len(prepared.schemas)} tables are Errored: {', '.join(map(str, sorted(errored)))}",
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
 
@@ -91,21 +101,30 @@ def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[JobRunner
 def _drive(
     pipeline: Pipeline,
     loop: ApplyLoop,
+    copier: Copier,
+    membership: Membership,
     capture: CaptureSupervisor,
     state: StateStore,
-    stop: threading.Event,
+    stop: SignalFlag,
     target: Position | None,
 ) -> None:
-    housekeeping = Housekeeping(loop, pipeline.destinations[0].maintenance, pipeline.log)
+    housekeeping = Housekeeping(loop, pipeline.destinations[0].maintenance, pipeline.log, copier.needed_from)
     backoff = Backoff()
     component = f"destination {loop.destination.name}"
     _tell(state, component, "ok")
-    while not stop.is_set() and (target is None or loop.processed < target):
+
+    def drained() -> bool:
+        return target is not None and loop.processed >= target and not copier.busy and loop.level
+
+    while not stop.is_set() and not drained():
+        if copier.failure is not None:
+            raise copier.failure
         if capture.failure is not None:
             if isinstance(capture.failure, GapError | LogDamaged):
                 loop.mark_all_errored(capture.failure)
             raise capture.failure
         try:
+            membership.tend()
             worked = loop.step(now=target is not None)
             housekeeping.run()
         except LogDamaged as error:
@@ -126,16 +145,6 @@ def _drive(
     _tell(state, component, "stopped")
 
 
-def _say_what_is_not_copied(
-    connection: Connection, prepared: Prepared, created: Collection[TableId], state: StateStore
-) -> None:
-    for schema in prepared.schemas:
-        if schema.table in created and has_rows(connection, schema.table):
-            message = f"table {schema.table}: rows that were there before its changes are read are not in the lake yet"
-            LOG.warning(message, solution="They come with the initial copy, which this version does not have")
-            state.add_event("not copied", message, schema.table)
-
-
 def _tell(
     state: StateStore, component: str, health: HealthState, error: PenstockError | None = None, attempts: int = 0
 ) -> None:
@@ -145,21 +154,3 @@ def _tell(
         state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
     except StateError as away:
         LOG.warning("health not recorded", what=away.what)
-
-
-@contextmanager
-def _stops_on_signals(stop: threading.Event) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    _install_handlers(stop)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def _install_handlers(stop: threading.Event) -> None:
-    def ask_to_stop(number: int, _frame: object) -> None:
-        LOG.info("stopping", signal=signal.Signals(number).name)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)

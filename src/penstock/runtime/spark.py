@@ -107,6 +107,7 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.python.daemon.module": "penstock.runtime.spark_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": sockets,
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
@@ -131,7 +132,11 @@ def _last_words(log: Path) -> str:
 
 class SparkRunner:
     """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
-    (bytes)."""
+    (bytes).
+
+    May be called from several threads at once: each has its own thread in Java. Jobs of one function are one pool of
+    Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not wait behind all
+    ranges of a copy. A task that runs is never interrupted."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -145,6 +150,7 @@ class SparkRunner:
         work = [[(number, tasks[number]) for number in partition] for partition in partitions]
         outcomes: list[Done[Result] | Failed] = []
         try:
+            self._context.setLocalProperty("spark.scheduler.pool", _pool(function))  # of this thread's next job
             for part in self._context.parallelize(work, len(work)).map(partial(run_partition, function)).collect():
                 outcomes += part
         except Py4JJavaError as error:
@@ -162,6 +168,10 @@ class SparkRunner:
                 raise outcome.error
             results.append(outcome.result)
         return results
+
+
+def _pool(function: Callable[[Task], Result]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def spread(weights: Sequence[int], slots: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
 from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.table_state import LiveFile, OpenTable, TableState, live
+from penstock.destinations.iceberg.table_state import LiveFile, OpenTable, TableState, held_files, live
 from penstock.errors import DestinationError, StaleBase
 
 
@@ -70,6 +70,28 @@ class StrictTransaction:
         overwrite.validateNoConflictingData()
         overwrite.validateNoConflictingDeletes()
         overwrite.commit()
+
+    def replace_by_copy(self, parts: Sequence[IcebergPart]) -> None:
+        """Everything goes, rows come, and with them positional deletes that point into files of the same commit."""
+        delta = self._scanning(self._transaction.newRowDelta())
+        for part in parts:
+            if part.data is not None:
+                delta.addRows(self._added(part.data))
+            if part.delete is not None:
+                delta.addDeletes(self._added(part.delete))
+        snapshot = self._transaction.startMetadata().currentSnapshot()
+        if snapshot is not None:
+            data, deletes = held_files(self._java, self._opened.table, snapshot)
+            for file in data:
+                delta.removeRows(file)
+            for file in deletes:
+                delta.removeDeletes(file)
+            delta.validateFromSnapshot(snapshot.snapshotId())
+        delta.conflictDetectionFilter(self._java.always_true)
+        delta.validateDeletedFiles()
+        delta.validateNoConflictingDataFiles()
+        delta.validateNoConflictingDeleteFiles()
+        delta.commit()
 
     def rewrite(self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], state: TableState) -> None:
         """Files replaced by others with the same rows, which count as old as the base snapshot."""

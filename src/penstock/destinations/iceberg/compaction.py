@@ -1,27 +1,27 @@
 """Keeps a table's files few: which files to merge, and the merging itself, on executors.
 
 Tiered by size like an LSM tree: a tier with enough files becomes one file of the next, so files stay O(log n) and a
-row is rewritten O(log n) times. Besides, a data file with many dead rows is rewritten without them, and a delete file
-whose entries mostly point to files that are gone is rewritten or dropped. Large files with few dead rows are left
-alone. Sidecars are written with the files. `choose` and the tasks are pure of Java; `destination` commits the outcome
-strictly, between batches."""
+row is rewritten O(log n) times, until its file is large. Besides, a data file with many dead rows is rewritten without
+them, and a delete file whose entries mostly point to files that are gone is rewritten or dropped. Large files with few
+dead rows are left alone. One call takes only so much, for batches wait for it. Sidecars are written with the files.
+`choose` and the tasks are pure of Java; `destination` commits the outcome strictly, between batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.iceberg.data_files import (
-    ROWS_PER_GROUP,
     DataFile,
     Rows,
     WrittenFile,
     deleted_rows,
+    in_groups,
     read_deletes,
     write_deletes,
     write_rows,
@@ -35,8 +35,8 @@ from penstock.model.table import TableId
 
 SMALLEST_TIER = 64 << 10
 SMALL = 512 << 10  # merged for being many, and not for what is dead in it
-LARGE = 128 << 20  # not merged for being many
-BYTES_PER_GROUP = 64 << 20
+LARGE = 32 << 20  # not merged for being many
+MOST_AT_ONCE = 64 << 20  # merged by one call, about: batches wait for it
 MOST_DEAD = 0.3  # of a data file's rows
 LEAST_ALIVE = 0.5  # of a delete file's entries
 
@@ -63,13 +63,15 @@ def choose(state: TableState, spec: int, tier_files: int) -> Choice:
         for path, count in (delete.hits or {}).items():
             dead[path] = dead.get(path, 0) + count
     ours = [file for file in state.data if file.spec == spec]
-    groups = _full_tiers([file for file in ours if file.size < LARGE], tier_files)
+    tiers = _full_tiers([file for file in ours if file.size < LARGE], tier_files)
+    groups = [group for tier in tiers for group in _large_enough(tier)]
     grouped = {file.path for group in groups for file in group}
     groups += [
         (file,)
         for file in ours
         if file.size >= SMALL and file.path not in grouped and dead.get(file.path, 0) > MOST_DEAD * file.records
     ]
+    groups = _at_once(groups)
     gone = {file.path for group in groups for file in group}
     staying = {file.path for file in state.data} - gone
     hollow: list[LiveFile] = []
@@ -92,6 +94,25 @@ def _full_tiers(files: Sequence[LiveFile], tier_files: int) -> list[tuple[LiveFi
     return [tuple(tier) for tier in tiers.values() if len(tier) >= tier_files]
 
 
+def _large_enough(tier: Sequence[LiveFile]) -> list[tuple[LiveFile, ...]]:
+    """The tier's files in groups that each make a large file: a copy leaves many files of one size behind."""
+    groups: list[list[LiveFile]] = [[]]
+    size = 0
+    for file in tier:
+        if size >= LARGE:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _at_once(groups: Sequence[tuple[LiveFile, ...]]) -> list[tuple[LiveFile, ...]]:
+    """As many of the groups as one call may take; the others are for the next."""
+    before = accumulate((sum(file.size for file in group) for group in groups), initial=0)
+    return [group for group, size in zip(groups, before, strict=False) if size < MOST_AT_ONCE]
+
+
 @dataclass(frozen=True)
 class MergeData:
     """Data files to merge into one, without the rows that delete files end."""
@@ -109,7 +130,7 @@ class MergeData:
         with reaching(f"table {self.target}: its files cannot be merged"):
             dead = deleted_rows(self.delete_files, self.files)
             keys: list[pa.Array] = []
-            groups = _in_groups(self._live_rows(dead, keys))
+            groups = in_groups(self._live_rows(dead, keys))
             first = next(groups, None)
             if first is None:
                 return None
@@ -170,15 +191,3 @@ def merge(task: MergeData | MergeDeletes) -> WrittenFile | None:
 
 def count_hits(task: CountHits) -> dict[str, int]:
     return task.run()
-
-
-def _in_groups(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in batches worth a row group: files that grow by merging must not become heaps of tiny groups."""
-    held: list[pa.Table] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(b.num_rows for b in held) >= ROWS_PER_GROUP or sum(b.nbytes for b in held) >= BYTES_PER_GROUP:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)

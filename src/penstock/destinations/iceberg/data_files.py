@@ -2,13 +2,15 @@
 
 Every file is Parquet with Iceberg's column numbers in it, its figures (`metrics`) computed while it is written, and a
 name that begins with PREFIX, by which leftovers of killed writers are known. A written file is garbage until a commit
-names it. Neighbours: `plan` and `compaction` write through it, `commit` hands the descriptions to Iceberg."""
+names it; files of copies, which may wait long for theirs, are known by COPY_PREFIX. Neighbours: `plan`, `copy_plan`
+and `compaction` write through it, `commit` hands the descriptions to Iceberg."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.destinations.iceberg.metrics import Metrics
-from penstock.destinations.iceberg.storage import opened
+from penstock.destinations.iceberg.storage import opened, removed_on_error
 from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn
 
 PREFIX = "penstock-"
+COPY_PREFIX = "penstock-copy-"
 ROWS_PER_GROUP = 1 << 17
+BYTES_PER_GROUP = 64 << 20
+SAMPLED_ROWS = 1 << 13
+LEAST_REPEATED = 8  # times each value, on average
 DELETE_COLUMNS = (  # numbers reserved by Iceberg's specification
     IcebergColumn(2147483546, "file_path", pa.string(), required=True),
     IcebergColumn(2147483545, "pos", pa.int64(), required=True),
@@ -43,12 +49,30 @@ class WrittenFile:
     hits: Mapping[str, int] = field(default_factory=dict)  # of a delete file: entries by data file
 
 
-def write_rows(folder: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table]) -> WrittenFile:
-    """One data file of all batches."""
-    return _write(folder, "data", columns, batches, exact=False)
+def write_rows(
+    folder: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], prefix: str = PREFIX
+) -> WrittenFile:
+    """One data file of all batches, of which there is at least one. None of it stays if they raise."""
+    return _write(f"{folder}/{prefix}{uuid.uuid4().hex}.parquet", "data", columns, batches, exact=False)
 
 
-def write_deletes(folder: str, positions: Mapping[str, Rows]) -> WrittenFile:
+def in_groups(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables worth a row group: files must not become heaps of tiny groups."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        while rows >= ROWS_PER_GROUP or size >= BYTES_PER_GROUP:
+            together = pa.concat_tables(held)
+            yield together.slice(0, ROWS_PER_GROUP)
+            rest = together.slice(ROWS_PER_GROUP)
+            held, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
+    if rows:
+        yield pa.concat_tables(held)
+
+
+def write_deletes(folder: str, positions: Mapping[str, Rows], prefix: str = PREFIX) -> WrittenFile:
     """One delete file: positions by data file, sorted by file and position."""
     paths = sorted(path for path, rows in positions.items() if len(rows))
     sorted_rows = [np.unique(positions[path]) for path in paths]
@@ -59,25 +83,31 @@ def write_deletes(folder: str, positions: Mapping[str, Rows]) -> WrittenFile:
             "pos": pa.array(np.concatenate(sorted_rows), pa.int64()),
         }
     )
-    written = _write(folder, "position-deletes", DELETE_COLUMNS, [entries], exact=True)
+    location = f"{folder}/{prefix}{uuid.uuid4().hex}-deletes.parquet"
+    written = _write(location, "position-deletes", DELETE_COLUMNS, [entries], exact=True)
     hits = {path: len(rows) for path, rows in zip(paths, sorted_rows, strict=True)}
     return WrittenFile(written.path, written.size, written.records, written.description, hits)
 
 
 def _write(
-    folder: str, content: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], *, exact: bool
+    location: str, content: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], *, exact: bool
 ) -> WrittenFile:
-    location = f"{folder}/{PREFIX}{uuid.uuid4().hex}{'-deletes' if content != 'data' else ''}.parquet"
     schema = pa.schema([column.field() for column in columns])
+    tables = (pa.table(batch.columns, schema=schema) for batch in batches)
+    first = next(tables)
     metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
     footers: list[pq.FileMetaData] = []
     system, path = opened(location)
-    with system.open_output_stream(path) as sink:
+    with removed_on_error(location), system.open_output_stream(path) as sink:
         with pq.ParquetWriter(
-            sink, schema, compression="zstd", store_schema=False, metadata_collector=footers, write_statistics=True
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=_repetitive(first),
+            store_schema=False,
+            metadata_collector=footers,
         ) as writer:
-            for batch in batches:
-                rows = pa.table(batch.columns, schema=schema)
+            for rows in chain([first], tables):
                 metrics.add(rows)
                 writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
         size = sink.tell()
@@ -93,6 +123,12 @@ def _write(
         **metrics.as_json(sizes),
     }
     return WrittenFile(location, size, footer.num_rows, description)
+
+
+def _repetitive(rows: pa.Table) -> list[str]:
+    """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
+    sample = rows.slice(0, SAMPLED_ROWS)
+    return [name for name in rows.column_names if len(sample[name].unique()) * LEAST_REPEATED <= sample.num_rows]
 
 
 def _offset(column: pq.ColumnChunkMetaData) -> int:

@@ -27,22 +27,29 @@ from penstock.destinations.iceberg.catalog import (
     table_location,
 )
 from penstock.destinations.iceberg.commit import carried_on, strict
+from penstock.destinations.iceberg.copy_plan import IcebergCopy
+from penstock.destinations.iceberg.data_files import COPY_PREFIX
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
 from penstock.destinations.iceberg.maintenance import compact, expire
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
-from penstock.destinations.iceberg.storage import local_path, reaching, remove
+from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
+from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
 from penstock.destinations.iceberg.table_schema import IcebergColumn, matched, to_iceberg
 from penstock.destinations.iceberg.table_state import (
+    COPIED,
+    COPYING,
     OpenTable,
     TableState,
+    copy_base,
+    copy_property,
+    is_copying,
     position_of,
     position_property,
     read_state,
     unpartitioned_spec,
 )
-from penstock.errors import PositionLost, StaleBase
+from penstock.errors import DestinationError, PositionLost, StaleBase
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -75,7 +82,14 @@ class IcebergDestination:
     def close(self) -> None:
         self._tables.clear()
 
-    def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
+    def ensure_table(
+        self,
+        target: TableId,
+        schema: TableSchema,
+        source: str,
+        start: Position | None,
+        keep: Sequence[WrittenPart] = (),
+    ) -> Position | None:
         columns = arrow_schema(schema)
         with translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
@@ -86,14 +100,15 @@ class IcebergDestination:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
             found = matched(target, self._java.schemas.toJson(table.schema()), columns, schema.key)
             opened, state = self._opened(target, table, found, schema.key)
-            position = position_of(table.operations().current(), source)
-        if position is None:
+            metadata = table.operations().current()
+            position, copying = position_of(metadata, source), is_copying(metadata, source)
+        if position is None and not copying:
             raise PositionLost(
                 f"table {target} exists, but holds no position of {source}: something else made it",
                 f"Drop {target} at the destination, or give the source's table another `target`",
             )
         self._tables[target] = opened
-        self._clean_up(opened, state)
+        self._clean_up(opened, state, [file.path for part in _ours(keep) for file in part.files])
         return position
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -107,7 +122,7 @@ class IcebergDestination:
             position = position_of(opened.table.operations().current(), source)
         if position is None:
             raise PositionLost(
-                f"table {target} has lost its position of {source}", f"Drop {target} and run again: it starts anew"
+                f"table {target} has no position of {source}", f"Drop {target} and run again: it starts anew"
             )
         return IcebergPlan(
             target=target,
@@ -140,6 +155,56 @@ class IcebergDestination:
         files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
         removed = None if truncated else frozenset[str]()
         opened.state = None if before is None else carried_on(opened, before, files, removed)
+
+    def plan_copy(self, target: TableId, source: str) -> IcebergCopy:
+        opened, _ = self._current(target)
+        with translated(f"table {target}: its position cannot be read"):
+            opened.copy_base = copy_base(opened.table.operations().current(), source)
+        return IcebergCopy(target, opened.folder, opened.columns, self._key_index(opened))
+
+    def plan_catchup(
+        self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
+    ) -> IcebergPlan:
+        opened = self._tables[target]
+        files, delete_files = as_one_age(_ours(base))
+        return IcebergPlan(
+            target=target,
+            source=source,
+            position=position,
+            metadata="",
+            snapshot=None,
+            folder=opened.folder,
+            columns=opened.columns,
+            index=self._key_index(opened),
+            files=files,
+            delete_files=delete_files,
+            prefix=COPY_PREFIX,
+        )
+
+    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
+        what = f"table {target}: the commit of its copy"
+        written = [part for part in _ours(parts) if not part.empty]
+        opened, state = self._current(target)
+        with translated(what):
+            base = copy_base(opened.table.operations().current(), source)
+        if base != opened.copy_base:
+            raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
+        with strict(self._java, opened, state.metadata, what) as transaction:
+            if written or state.data or state.deletes or self._mark:
+                transaction.replace_by_copy(written)
+            transaction.set_properties(
+                {position_property(source): position_text(position), copy_property(source): COPIED}
+            )
+        opened.commits_since_expiry += 1
+        opened.copy_base = None
+        opened.state = carried_on(opened, state, [file for part in written for file in part.files], None)
+        self._clean_up_after_copy(opened)
+
+    def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
+        with reaching("the files of a copy cannot be looked at"):
+            return [
+                sizes([file.path for file in part.files]) == [file.size for file in part.files] for part in _ours(parts)
+            ]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         what = f"table {target}: advancing its position"
@@ -176,14 +241,18 @@ class IcebergDestination:
         except TableMissing:
             return None
 
-    def _create(self, target: TableId, schema: str, source: str, start: Position) -> None:
-        """With its position, in one step. That somebody else makes it at the same moment is no error."""
+    def _create(self, target: TableId, schema: str, source: str, start: Position | None) -> None:
+        """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
+        same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
         builder = catalog.buildTable(self._java.identifier(target), self._java.schemas.fromJson(schema))
         location = table_location(self._settings, target)
         if location is not None:
             builder.withLocation(location)
-        for key, value in {**PROPERTIES, position_property(source): position_text(start)}.items():
+        standing = (
+            (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
+        )
+        for key, value in (*PROPERTIES.items(), standing):
             builder.withProperty(key, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -222,10 +291,18 @@ class IcebergDestination:
             raise PositionLost(f"table {target} is gone at the destination", "Run again: it starts anew") from error
         return opened, state
 
-    def _clean_up(self, opened: OpenTable, state: TableState) -> None:
+    def _clean_up_after_copy(self, opened: OpenTable) -> None:
+        """Removes what was written for the copy and is not in it."""
+        try:
+            if opened.state is not None:
+                self._clean_up(opened, opened.state, [])
+        except DestinationError:
+            opened.state = None  # the commit stands; this is made good when the table is opened again
+
+    def _clean_up(self, opened: OpenTable, state: TableState, keep: Sequence[str]) -> None:
         """Removes what killed writers left behind; put off when somebody commits at this very moment."""
-        self._key_index(opened).remove_all_but([file.path for file in state.data])
-        orphans = find_orphans(self._java, opened, state)
+        self._key_index(opened).remove_all_but([*(file.path for file in state.data), *keep])
+        orphans = find_orphans(self._java, opened, state, keep)
         if not orphans:
             return
         try:

@@ -2,26 +2,25 @@
 
 Snapshots expire by number and age, as the destination's settings say; Iceberg removes what only they referred to. A
 file of ours that is younger than the current snapshot and in none was written by somebody who died, or who has not
-committed yet. The latter is shut out first: a strict commit of a mark changes the table's metadata, so that no write
-planned before it can be committed. Neighbour: `destination`, which calls it between batches and when a table is
-opened."""
+committed yet; a file of a copy may be of any age, and is kept if somebody says that the copy goes on. Whoever lives is
+shut out first: a strict commit of a mark changes the table's metadata, so that no write planned before it can be
+committed. Neighbour: `destination`, which calls it between batches, after copies and when a table is opened."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Collection
 
 from pyarrow import fs
 
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import strict
-from penstock.destinations.iceberg.data_files import PREFIX
+from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import OpenTable, TableState
-
-FENCE = "penstock.opened"
+from penstock.destinations.iceberg.table_state import FENCE, OpenTable, TableState
 
 
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
@@ -31,20 +30,25 @@ def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSetting
         (expiry.planWith(java.at_once) if opened.is_local else expiry).commit()
 
 
-def find_orphans(java: Java, opened: OpenTable, state: TableState) -> list[str]:
-    """Files of ours that are younger than the current snapshot and that no snapshot refers to."""
+def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:
+    """Files of ours that no snapshot refers to and that are not to be kept: younger than the current snapshot, or of a
+    copy, whose files may be older than that and not committed yet."""
     metadata = opened.table.operations().current()
     snapshot = metadata.currentSnapshot()
     since = snapshot.timestampMillis() if snapshot is not None else 0
     live = {file.path for file in (*state.data, *state.deletes)}
     with reaching(f"table {opened.target}: its folder cannot be listed"):
         system, path = opened_storage(opened.folder)
-        young = {
+        suspected = {
             f"{opened.folder}/{info.base_name}"
             for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-            if info.is_file and info.base_name.startswith(PREFIX) and (info.mtime_ns or 0) // 1_000_000 > since
+            if info.is_file
+            and (
+                info.base_name.startswith(COPY_PREFIX)
+                or (info.base_name.startswith(PREFIX) and (info.mtime_ns or 0) // 1_000_000 > since)
+            )
         }
-    candidates = young - live
+    candidates = suspected - live - set(keep)
     return sorted(candidates - _referenced(java, opened, metadata)) if candidates else []
 
 

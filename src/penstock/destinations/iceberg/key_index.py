@@ -5,8 +5,9 @@ another file or key, it is made again from the file's key columns, and nothing b
 task that writes the file; lookups map it into memory. A checksum is verified once a process and file.
 
 `locate` finds where keys are. Live rows follow from the order of files: a key's live row, if it has one, is in the
-newest file (by data sequence number) that has the key, for whoever wrote the key there, or rewrote that file, ended
-every older row."""
+newest files (by data sequence number) that have the key, for whoever wrote the key there, or rewrote that file, ended
+every older row. Files of one number are mostly of one batch and have no key in common; but those of one copy may, with
+one live row at most when the copy is committed. So all rows of the newest number that has the key are given."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -42,18 +45,31 @@ class Sidecar:
     keys: pa.Array  # sorted
     rows: npt.NDArray[np.int32]
 
-    def find(self, wanted: pa.Array) -> Rows:
-        """The row of each wanted key in the file; -1 where it has none."""
+    def find(self, wanted: pa.Array) -> tuple[Rows, Rows]:
+        """Which of the wanted keys, that are sorted, the file has: their numbers, and their rows in the file."""
         if len(self.keys) == 0:
-            return np.full(len(wanted), -1)
+            return np.empty(0, np.int64), np.empty(0, np.int64)
         if pa.types.is_integer(self.keys.type):
             keys, needles = self.keys.to_numpy(), wanted.to_numpy()
-            at = np.minimum(np.searchsorted(keys, needles), len(keys) - 1)
-            hit = keys[at] == needles
+            first, end = np.searchsorted(needles, keys[0]), np.searchsorted(needles, keys[-1], "right")
+            at = np.searchsorted(keys, needles[first:end])
+            hit = np.flatnonzero(keys[at] == needles[first:end])
         else:
-            at = np.minimum(pc.search_sorted(self.keys, wanted).to_numpy().astype(np.int64), len(self.keys) - 1)
-            hit = np.asarray(pc.equal(self.keys.take(pa.array(at)), wanted))
-        return np.where(hit, self.rows[at], -1).astype(np.int64)
+            first = pc.search_sorted(wanted, self.keys[0]).as_py()
+            end = pc.search_sorted(wanted, self.keys[-1], side="right").as_py()
+            needles = wanted.slice(first, end - first)
+            at = pc.search_sorted(self.keys, needles).to_numpy().astype(np.int64)
+            hit = np.flatnonzero(np.asarray(pc.equal(self.keys.take(pa.array(at)), needles)))
+        return first + hit, self.rows[at[hit]].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where keys are: the number of the key, of the file, and the row, of each place; of one key the newest is last."""
+
+    keys: Rows
+    files: Rows
+    rows: Rows
 
 
 @dataclass(frozen=True)
@@ -65,20 +81,19 @@ class KeyIndex:
 
     def write(self, data_file: str, keys: pa.Array) -> Sidecar:
         """Makes the sidecar of a data file from its encoded keys, in row order."""
-        if pa.types.is_integer(keys.type):
-            order = np.argsort(keys.to_numpy(), kind="stable")
-        else:
-            order = pc.sort_indices(keys).to_numpy()
-        rows = order.astype(np.int32)
+        rows = _order(keys).astype(np.int32)
         sidecar = Sidecar(keys.take(pa.array(rows)), rows)
         batch = pa.record_batch({"key": sidecar.keys, "row": pa.array(rows)})
         told = {"data_file": data_file, "key": json.dumps(self.key), "crc": str(_checksum(batch))}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(data_file)
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema.with_metadata(told)) as writer:
+        unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        with (
+            pa.OSFile(str(unfinished), "wb") as sink,
+            pa.ipc.new_file(sink, batch.schema.with_metadata(told)) as writer,
+        ):
             writer.write_batch(batch)
-        partial.replace(path)
+        unfinished.replace(path)
         return sidecar
 
     def sidecar(self, file: IndexedFile, read_keys: Callable[[], pa.Array]) -> Sidecar:
@@ -88,21 +103,24 @@ class KeyIndex:
 
     def locate(
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
-    ) -> tuple[Rows, Rows]:
-        """For each key the number (in `files`) of the newest file that has it, and its row there; -1 where none has."""
-        file_numbers, rows = np.full(len(keys), -1), np.full(len(keys), -1)
-        missing = np.arange(len(keys))
-        for number in sorted(range(len(files)), key=lambda number: -files[number].sequence):
+    ) -> Places:
+        """All places of each key in the files of the newest sequence number that have it."""
+        missing = order = _order(keys)
+        sought = keys.take(pa.array(order))
+        found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
+        newest_first = sorted(range(len(files)), key=lambda number: (-files[number].sequence, number))
+        for _, numbers in groupby(newest_first, key=lambda number: files[number].sequence):
             if len(missing) == 0:
                 break
-            file = files[number]
-            found = self.sidecar(file, lambda file=file: read_keys(file)).find(  # type: ignore[misc]
-                keys if len(missing) == len(keys) else keys.take(pa.array(missing))
-            )
-            hit = found >= 0
-            file_numbers[missing[hit]], rows[missing[hit]] = number, found[hit]
-            missing = missing[~hit]
-        return file_numbers, rows
+            still = np.ones(len(missing), bool)
+            for number in numbers:
+                sidecar = self.sidecar(files[number], partial(read_keys, files[number]))
+                at, rows = sidecar.find(sought)
+                still[at] = False
+                found.append((missing[at], np.full(len(at), number), rows))
+            if not still.all():
+                missing, sought = missing[still], sought.filter(pa.array(still))
+        return Places(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     def remove_all_but(self, data_files: Sequence[str]) -> None:
         """Drops sidecars of files that are no longer in the table, and leftovers of killed writers."""
@@ -140,6 +158,14 @@ class KeyIndex:
         if reader.num_record_batches != 1 or batch.num_rows != file.records or int(told[b"crc"]) != _checksum(batch):
             return None
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
+
+
+def _order(keys: pa.Array) -> Rows:
+    """The numbers of the keys in the order that sidecars have."""
+    if pa.types.is_integer(keys.type):
+        return np.argsort(keys.to_numpy(), kind="stable")
+    order: Rows = pc.sort_indices(keys).to_numpy().astype(np.int64)
+    return order
 
 
 _open: OrderedDict[tuple[object, ...], Sidecar] = OrderedDict()  # verified ones, by what identifies the file on disk

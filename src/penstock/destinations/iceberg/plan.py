@@ -1,21 +1,30 @@
 """The base of one write of one table, and the write itself, on an executor: keys looked up, cells fetched, files
 written.
 
-A touched key costs at most one positional delete: its row in the newest file that has the key. If that row is dead
-already, deleting it again changes nothing. Rows of deletes and cells come by position, through the key index; no
-table is scanned. Neighbours: `destination` makes plans from a table's state, `commit` commits the parts."""
+A touched key costs a positional delete for its row in the newest file that has the key; in a table that was copied it
+may have rows in several files of the same age, and each is deleted. If a row is dead already, deleting it again changes
+nothing. Rows of deletes and cells come by position, through the key index; no table is scanned. A copy that is not
+committed yet is written over in the same way: all its files are of one age. Neighbours: `destination` makes plans from
+a table's state or from a copy's parts, `copy_plan` writes copies, `commit` commits the parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.destinations.iceberg.data_files import DataFile, WrittenFile, deleted_rows, write_deletes, write_rows
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.data_files import (
+    PREFIX,
+    DataFile,
+    WrittenFile,
+    deleted_rows,
+    write_deletes,
+    write_rows,
+)
+from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.fold.keys import encode_keys
@@ -24,6 +33,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableId
 
 Rows = npt.NDArray[np.int64]
+NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class IcebergPart:
     data: WrittenFile | None = None
     delete: WrittenFile | None = None
     fetched: int = 0
+    unresolved: int = 0
 
     @property
     def rows(self) -> int:
@@ -58,60 +69,86 @@ class IcebergPlan:
     target: TableId
     source: str
     position: Position
-    metadata: str  # the metadata file that is the base: whatever changes the table replaces it
+    metadata: str  # the metadata file that is the base: whatever changes the table replaces it; "" over a copy
     snapshot: int | None
     folder: str  # where files go
     columns: tuple[IcebergColumn, ...]
     index: KeyIndex
     files: tuple[IndexedFile, ...]
     delete_files: tuple[str, ...]
+    prefix: str = PREFIX  # of the names of its files
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
-            deletes = {} if net.truncated or net.touched_keys is None else self._live_rows(net.touched_keys)
-            upserts = net.upserts
-            for fetch in net.fetches:
-                upserts = self._filled(upserts, fetch, truncated=net.truncated)
+            deletes = {} if net.truncated or net.touched_keys is None else self._rows_of(net.touched_keys)
+            upserts, fetched = self._filled(net)
             data = None
             if upserts.num_rows:
-                data = write_rows(self.folder, self.columns, [upserts])
+                data = write_rows(self.folder, self.columns, [upserts], self.prefix)
                 if net.upsert_keys is not None:
                     self.index.write(data.path, net.upsert_keys)
-            delete = write_deletes(self.folder, deletes) if deletes else None
-        return IcebergPart(data, delete, sum(len(fetch.rows) for fetch in net.fetches))
+            delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
+        wanted = sum(len(fetch.rows) for fetch in net.fetches)
+        return IcebergPart(data, delete, fetched, wanted - fetched)
 
-    def _live_rows(self, keys: pa.Array) -> Mapping[str, Rows]:
-        """The rows of keys that have one, by data file."""
-        file_numbers, rows = self.index.locate(keys, self.files, self._read_keys)
-        return {
-            self.files[number].path: rows[file_numbers == number] for number in np.unique(file_numbers) if number >= 0
-        }
+    def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
+        """The rows of keys that have some, by data file."""
+        places = self._locate(keys)
+        return {self.files[number].path: places.rows[places.files == number] for number in np.unique(places.files)}
+
+    def _locate(self, keys: pa.Array) -> Places:
+        return self.index.locate(keys, self.files, self._read_keys)
 
     def _read_keys(self, file: IndexedFile) -> pa.Array:
         by_name = {column.name: column for column in self.columns}
         data_file = DataFile(file.path)
         return encode_keys([data_file.column(by_name[name]) for name in self.index.key])
 
-    def _filled(self, upserts: pa.Table, fetch: Fetch, *, truncated: bool) -> pa.Table:
-        """The upserts with one column's missing cells read from the base; null where the base has no such row."""
+    def _filled(self, net: NetEffect) -> tuple[pa.Table, int]:
+        """The upserts with missing cells read from the base, and how many were found there; the others stay null."""
+        upserts, fetched = net.upserts, 0
+        if net.truncated or not net.fetches:
+            return upserts, 0
+        located = [self._locate(fetch.keys) for fetch in net.fetches]
+        numbers = np.unique(np.concatenate([places.files for places in located]))
+        dead = deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
+        for fetch, places in zip(net.fetches, located, strict=True):
+            found = self._live(places, dead, len(fetch.keys))
+            upserts = self._with_cells(upserts, fetch, places, found)
+            fetched += int((found >= 0).sum())
+        return upserts, fetched
+
+    def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
+        """For each key the newest of its places that is alive; -1 where none is."""
+        alive = np.ones(len(places.rows), bool)
+        for number in np.unique(places.files):
+            here = np.flatnonzero(places.files == number)
+            alive[here] = ~np.isin(places.rows[here], dead.get(self.files[number].path, NO_ROWS))
+        found = np.full(keys, -1)
+        found[places.keys[alive]] = np.flatnonzero(alive)  # of several for one key, the last stays
+        return found
+
+    def _with_cells(self, upserts: pa.Table, fetch: Fetch, places: Places, found: Rows) -> pa.Table:
+        """The upserts with one column's cells from the places found."""
         number = upserts.schema.get_field_index(fetch.column)
         column = self.columns[number]
-        values, order = [_one_array(upserts.column(number))], np.arange(upserts.num_rows)
-        if not truncated:
-            length = upserts.num_rows
-            file_numbers, rows = self.index.locate(fetch.keys, self.files, self._read_keys)
-            dead = deleted_rows(self.delete_files, [self.files[n].path for n in np.unique(file_numbers) if n >= 0])
-            for file_number in np.unique(file_numbers):
-                if file_number < 0:
-                    continue
-                path = self.files[file_number].path
-                alive = (file_numbers == file_number) & ~np.isin(rows, dead.get(path, np.empty(0, np.int64)))
-                cells = DataFile(path).cells(column, rows[alive]) if alive.any() else pa.nulls(0, column.type)
-                order[fetch.rows[alive]] = length + np.arange(len(cells))
-                values.append(cells)
-                length += len(cells)
+        values, order, length = [_one_array(upserts.column(number))], np.arange(upserts.num_rows), upserts.num_rows
+        cells_in_base = np.flatnonzero(found >= 0)
+        file_numbers = places.files[found[cells_in_base]]
+        for file_number in np.unique(file_numbers):
+            here = cells_in_base[file_numbers == file_number]
+            cells = DataFile(self.files[file_number].path).cells(column, places.rows[found[here]])
+            order[fetch.rows[here]] = length + np.arange(len(cells))
+            values.append(cells)
+            length += len(cells)
         filled = pa.concat_arrays(values).take(pa.array(order))
         return upserts.set_column(number, upserts.schema.field(number), filled)
+
+
+def as_one_age(parts: Sequence[IcebergPart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
+    """Data files and delete files of a copy's parts, as a plan takes them: a key may be in any of them."""
+    data = tuple(IndexedFile(part.data.path, part.data.records, 0) for part in parts if part.data is not None)
+    return data, tuple(part.delete.path for part in parts if part.delete is not None)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -6,7 +6,7 @@ must not come back empty. Neighbours: `data_files` and `key_index` read and writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +42,26 @@ def remove(location: str) -> None:
         system.delete_file(path)
     except FileNotFoundError:
         return
+
+
+@contextmanager
+def removed_on_error(location: str) -> Iterator[None]:
+    """Removes the file that is written inside, if that fails."""
+    try:
+        yield
+    except BaseException:
+        remove(location)
+        raise
+
+
+def sizes(locations: Sequence[str]) -> list[int | None]:
+    """The size of each file; None where there is none."""
+    found: list[int | None] = []
+    for location in locations:
+        system, path = opened(location)
+        info = system.get_file_info(path)
+        found.append(info.size if info.is_file else None)
+    return found
 
 
 def names_in(location: str) -> list[str]:

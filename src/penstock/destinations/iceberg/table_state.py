@@ -17,6 +17,9 @@ from penstock.errors import SchemaChanged
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 
+FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
+COPYING, COPIED = "copying", "copied"
+
 
 @dataclass(frozen=True)
 class LiveFile:
@@ -88,6 +91,14 @@ class TableState:
         return all(file.content == "position-deletes" and file.path.endswith(".parquet") for file in self.deletes)
 
 
+@dataclass(frozen=True)
+class CopyBase:
+    """What a copy replaces: while these stay, no other driver has taken the table over."""
+
+    position: Position | None
+    fence: str | None
+
+
 @dataclass
 class OpenTable:
     """A table that this driver works on: Java's table object, and the state as last read; None when it must be read
@@ -103,6 +114,7 @@ class OpenTable:
     state: TableState | None
     commits_since_expiry: int
     settled: TableState | None = None  # in which there was nothing to compact
+    copy_base: CopyBase | None = None  # as it was when a copy was planned
 
     @property
     def is_local(self) -> bool:
@@ -120,6 +132,20 @@ def position_property(source: str) -> str:
 def position_of(metadata: JavaObject, source: str) -> Position | None:
     text = metadata.properties().get(position_property(source))
     return None if text is None else parse_position(text)
+
+
+def copy_property(source: str) -> str:
+    """Tells how a table stands that was made to be copied from a source: COPYING or COPIED."""
+    return f"penstock.source.{source}"
+
+
+def is_copying(metadata: JavaObject, source: str) -> bool:
+    """Whether the table was made to be copied from the source, and no copy has been committed."""
+    return bool(metadata.properties().get(copy_property(source)) == COPYING)
+
+
+def copy_base(metadata: JavaObject, source: str) -> CopyBase:
+    return CopyBase(position_of(metadata, source), metadata.properties().get(FENCE))
 
 
 def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
@@ -142,30 +168,38 @@ def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: Table
         return TableState(location, None, 0, snapshots, (), ())
     if known is not None and known.snapshot == snapshot.snapshotId():
         return replace(known, metadata=location, snapshots=snapshots)
-    io, specs = table.io(), table.specs()
-    data: list[LiveFile] = []
-    deletes: list[LiveFile] = []
-    for manifest in snapshot.dataManifests(io):
-        data += _files(java, java.manifests.read(manifest, io, specs))
-    for manifest in snapshot.deleteManifests(io):
-        deletes += _files(java, java.manifests.readDeleteManifest(manifest, io, specs))
+    data, deletes = held_files(java, table, snapshot)
     return TableState(
-        location, snapshot.snapshotId(), snapshot.sequenceNumber(), snapshots, tuple(data), tuple(deletes)
+        location,
+        snapshot.snapshotId(),
+        snapshot.sequenceNumber(),
+        snapshots,
+        tuple(map(_described, data)),
+        tuple(map(_described, deletes)),
     )
 
 
-def _files(java: Java, reader: JavaObject) -> list[LiveFile]:
-    return [
-        LiveFile(
-            file.location(),
-            file.recordCount(),
-            file.fileSizeInBytes(),
-            file.dataSequenceNumber(),
-            file.content().name().lower().replace("_", "-"),
-            file.specId(),
-        )
-        for file in java.listed(reader)
-    ]
+def held_files(java: Java, table: JavaObject, snapshot: JavaObject) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The data files and delete files of a snapshot, as Iceberg has them."""
+    io, specs = table.io(), table.specs()
+    data: list[JavaObject] = []
+    deletes: list[JavaObject] = []
+    for manifest in snapshot.dataManifests(io):
+        data.extend(java.listed(java.manifests.read(manifest, io, specs)))
+    for manifest in snapshot.deleteManifests(io):
+        deletes.extend(java.listed(java.manifests.readDeleteManifest(manifest, io, specs)))
+    return data, deletes
+
+
+def _described(file: JavaObject) -> LiveFile:
+    return LiveFile(
+        file.location(),
+        file.recordCount(),
+        file.fileSizeInBytes(),
+        file.dataSequenceNumber(),
+        file.content().name().lower().replace("_", "-"),
+        file.specId(),
+    )
 
 
 def live(written: WrittenFile, sequence: int, spec: int) -> LiveFile:

@@ -49,7 +49,7 @@ def check_tables(
         if new and has_rows(connection, table):
             yield Finding(
                 "note",
-                f"table {table} has rows from before the slot: they are not copied yet, only later changes arrive",
+                f"table {table} has rows from before the slot: `penstock run` copies them first",
                 "",
                 table,
             )

@@ -1,0 +1,394 @@
+"""Copies tables beside the stream: a snapshot, its ranges on executors, and the hand-off, one set of tables at a time.
+
+A set shares one snapshot, which lives for `copy.snapshot_for` at most; what is left then is read under the next one.
+Every finished range is recorded in the state store at once, so a restart goes on where it was: only for tables with a
+key, since only by key can the log heal the difference between two snapshots. Runs in a thread of its own; Spark shares
+its cores fairly between copy and batches. Neighbours: `catch_up` hands a copied table over, `apply_loop` takes it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import Pipeline
+from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
+from penstock.errors import PenstockError, RangeVoid, SourceError
+from penstock.failpoints import reach
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_state import State, TableStatus
+from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
+from penstock.runtime.copy_task import CopyTask, copy_range
+from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
+from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
+from penstock.state.store import CopyRecord, StateStore
+
+LOG = structlog.get_logger("copy")
+FIRST_RETRY_SECONDS = 10.0
+MOST_RETRIES = 5
+IDLE_SECONDS = 0.2
+NOT_KEPT = (State.SYNC_WAIT, State.CATCHUP)
+
+
+class ProgressView(Protocol):
+    """Who shows people how copies fare. May be called from any thread."""
+
+    def update(
+        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+    ) -> None: ...
+
+    def finish(self, table: TableId) -> None: ...
+
+    def drop(self, table: TableId) -> None: ...
+
+
+@dataclass
+class CopyingTable:
+    """A table on its way from Init to SyncDone."""
+
+    schema: TableSchema
+    target: TableId
+    failures: int = 0
+    not_before: float = 0.0
+    waits_for_person: bool = False
+    given_up: bool = False  # for this snapshot: it failed, or what was read is void
+    rows: int = 0
+    estimated_rows: int = 0
+    ranges: dict[int, CopyRange] = field(default_factory=dict)
+    finished: dict[int, FinishedRange] = field(default_factory=dict)
+    filter: str | None = None
+    copy: str = ""
+    replay_from: Position | None = None  # the lowest position of what is read by now, or being read
+
+    @property
+    def table(self) -> TableId:
+        return self.schema.table
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.ranges.values())
+
+    @property
+    def bytes_done(self) -> int:
+        return sum(self.ranges[number].bytes for number in self.finished)
+
+    @property
+    def left(self) -> list[CopyRange]:
+        return [item for number, item in sorted(self.ranges.items()) if number not in self.finished]
+
+
+class Copier:
+    """`add` tables at any time; each is handed to `joined` when its copy is committed at a position."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        state: StateStore,
+        joined: Callable[[CopyingTable, Position], None],
+        progress: ProgressView,
+    ) -> None:
+        self._pipeline, self._settings = pipeline, pipeline.copying
+        self._url = pipeline.source.url.get_secret_value()
+        self._destination, self._runner, self._log, self._state = destination, runner, log, state
+        self._joined, self._progress = joined, progress
+        self._tables: dict[TableId, CopyingTable] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
+        self._ranges = ThreadPoolExecutor(self._settings.max_connections, thread_name_prefix="copy")
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ranges in flight are finished and recorded; the rest is for the next start."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._ranges.shutdown()
+
+    def add(self, schema: TableSchema, target: TableId, record: CopyRecord | None = None) -> None:
+        """`record` is of a copy that was under way at an earlier start."""
+        positions = [item.position for item in record.ranges if item.position is not None] if record else []
+        with self._lock:
+            self._tables[schema.table] = CopyingTable(schema, target, replay_from=min(positions, default=None))
+
+    def remove(self, table: TableId) -> None:
+        with self._lock:
+            self._tables.pop(table, None)
+
+    def holds(self, table: TableId) -> bool:
+        with self._lock:
+            return table in self._tables
+
+    @property
+    def busy(self) -> bool:
+        """Whether a table is being copied, or will be without anybody's help."""
+        with self._lock:
+            return any(not copying.waits_for_person for copying in self._tables.values())
+
+    @property
+    def errored(self) -> list[TableId]:
+        """Tables whose copy waits for a person."""
+        with self._lock:
+            return [copying.table for copying in self._tables.values() if copying.waits_for_person]
+
+    def needed_from(self) -> Position | None:
+        """The lowest position from which a copy will replay the log."""
+        with self._lock:
+            positions = [item.position for copying in self._tables.values() for item in list(copying.finished.values())]
+        return min(positions, default=None)
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                due = self._due()
+                if due:
+                    self._copy_set(due)
+                else:
+                    self._stopping.wait(IDLE_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - handed to the pipeline's thread, which raises it
+            self.failure = error
+
+    def _due(self) -> list[CopyingTable]:
+        now = time.monotonic()
+        with self._lock:
+            return [c for c in self._tables.values() if not c.waits_for_person and c.not_before <= now]
+
+    def _copy_set(self, tables: list[CopyingTable]) -> None:
+        """Copies what it can of these tables under one snapshot, and hands over those that are complete."""
+        for copying in tables:
+            self._set_state(copying, State.INIT)
+        try:
+            snapshot = export_snapshot(
+                self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
+            )
+        except SourceError as error:
+            for copying in tables:
+                copying.given_up = False
+                self._failed(copying, error)
+            return
+        with snapshot:
+            began = time.monotonic()
+            ready = [copying for copying in tables if self._prepare(copying, snapshot)]
+            for copying in sorted(ready, key=lambda copying: -copying.bytes):
+                self._set_state(copying, State.DATA_SYNC)
+            self._read_ranges(ready, snapshot, began + self._settings.snapshot_for)
+            position = snapshot.position
+        for copying in ready:
+            complete = not copying.given_up and not copying.left
+            if complete and not self._stopping.is_set() and self.holds(copying.table):
+                self._hand_over(copying, position)
+
+    def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot) -> bool:
+        """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
+        publication = self._pipeline.source.publication
+        copying.given_up = False
+        try:
+            with snapshot_connection(self._url, snapshot.name) as connection:
+                found = discover(connection, lambda table: table == copying.table, publication)
+                if not found:
+                    raise RangeVoid(f"table {copying.table} is not at the source", "It is looked for again")
+                copying.schema = found[0]
+                copying.filter = row_filter(connection, publication, copying.table)
+                copying.estimated_rows, _ = estimate(connection, copying.schema)
+                planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
+        except PenstockError as error:
+            self._failed(copying, error)
+            return False
+        if not self._resume(copying, planned):
+            self._begin(copying, planned)
+        return True
+
+    def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> bool:
+        """Takes up finished ranges, if the table is still the one that they were read from."""
+        record = self._state.copy_of(self._destination.name, copying.table)
+        if record is None or record.fingerprint != copying.schema.fingerprint or not copying.schema.key:
+            return False
+        ranges, finished = recorded(record)
+        files = {(item.relation_id, item.filenode) for item in planned}
+        if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
+            return False
+        if not all(self._destination.parts_intact([item.part for item in finished.values()])):
+            return False
+        known = {item.relation_id for item in ranges.values()}
+        if any(item.relation_id not in known for item in planned):
+            return False  # a partition that had no rows then: the plan does not cover it
+        copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished
+        copying.rows = sum(item.part.rows for item in finished.values())
+        if finished:
+            LOG.info("copy goes on", table=str(copying.table), ranges=len(ranges), finished=len(finished))
+        return True
+
+    def _begin(self, copying: CopyingTable, planned: list[CopyRange]) -> None:
+        copying.copy = uuid.uuid4().hex
+        copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
+        content = [(pickle.dumps(item), item.bytes) for item in planned]
+        self._state.begin_copy(self._destination.name, copying.table, copying.copy, copying.schema.fingerprint, content)
+        reach("copy.begun")
+
+    def _read_ranges(self, tables: list[CopyingTable], snapshot: ExportedSnapshot, until: float) -> None:
+        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up."""
+        work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
+        for copying in sorted(tables, key=lambda copying: -copying.bytes):
+            self._report(copying)
+            plan = self._destination.plan_copy(copying.target, self._pipeline.name)
+            work += [(copying, item, plan) for item in copying.left]
+        running = [self._ranges.submit(self._read, *item, snapshot, until) for item in work]
+        for done in running:
+            done.result()
+
+    def _read(
+        self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
+    ) -> None:
+        given_up = copying.given_up or not self.holds(copying.table)
+        if self._stopping.is_set() or given_up or time.monotonic() > until:
+            return
+        source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
+        limit = self._settings.max_rows_per_second
+        share = limit / self._settings.max_connections if limit else None
+        task = CopyTask(source, item, plan, self._settings.statement_timeout, share)
+        try:
+            result = self._runner.run(copy_range, [task])[0]
+            if result.error is not None:
+                raise result.error
+        except PenstockError as error:
+            self._failed(copying, error)
+            return
+        assert result.part is not None
+        current = self._state.finish_range(
+            self._destination.name,
+            copying.table,
+            copying.copy,
+            item.number,
+            snapshot.position,
+            pickle.dumps(result.part),
+            result.part.rows,
+        )
+        if not current:  # the table's copy was begun anew meanwhile
+            self._destination.discard([result.part])
+            return
+        reach("copy.range_finished")
+        copying.finished[item.number] = FinishedRange(result.part, snapshot.position)
+        copying.rows += result.part.rows
+        self._report(copying)
+
+    def _hand_over(self, copying: CopyingTable, taken_at: Position) -> None:
+        self._set_state(copying, State.FINISHED_COPY)
+        reach("copy.finished")
+        self._set_state(copying, State.SYNC_WAIT)
+        self._set_state(copying, State.CATCHUP)
+        try:
+            position = catch_up(
+                self._destination,
+                self._runner,
+                self._log,
+                self._pipeline.batch,
+                self._pipeline.name,
+                copying.schema,
+                copying.target,
+                [copying.finished[number] for number in sorted(copying.finished)],
+                taken_at,
+                self._stopping,
+            )
+        except Unresolved:
+            self._start_over(copying, "a row moved between two snapshots and its unchanged cells were in neither")
+            return
+        except PenstockError as error:
+            self._failed(copying, error)
+            return
+        if position is None:
+            return
+        reach("copy.committed")
+        self._state.end_copy(self._destination.name, copying.table)
+        self._set_state(copying, State.SYNC_DONE)
+        LOG.info("copied", table=str(copying.table), rows=copying.rows, position=position_text(position))
+        self._progress.finish(copying.table)
+        self.remove(copying.table)
+        self._joined(copying, position)
+
+    def _give_up(self, copying: CopyingTable) -> bool:
+        """For this snapshot; False when another of the table's ranges has done so already."""
+        with self._lock:
+            first, copying.given_up = not copying.given_up, True
+        return first
+
+    def _start_over(self, copying: CopyingTable, why: str) -> None:
+        if not self._give_up(copying):
+            return
+        LOG.warning("copy starts again", table=str(copying.table), why=why)
+        self._state.end_copy(self._destination.name, copying.table)
+        self._destination.discard([item.part for item in copying.finished.values()])
+        copying.ranges, copying.finished, copying.rows = {}, {}, 0
+        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", "at once")
+
+    def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
+        """The table alone: tried again after a while, a few times, and then when a person says so."""
+        if isinstance(error, RangeVoid):
+            self._start_over(copying, error.what)
+            return
+        if not self._give_up(copying):
+            return
+        copying.failures += 1
+        manual = error.retry in ("manual", "never") or copying.failures > MOST_RETRIES
+        delay = FIRST_RETRY_SECONDS * 2 ** (copying.failures - 1)
+        copying.waits_for_person = manual
+        copying.not_before = time.monotonic() + delay
+        retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures} of {MOST_RETRIES})"
+        self._progress.drop(copying.table)
+        LOG.error("copy failed", table=str(copying.table), what=error.what, solution=error.solution, retry=retry)
+        self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
+        self._state.add_event("errored", error.what, copying.table)
+
+    def _waiting(self, tables: Iterable[CopyingTable], blockers: list[Blocker]) -> None:
+        who = "; ".join(map(str, blockers)) or "a snapshot"
+        for copying in tables:
+            self._state.note_copy(self._destination.name, copying.table, f"waiting for {who}")
+        if self._stopping.is_set():
+            raise SourceError("the copy was stopped while it waited for a snapshot", "It goes on at the next start")
+
+    def _report(self, copying: CopyingTable) -> None:
+        self._progress.update(copying.table, copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
+
+    def _set_state(
+        self, copying: CopyingTable, state: State, reason: str = "", solution: str = "", retry: str = ""
+    ) -> None:
+        name, now = self._destination.name, datetime.now(UTC)
+        present = self._state.table_status(name).get(copying.table)
+        if state is State.INIT and present is not None and present.state in NOT_KEPT:
+            self._state.set_table_status(name, copying.table, TableStatus(State.FINISHED_COPY, now))
+        self._state.set_table_status(name, copying.table, TableStatus(state, now, reason, solution, retry))
+
+
+def recorded(record: CopyRecord) -> tuple[dict[int, CopyRange], dict[int, FinishedRange]]:
+    """A copy's ranges, and those that are finished, as the state store has them."""
+    ranges: dict[int, CopyRange] = {}
+    finished: dict[int, FinishedRange] = {}
+    for item in record.ranges:
+        ranges[item.number] = pickle.loads(item.content)
+        if item.part is not None and item.position is not None:
+            part: WrittenPart = pickle.loads(item.part)
+            finished[item.number] = FinishedRange(part, item.position)
+    return ranges, finished
+
+
+def unfinished_parts(record: CopyRecord | None) -> list[WrittenPart]:
+    """The files of a copy that is not committed yet: no orphans."""
+    return [] if record is None else [item.part for item in recorded(record)[1].values()]

@@ -1,0 +1,157 @@
+"""Which tables take part: those that appear, those that vanish, those that a person wants copied or tried again.
+
+The source is looked at in a thread of its own, so that a slow catalogue delays no batch; what it finds, and what people
+ask for through the state store, is acted on between two batches. Neighbours: `pipeline` calls `tend`, `copier` copies.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from queue import SimpleQueue
+
+import structlog
+
+from penstock.config.model import Pipeline
+from penstock.errors import PenstockError, StateError, TableError
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_state import State, TableStatus
+from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
+from penstock.runtime.copier import Copier, unfinished_parts
+from penstock.source.postgres.connect import connect
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.publication import ensure_publication
+from penstock.state.store import CopyRecord, Request, StateStore
+
+LOG = structlog.get_logger("tables")
+REQUESTS_EVERY = 1.0
+COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP)
+
+
+class Membership:
+    def __init__(
+        self, pipeline: Pipeline, loop: ApplyLoop, copier: Copier, state: StateStore, log_begins: Position
+    ) -> None:
+        """`log_begins` is where the log begins, or will begin when capture writes the first of it."""
+        self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
+        self._log_begins = log_begins
+        self._known: dict[TableId, TableSchema] = {}
+        self._looked: SimpleQueue[list[TableSchema]] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="table-watch", daemon=True)
+        self._asked_at = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def admit(self, schema: TableSchema) -> None:
+        """Streams the table if the destination holds it, and copies it first if not, or if its copy was under way."""
+        table, target, destination = schema.table, self._pipeline.target(schema.table), self._loop.destination
+        record = self._state.copy_of(destination.name, table)
+        start = self._loop.log.start()
+        self._known[table] = schema
+        try:
+            position = destination.ensure_table(target, schema, self._pipeline.name, None, unfinished_parts(record))
+        except TableError as error:
+            self._loop.track_errored(schema, target, error)
+            return
+        if position is None or self._was_copying(table, record, position):
+            self._copier.add(schema, target)
+            return
+        if record is not None:  # it was committed, and then we were killed
+            self._state.end_copy(destination.name, table)
+        self._loop.track(schema, target, position, self._log_begins if start is None else start)
+
+    def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
+        """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
+        status = self._state.table_status(self._loop.destination.name).get(table)
+        if status is None or status.state not in COPYING:
+            return False
+        snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
+        return not snapshots or position < max(snapshots)
+
+    def tend(self) -> None:
+        """Between two batches."""
+        while not self._looked.empty():
+            self._compare(self._looked.get())
+        if time.monotonic() - self._asked_at < REQUESTS_EVERY:
+            return
+        self._asked_at = time.monotonic()
+        try:
+            for request in self._state.requests():
+                self._answer(request)
+                self._state.drop_request(request.id)
+        except StateError as error:
+            LOG.warning("requests not read", what=error.what)
+
+    def _compare(self, present: list[TableSchema]) -> None:
+        there = {schema.table: schema for schema in present}
+        for table, schema in there.items():
+            if table not in self._known:
+                LOG.info("table found", table=str(table))
+                self._state.add_event("found", f"table {table} matches and is copied", table)
+                self.admit(schema)
+                tracked = self._loop.tables.get(table)
+                if tracked is not None and not tracked.errored:
+                    self._loop.resume(tracked)
+        for table in [table for table in self._known if table not in there]:
+            self._vanished(table)
+
+    def _vanished(self, table: TableId) -> None:
+        schema = self._known.pop(table)
+        self._copier.remove(table)
+        tracked = self._loop.tables.get(table) or TrackedTable(table, self._pipeline.target(table), schema, 0)
+        gone = TableError(
+            f"table {table} is no longer at the source, or no longer published",
+            "Its destination is kept as it is; if the table comes back, it is followed again",
+        )
+        self._loop.mark_errored(tracked, gone)
+        self._loop.forget(table)
+
+    def _answer(self, request: Request) -> None:
+        table, schema = request.table, self._known.get(request.table)
+        tracked = self._loop.tables.get(table)
+        if schema is None:
+            LOG.warning("request for a table that is not followed", kind=request.kind, table=str(table))
+            return
+        LOG.info("asked for", kind=request.kind, table=str(table))
+        self._state.add_event(request.kind, f"table {table}: {request.kind} was asked for", table)
+        name = self._loop.destination.name
+        if request.kind == "resync":
+            self._loop.forget(table)
+            self._copier.remove(table)
+            self._state.end_copy(name, table)
+            if self._state.table_status(name)[table].state not in (State.INIT, State.ERRORED, State.READY):
+                why = TableStatus(State.ERRORED, datetime.now(UTC), "a resync was asked for", "", "at once")
+                self._state.set_table_status(name, table, why)
+            self._copier.add(schema, self._pipeline.target(table))
+        elif tracked is not None and tracked.errored:
+            self._loop.forget(table)
+            self.admit(schema)
+            again = self._loop.tables.get(table)
+            if again is not None and not again.errored:
+                self._loop.resume(again)
+        elif self._copier.holds(table):
+            self._copier.add(schema, self._pipeline.target(table))
+
+    def _watch(self) -> None:
+        """Looks at the source again and again; what cannot be reached now is looked at next time."""
+        url, publication = self._pipeline.source.url.get_secret_value(), self._pipeline.source.publication
+        while not self._stopping.wait(self._pipeline.copying.discover_every):
+            try:
+                with connect(url) as connection:
+                    found = discover(connection, self._wanted, publication)
+                    ensure_publication(connection, publication, [one.table for one in found], self._pipeline.name)
+                    self._looked.put(discover(connection, self._wanted, publication))
+            except PenstockError as error:
+                LOG.warning("tables not looked for", what=error.what, solution=error.solution)
+
+    def _wanted(self, table: TableId) -> bool:
+        return self._pipeline.rule_for(table) is not None
