@@ -7,6 +7,7 @@ import sqlite3
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -268,7 +269,8 @@ def test_readers_find_rows_by_every_column(spark: SparkSession, iceberg: Lake, t
     for column in [column.name for column in WIDE.columns if column.name != "ratio"]:
         for row in written:
             if row[column] is not None:
-                scan = catalog.load_table("public.wide").scan(EqualTo(term=column, value=row[column]))
+                equal: Any = EqualTo  # its types know less than it does
+                scan = catalog.load_table("public.wide").scan(equal(column, row[column]))
                 assert row["id"] in scan.to_arrow()["id"].to_pylist(), (column, row[column])
     catalog.close()
     finite = other.sql("SELECT id FROM lake.public.wide WHERE ratio >= 0 AND ratio < 100 ORDER BY id").collect()
@@ -321,6 +323,11 @@ def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
         write(plan, net(ORDERS, rows(range(2), "z")))
     with pytest.raises(DestinationUnreachable):
         iceberg.driver()
+    assert not iceberg.warehouse.exists()
+    with pytest.raises(DestinationUnreachable):
+        driver.commit(plan, parts, truncated=False, position=START + 2)
+    with pytest.raises(DestinationUnreachable):
+        driver.plan(ORDERS.table, SOURCE)
     assert not iceberg.warehouse.exists()
     iceberg.warehouse.write_text("a file stands in its place")
     with pytest.raises(DestinationUnreachable):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from typing import Annotated, Any
 
 import structlog
@@ -16,6 +14,7 @@ from penstock.config.load import load
 from penstock.runtime.capture_process import run_capture
 from penstock.runtime.pipeline import run as run_pipeline
 from penstock.runtime.preparation import prepare_source
+from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.source.postgres.connect import connect
 
 LOG = structlog.get_logger("capture")
@@ -36,9 +35,8 @@ def capture(file: PipelineFile) -> None:
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
     log_to_stderr()
     pipeline = load(file)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = SignalFlag()
+    stop_on_signals(stop)
     with connect(pipeline.source.url.get_secret_value()) as connection:
         prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri))
     run_capture(pipeline, stop, _say)
@@ -53,7 +51,7 @@ def log_to_stderr() -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(20),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is now: a live view may stand in
         cache_logger_on_first_use=False,
     )
 

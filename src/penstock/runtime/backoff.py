@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Event
+from typing import Protocol
+
+
+class StopFlag(Protocol):
+    """A threading.Event, or what behaves like one."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Backoff:
@@ -15,7 +21,7 @@ class Backoff:
         """Seconds until the next try."""
         return float(min(self._longest, self._first * 2 ** min(self.attempts, 30)))
 
-    def wait(self, stop: Event) -> None:
+    def wait(self, stop: StopFlag) -> None:
         stop.wait(self.delay)
         self.attempts += 1
 

@@ -19,7 +19,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
 from penstock.model.position import Position
+from penstock.runtime.signals import SignalFlag
 from penstock.source.postgres.capture import Capture, CaptureSettings, Report, StopFlag
 from penstock.source.sink import CapturedSlice, Origin
 
@@ -68,25 +68,6 @@ class LogSink:
 
 def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:
     return [SliceRows(item.schema, item.batch, item.moved_keys) for item in slices]
-
-
-class SignalFlag:
-    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._set and (deadline is None or time.monotonic() < deadline):
-            time.sleep(0.02)
-        return self._set
 
 
 def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:

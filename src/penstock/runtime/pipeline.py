@@ -7,10 +7,8 @@ to the source's position at the start has been applied.
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import structlog
@@ -26,6 +24,7 @@ from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.runtime.spark import SparkRunner, session
 from penstock.runtime.supervisor import CaptureSupervisor
 from penstock.source.postgres.check_tables import has_rows
@@ -41,10 +40,11 @@ POLL_SECONDS = 0.05
 
 def run(pipeline: Pipeline, *, once: bool = False) -> None:
     """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
-    stop = threading.Event()
+    stop = SignalFlag()
     with ExitStack() as cleanup:
         cleanup.enter_context(PipelineLock(pipeline.home / "lock"))
-        cleanup.enter_context(_stops_on_signals(stop))
+        preparing = True
+        stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long, and nothing is in flight yet
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
         log = ChangeLog(pipeline.log_uri)
@@ -52,12 +52,12 @@ def run(pipeline: Pipeline, *, once: bool = False) -> None:
         with connect(url) as connection:
             prepared = prepare_source(connection, pipeline, log)
             target = flush_position(connection) if once else None
+        preparing = False
         start = log.start() if log.end() is not None else None
         capture = CaptureSupervisor(pipeline.file, state)
         capture.start()
         cleanup.callback(capture.stop)
         runner, destination = _open_destination(pipeline, cleanup)
-        _install_handlers(stop)  # Spark puts handlers of its own in place when it starts
         loop = ApplyLoop(pipeline.name, destination, runner, log, pipeline.batch, state)
         cleanup.callback(loop.close)
         created = loop.track(
@@ -93,7 +93,7 @@ def _drive(
     loop: ApplyLoop,
     capture: CaptureSupervisor,
     state: StateStore,
-    stop: threading.Event,
+    stop: SignalFlag,
     target: Position | None,
 ) -> None:
     housekeeping = Housekeeping(loop, pipeline.destinations[0].maintenance, pipeline.log)
@@ -145,21 +145,3 @@ def _tell(
         state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
     except StateError as away:
         LOG.warning("health not recorded", what=away.what)
-
-
-@contextmanager
-def _stops_on_signals(stop: threading.Event) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    _install_handlers(stop)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def _install_handlers(stop: threading.Event) -> None:
-    def ask_to_stop(number: int, _frame: object) -> None:
-        LOG.info("stopping", signal=signal.Signals(number).name)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
-from penstock.runtime import jars
+from penstock.runtime import jars, local_file_io
 from penstock.runtime.partition import Done, Failed, run_partition
 
 JAVA_MINIMUM = 17
@@ -44,8 +44,9 @@ Result = TypeVar("Result")
 def session(pipeline: Pipeline) -> SparkSession:
     """The session of a pipeline, with a catalog for each of its destinations; the first is the default catalog."""
     settings: dict[str, str] = {}
+    file_io = local_file_io.CLASS if jars.installed() is not None else None
     for destination in reversed(pipeline.destinations):
-        settings |= spark_settings(destination)
+        settings |= spark_settings(destination, local_file_io=file_io)
     pipeline.home.mkdir(parents=True, exist_ok=True)
     return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")
 

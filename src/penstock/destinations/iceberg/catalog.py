@@ -51,8 +51,11 @@ class IcebergSettings(Protocol):
     def maintenance(self) -> MaintenanceSettings: ...
 
 
-def spark_settings(settings: IcebergSettings) -> dict[str, str]:
-    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found."""
+def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = None) -> dict[str, str]:
+    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found.
+
+    `local_file_io` names a class for file access that the embedded catalog uses in a local warehouse, if Spark has it.
+    """
     prefix = f"spark.sql.catalog.{settings.name}"
     embedded = {
         "type": "jdbc",
@@ -60,6 +63,8 @@ def spark_settings(settings: IcebergSettings) -> dict[str, str]:
         "jdbc.schema-version": "V1",
         "jdbc.busy_timeout": str(BUSY_TIMEOUT_MS),
     }
+    if local_file_io is not None and local_path(settings.warehouse) is not None:
+        embedded["io-impl"] = local_file_io
     properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **(settings.catalog or embedded)}
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -88,6 +93,15 @@ def safe_name(name: str) -> str:
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):
         return name
     return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def require_warehouse(settings: IcebergSettings) -> None:
+    """DestinationUnreachable if a local warehouse is away. Iceberg would make its folders anew, and write into them."""
+    root = local_path(settings.warehouse)
+    if root is not None and not root.is_dir():
+        raise DestinationUnreachable(
+            f"destination {settings.name}: the warehouse {root} is not there", "Bring it back (mount it?)"
+        )
 
 
 def open_warehouse(settings: IcebergSettings, index: Path) -> None:

@@ -23,6 +23,7 @@ from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     compares_snapshots_only,
     open_warehouse,
+    require_warehouse,
     safe_name,
     table_location,
 )
@@ -50,7 +51,7 @@ PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    "commit.manifest.min-count-to-merge": "20",
+    "commit.manifest.min-count-to-merge": "5",
 }
 
 
@@ -77,6 +78,7 @@ class IcebergDestination:
 
     def ensure_table(self, target: TableId, schema: TableSchema, source: str, start: Position) -> Position:
         columns = arrow_schema(schema)
+        require_warehouse(self._settings)
         with translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
             if table is None:
@@ -125,6 +127,7 @@ class IcebergDestination:
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
         if not isinstance(plan, IcebergPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
+        require_warehouse(self._settings)
         written = [part for part in _ours(parts) if not part.empty]
         opened = self._tables[plan.target]
         before = opened.state
@@ -155,6 +158,7 @@ class IcebergDestination:
         opened.state = carried_on(opened, state)
 
     def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
+        require_warehouse(self._settings)
         opened, settings = self._tables[target], self._settings.maintenance
         index = self._key_index(opened)
         choice = compact(self._java, opened, index, settings, run)
@@ -211,6 +215,7 @@ class IcebergDestination:
 
     def _current(self, target: TableId) -> tuple[OpenTable, TableState]:
         """The table and its state as it is now; cheap when the catalog names the metadata file that we know."""
+        require_warehouse(self._settings)
         opened = self._tables[target]
         try:
             with translated(f"table {target}: its state cannot be read"):
