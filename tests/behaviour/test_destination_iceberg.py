@@ -336,3 +336,23 @@ def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
     away.rename(iceberg.warehouse)
     driver.commit(plan, parts, truncated=False, position=START + 2)
     assert iceberg.rows(ORDERS) == rows(range(2), "y") + rows(range(2, 5))
+
+
+def test_where_a_catalog_compares_snapshots_alone_every_change_makes_one(
+    iceberg: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.destinations.iceberg.destination.compares_snapshots_only", lambda settings: True)
+    driver = opened(iceberg)
+    seen = [driver.plan(ORDERS.table, SOURCE).snapshot]
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(5))))
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    driver.advance(ORDERS.table, SOURCE, START + 1, START + 2)
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    apply(driver, ORDERS, START + 3, net(ORDERS, [], [{"id": 99}]))
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    write(driver.plan(ORDERS.table, SOURCE), net(ORDERS, rows(range(2), "never committed")))
+    again = opened(iceberg)
+    seen.append(again.plan(ORDERS.table, SOURCE).snapshot)
+    assert len(set(seen)) == len(seen)
+    apply(again, ORDERS, START + 4, net(ORDERS, [], [{"id": 0}]))
+    assert iceberg.rows(ORDERS) == rows(range(1, 5))

@@ -51,7 +51,7 @@ PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    "commit.manifest.min-count-to-merge": "5",
+    "commit.manifest.min-count-to-merge": "20",
 }
 
 
