@@ -2,7 +2,8 @@
 
 `python benchmarks/upsert.py [ROWS] [CHANGES] [BATCHES]`. The two take turns, batch by batch, on two equal tables, so
 that a busy machine slows both. Prints medians and their ratio, the time of a small commit, and how the tables read
-afterwards."""
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +39,7 @@ COLUMNS = (
     Column("note", ColumnType(25, "text")),
 )
 SMALL_COMMITS = 40
+READS = 6
 
 
 def schema(target: TableId) -> TableSchema:
@@ -134,10 +136,13 @@ def main(total: int, changes: int, batches: int) -> None:
         print(f"commit of 10 changes into a small table, median of the last half: {_ms(small)} ms")
         done = [took for took in maintenance if took > 0.005]
         print(f"compaction of that table: {len(done)} times in {SMALL_COMMITS} commits, median {_ms(done)} ms")
-        for target in (OURS, THEIRS):
-            query = f"SELECT count(*), sum(a) FROM lake.public.{target.name}"
-            answer = tuple(spark.sql(query).collect()[0])
-            print(f"read of {target.name}: {timed(read, spark, query):.2f} s {answer}")
+        queries = {target: f"SELECT count(*), sum(a) FROM lake.public.{target.name}" for target in (OURS, THEIRS)}
+        reads: dict[TableId, list[float]] = {target: [] for target in queries}
+        for _ in range(READS):
+            for target, query in queries.items():
+                reads[target].append(timed(read, spark, query))
+        for target, query in queries.items():
+            print(f"read of {target.name}: {_ms(reads[target])} ms {tuple(spark.sql(query).collect()[0])}")
         spark.stop()
 
 

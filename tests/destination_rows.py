@@ -1,5 +1,6 @@
 """Tables, net effects and drivers for the destination suites: rows are plain dictionaries here, and a dictionary is
-the oracle."""
+the oracle.
+"""
 
 from __future__ import annotations
 

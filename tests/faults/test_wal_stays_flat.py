@@ -45,9 +45,7 @@ def test_unreachable_destination(pipeline: PipelineFactory, events: Database, la
         began, confirmed = events.flush_position(), [file.slot_state()["confirmed"]]
         for number in range(1, 11):
             _write(events, "events", number)
-            target = events.flush_position()
-            await_condition(lambda: file.slot_state()["confirmed"] >= target, "the slot to move", 20)  # noqa: B023
-            confirmed.append(file.slot_state()["confirmed"])
+            confirmed.append(file.await_confirmed())
         written = events.flush_position() - began
         assert written > 10 * MIB
         assert confirmed == sorted(set(confirmed)), "the slot did not keep moving"

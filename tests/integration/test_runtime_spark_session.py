@@ -1,4 +1,4 @@
-"""The Spark session that commands start, in a process of its own: jobs of plain tasks, errors, Ctrl-C, what is left behind."""
+"""The Spark session that commands start, in a process of its own: jobs of plain tasks, their errors, Ctrl-C."""
 
 from __future__ import annotations
 

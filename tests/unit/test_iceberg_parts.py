@@ -12,9 +12,9 @@ import pytest
 from penstock.config.model import IcebergDestination
 from penstock.destinations.iceberg.catalog import open_warehouse, safe_name, spark_settings, table_location
 from penstock.destinations.iceberg.compaction import choose
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.iceberg.storage import local_path
-from penstock.destinations.iceberg.table_state import LiveFile, TableState
 from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
 
@@ -117,10 +117,16 @@ def test_a_full_tier_is_merged() -> None:
 
 
 def test_a_large_file_with_many_dead_rows_is_rewritten_and_its_deletes_go() -> None:
-    big, other = data("big", 50 << 20), data("other", 50 << 20)
+    big, other = data("big", 200 << 20), data("other", 200 << 20)
     few, many = delete("few", {"big": 20}), delete("many", {"big": 15, "other": 1})
     assert chosen([big, other], [few]) == (set(), set())
     assert chosen([big, other], [few, many]) == ({"big"}, {"few", "many"})
+
+
+def test_smaller_files_are_rewritten_once_the_table_is_full_of_dead_rows() -> None:
+    one, other = data("one", 5 << 20), data("other", 5 << 20)
+    assert chosen([one, other], [delete("d", {"one": 40, "other": 10})]) == (set(), set())
+    assert chosen([one, other], [delete("d", {"one": 60, "other": 10})]) == ({"one"}, {"d"})
 
 
 def test_delete_files_are_merged_when_they_are_many() -> None:

@@ -24,7 +24,8 @@ unknown commit are not discarded before that.
 
 Errors that concern one table are TableError; those that concern the destination are DestinationError. `memory` is the
 twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class
-behind them."""
+behind them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class WrittenPart(Protocol):
 
 class WritePlan(Protocol):
     """The base of one write of one table. Picklable; `write` runs on executors, without Spark, as often as there are
-    parts."""
+    parts.
+    """
 
     @property
     def target(self) -> TableId: ...
@@ -106,7 +108,8 @@ class JobRunner(Protocol):
     """Runs a function over picklable tasks, somewhere; results in the order of the tasks.
 
     A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after
-    all are done."""
+    all are done.
+    """
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]: ...
 
@@ -135,7 +138,8 @@ class Destination(Protocol):
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
 
         SchemaChanged if it exists with other columns, types or key; PositionLost if it exists without a position of
-        this source. Must come before `plan` in each process; also removes what killed writers left behind."""
+        this source. Must come before `plan` in each process; also removes what killed writers left behind.
+        """
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:

@@ -1,7 +1,8 @@
 """The jars that Spark needs beside itself: which, where they are kept, and how they get there.
 
 `python -m penstock.runtime.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`; `make
-install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there."""
+install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def fetch() -> list[Path]:
     present = installed()
     if present is not None:
         return present
-    folder().mkdir(parents=True, exist_ok=True)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentMissing(
+            f"{folder()} cannot be made: {error.strerror}", "Install penstock into an environment that you may write to"
+        ) from error
     with tempfile.TemporaryDirectory(prefix="penstock-jars-") as scratch:
         resolved = _resolve(Path(scratch))
         for package in PACKAGES:
@@ -80,7 +86,8 @@ def _file_name(package: str) -> str:
 
 def _resolve(scratch: Path) -> list[Path]:
     """Spark resolves packages before it starts an application, so a small one does; it compiles our own class
-    besides."""
+    besides.
+    """
     (scratch / "LocalFileIO.java").write_text(local_file_io.SOURCE)
     (scratch / "application.py").write_text(APPLICATION)
     command = [

@@ -4,7 +4,8 @@ Hadoop's local file system starts a `chmod` process for every file that it makes
 commit of four files starts eight processes, a compaction forty. And it makes missing folders all the way up: a
 warehouse that is away would come back empty. This one does neither: it writes plain files, and nothing where there is
 no warehouse. Neighbours: `jars` builds it beside the other jars, `spark.session` names it to the catalogs of local
-warehouses."""
+warehouses.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 (`spark_daemon`), Unix sockets between Java and workers, RDD jobs without SQL planning. Ctrl-C belongs to penstock:
 neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put aside. What
 the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
-`destinations/iceberg/catalog` the catalog's settings."""
+`destinations/iceberg/catalog` the catalog's settings.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     )
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             start: Any = launch_gateway  # pyspark leaves it without types
             gateway = start(conf, {"stdout": output, "stderr": output})
         context = SparkContext(conf=conf, gateway=gateway)
@@ -132,7 +133,8 @@ def _last_words(log: Path) -> str:
 
 class SparkRunner:
     """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
-    (bytes)."""
+    (bytes).
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext

@@ -2,7 +2,8 @@
 
 Without `catalog` in the pipeline file: Iceberg's JDBC catalog on SQLite, `catalog.db` in the warehouse, which
 pyiceberg reads too. Otherwise any Iceberg catalog by its own Spark properties. Spark knows the catalog by the
-destination's name. Used by `runtime/spark.py` (settings) and `destination` (locations, opening)."""
+destination's name. Used by `runtime/spark.py` (settings) and `destination` (locations, opening).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = Non
 
 def compares_snapshots_only(settings: IcebergSettings) -> bool:
     """Whether the catalog would let two changes of table properties pass each other: a REST catalog checks the
-    snapshot alone."""
+    snapshot alone.
+    """
     return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
 
 
@@ -89,7 +91,8 @@ def table_location(settings: IcebergSettings, target: TableId) -> str | None:
 
 def safe_name(name: str) -> str:
     """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any
-    case."""
+    case.
+    """
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):
         return name
     return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -108,7 +111,8 @@ def open_warehouse(settings: IcebergSettings, index: Path) -> None:
     """Makes a local warehouse at the very first opening, which the index folder's absence tells.
 
     Later a missing warehouse is one that cannot be reached: made anew, empty, it would take changes without the rows
-    before them."""
+    before them.
+    """
     root = local_path(settings.warehouse)
     if root is not None and not root.is_dir():
         if index.exists() or root.exists():

@@ -4,7 +4,8 @@ Tiered by size like an LSM tree: a tier with enough files becomes one file of th
 row is rewritten O(log n) times. Besides, a data file with many dead rows is rewritten without them, and a delete file
 whose entries mostly point to files that are gone is rewritten or dropped. Large files with few dead rows are left
 alone. Sidecars are written with the files. `choose` and the tasks are pure of Java; `destination` commits the outcome
-strictly, between batches."""
+strictly, between batches.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ from penstock.destinations.iceberg.data_files import (
     write_rows,
 )
 from penstock.destinations.iceberg.key_index import KeyIndex
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.table_state import LiveFile, TableState
 from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
@@ -37,7 +38,7 @@ SMALLEST_TIER = 64 << 10
 SMALL = 512 << 10  # merged for being many, and not for what is dead in it
 LARGE = 128 << 20  # not merged for being many
 BYTES_PER_GROUP = 64 << 20
-MOST_DEAD = 0.3  # of a data file's rows
+MOST_DEAD = 0.3  # of a large file's rows; of a table's, before smaller files are rewritten for it
 LEAST_ALIVE = 0.5  # of a delete file's entries
 
 
@@ -65,10 +66,12 @@ def choose(state: TableState, spec: int, tier_files: int) -> Choice:
     ours = [file for file in state.data if file.spec == spec]
     groups = _full_tiers([file for file in ours if file.size < LARGE], tier_files)
     grouped = {file.path for group in groups for file in group}
+    crowded = sum(dead.values()) > MOST_DEAD * sum(file.records for file in state.data)
+    least = SMALL if crowded else LARGE
     groups += [
         (file,)
         for file in ours
-        if file.size >= SMALL and file.path not in grouped and dead.get(file.path, 0) > MOST_DEAD * file.records
+        if file.path not in grouped and file.size >= least and dead.get(file.path, 0) > MOST_DEAD * file.records
     ]
     gone = {file.path for group in groups for file in group}
     staying = {file.path for file in state.data} - gone

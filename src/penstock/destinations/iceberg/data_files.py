@@ -2,7 +2,8 @@
 
 Every file is Parquet with Iceberg's column numbers in it, its figures (`metrics`) computed while it is written, and a
 name that begins with PREFIX, by which leftovers of killed writers are known. A written file is garbage until a commit
-names it. Neighbours: `plan` and `compaction` write through it, `commit` hands the descriptions to Iceberg."""
+names it. Neighbours: `plan` and `compaction` write through it, `commit` hands the descriptions to Iceberg.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ Rows = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class WrittenFile:
     """A file that no commit names yet. `description` is the JSON of Iceberg's ContentFileParser but for the partition
-    spec."""
+    spec.
+    """
 
     path: str
     size: int

@@ -2,7 +2,8 @@
 
 A table's state is kept between batches and believed only while the catalog names the same metadata file. Every change
 of ours is a strict transaction (`commit`); the position is a table property, because compaction and expiry drop what
-is in snapshots."""
+is in snapshots.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
 from penstock.destinations.iceberg.storage import local_path, reaching, remove
 from penstock.destinations.iceberg.table_schema import IcebergColumn, matched, to_iceberg
 from penstock.destinations.iceberg.table_state import (
     OpenTable,
-    TableState,
     position_of,
     position_property,
     read_state,

@@ -4,7 +4,8 @@ Snapshots expire by number and age, as the destination's settings say; Iceberg r
 file of ours that is younger than the current snapshot and in none was written by somebody who died, or who has not
 committed yet. The latter is shut out first: a strict commit of a mark changes the table's metadata, so that no write
 planned before it can be committed. Neighbour: `destination`, which calls it between batches and when a table is
-opened."""
+opened.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import strict
 from penstock.destinations.iceberg.data_files import PREFIX
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
+from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import OpenTable, TableState
+from penstock.destinations.iceberg.table_state import OpenTable
 
 FENCE = "penstock.opened"
 
@@ -50,7 +52,8 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState) -> list[str]:
 
 def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
     """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed
-    meanwhile."""
+    meanwhile.
+    """
     what = f"table {opened.target}: files of killed writers cannot be removed"
     with strict(java, opened, state.metadata, what) as transaction:
         transaction.set_properties({FENCE: uuid.uuid4().hex})

@@ -6,7 +6,8 @@ task that writes the file; lookups map it into memory. A checksum is verified on
 
 `locate` finds where keys are. Live rows follow from the order of files: a key's live row, if it has one, is in the
 newest file (by data sequence number) that has the key, for whoever wrote the key there, or rewrote that file, ended
-every older row."""
+every older row.
+"""
 
 from __future__ import annotations
 

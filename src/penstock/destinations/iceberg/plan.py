@@ -3,7 +3,8 @@ written.
 
 A touched key costs at most one positional delete: its row in the newest file that has the key. If that row is dead
 already, deleting it again changes nothing. Rows of deletes and cells come by position, through the key index; no
-table is scanned. Neighbours: `destination` makes plans from a table's state, `commit` commits the parts."""
+table is scanned. Neighbours: `destination` makes plans from a table's state, `commit` commits the parts.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 executors.
 
 An unreachable store is DestinationUnreachable. Folders above a table are never made here: a warehouse that is away
-must not come back empty. Neighbours: `data_files` and `key_index` read and write through it."""
+must not come back empty. Neighbours: `data_files` and `key_index` read and write through it.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +45,11 @@ def remove(location: str) -> None:
         return
 
 
-def names_in(location: str) -> list[str]:
-    """The names of the files right in a folder; none if there is no such folder."""
-    system, path = opened(location)
-    return [
-        info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)) if info.is_file
-    ]
-
-
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
     """Turns what a store throws into DestinationUnreachable. A damaged file counts as one: trying again costs
-    nothing."""
+    nothing.
+    """
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
