@@ -2,7 +2,8 @@
 
 `python benchmarks/upsert.py [ROWS] [CHANGES] [BATCHES]`. The two take turns, batch by batch, on two equal tables, so
 that a busy machine slows both. Prints medians and their ratio, the time of a small commit, and how the tables read
-afterwards."""
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
@@ -25,6 +28,7 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.runtime import jars, local_file_io
 from penstock.runtime.spark import start_session
 
 OURS, THEIRS, TINY = TableId("public", "ours"), TableId("public", "theirs"), TableId("public", "tiny")
@@ -35,13 +39,14 @@ COLUMNS = (
     Column("note", ColumnType(25, "text")),
 )
 SMALL_COMMITS = 40
+READS = 6
 
 
 def schema(target: TableId) -> TableSchema:
     return TableSchema(target, 1, COLUMNS, ("id",))
 
 
-def rows(keys: np.ndarray, value: int) -> pa.Table:
+def rows(keys: npt.NDArray[np.int64], value: int) -> pa.Table:
     notes = pa.array([f"text-{key}" for key in keys.tolist()], pa.string())
     columns = [
         pa.array(keys),
@@ -78,7 +83,7 @@ class Upserts:
 def merge(spark: SparkSession, folder: Path, upserts: pa.Table) -> None:
     """The same rows through MERGE; they come as Parquet, which is its quickest way in."""
     file = folder / "changes.parquet"
-    pa.parquet.write_table(upserts, file)
+    pq.write_table(upserts, file)
     spark.read.parquet(str(file)).createOrReplaceTempView("changes")
     spark.sql(
         "MERGE INTO lake.public.theirs t USING changes s ON t.id = s.id "
@@ -86,17 +91,26 @@ def merge(spark: SparkSession, folder: Path, upserts: pa.Table) -> None:
     )
 
 
-def timed(work: Callable[[], object]) -> float:
+def read(spark: SparkSession, query: str) -> None:
+    spark.sql(query).collect()
+
+
+def timed(work: Callable[..., object], *arguments: object) -> float:
     began = time.perf_counter()
-    work()
+    work(*arguments)
     return time.perf_counter() - began
 
 
 def main(total: int, changes: int, batches: int) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
         folder = Path(text)
+        jars.fetch()
         config = IcebergConfig(type="iceberg", warehouse=str(folder / "warehouse"))
-        spark = start_session("bench", spark_settings(config) | {"spark.driver.memory": "2g"}, folder / "spark.log")
+        spark = start_session(
+            "bench",
+            spark_settings(config, local_file_io=local_file_io.CLASS) | {"spark.driver.memory": "2g"},
+            folder / "spark.log",
+        )
         destination = IcebergDestination(config, spark, index=folder / "index")
         destination.open()
         ours = Upserts(destination)
@@ -109,29 +123,27 @@ def main(total: int, changes: int, batches: int) -> None:
         upsert_times, merge_times = [], []
         for batch in range(batches + 1):
             upserts = rows(np.sort(chooser.choice(total + changes, changes, replace=False)), batch + 1)
-            took = (
-                timed(lambda upserts=upserts: ours.apply(OURS, upserts)),
-                timed(lambda upserts=upserts: merge(spark, folder, upserts)),
-            )
+            took = timed(ours.apply, OURS, upserts), timed(merge, spark, folder, upserts)
             if batch:  # the first is the JVM's warm-up
                 upsert_times.append(took[0])
                 merge_times.append(took[1])
         small, maintenance = [], []
         for number in range(SMALL_COMMITS):
-            small.append(timed(lambda number=number: ours.apply(TINY, rows(np.arange(number, number + 10), number))))
-            maintenance.append(timed(lambda: destination.maintain(TINY, InProcessRunner())))
+            small.append(timed(ours.apply, TINY, rows(np.arange(number, number + 10), number)))
+            maintenance.append(timed(destination.maintain, TINY, InProcessRunner()))
         upsert, merged = statistics.median(upsert_times), statistics.median(merge_times)
         print(f"{changes} changes into {total} rows, median of {batches}: upsert {upsert:.3f} s, MERGE {merged:.3f} s")
         print(f"MERGE takes {merged / upsert:.1f} times as long")
         print(f"commit of 10 changes into a small table, median of the last half: {_ms(small)} ms")
         done = [took for took in maintenance if took > 0.005]
         print(f"compaction of that table: {len(done)} times in {SMALL_COMMITS} commits, median {_ms(done)} ms")
-        for target in (OURS, THEIRS):
-            query = f"SELECT count(*), sum(a) FROM lake.public.{target.name}"
-            answers = [spark.sql(query).collect()[0]]
-            print(
-                f"read of {target.name}: {timed(lambda query=query: spark.sql(query).collect()):.2f} s {tuple(answers[0])}"
-            )
+        queries = {target: f"SELECT count(*), sum(a) FROM lake.public.{target.name}" for target in (OURS, THEIRS)}
+        reads: dict[TableId, list[float]] = {target: [] for target in queries}
+        for _ in range(READS):
+            for target, query in queries.items():
+                reads[target].append(timed(read, spark, query))
+        for target, query in queries.items():
+            print(f"read of {target.name}: {_ms(reads[target])} ms {tuple(spark.sql(query).collect()[0])}")
         spark.stop()
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pytest
 
 from databases import Database
 from penstock.decode.schema import arrow_schema
@@ -20,6 +21,7 @@ from penstock.source.postgres.pgoutput import read_begin
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
 
 PUBLICATION = "p"
+OUR_SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'penstock_copy_%'"
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,14 @@ def streamed(database: Database, slot: str) -> dict[int, pa.RecordBatch]:
 def changes_of(stream: dict[int, pa.RecordBatch], schema: TableSchema) -> RawChanges:
     empty = pa.RecordBatch.from_pylist([], schema=RAW_SCHEMA)
     return RawChanges(schema, stream.get(schema.relation_id, empty))
+
+
+def await_zero(database: Database, query: str) -> None:
+    with database.connect() as connection:
+        for _ in range(200):
+            row = connection.execute(query.encode()).fetchone()
+            assert row is not None
+            if row[0] == 0:
+                return
+            connection.execute("SELECT pg_sleep(0.05)")
+    pytest.fail(f"never became zero: {query}")

@@ -1,5 +1,6 @@
 """Tables, net effects and drivers for the destination suites: rows are plain dictionaries here, and a dictionary is
-the oracle."""
+the oracle.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ from penstock.destinations.memory import MemoryDestination, MemoryStore
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.runtime import jars, local_file_io
 
 Row = dict[str, Any]
+FILE_IO = local_file_io.CLASS if jars.installed() is not None else None
 SOURCE = "shop"
 START = 0x1000
 TYPES = {
@@ -140,7 +143,7 @@ def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: 
 
     def driver() -> IcebergDestination:
         session = spark.newSession()
-        for key, value in spark_settings(config).items():
+        for key, value in spark_settings(config, local_file_io=FILE_IO).items():
             if key != "spark.sql.extensions":
                 session.conf.set(key, value)
         destination = IcebergDestination(config, session, index=index or root / "index")

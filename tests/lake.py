@@ -52,6 +52,7 @@ class Lake:
             ".uri": f"jdbc:sqlite:{warehouse}/catalog.db",
             ".jdbc.schema-version": "V1",
             ".warehouse": str(warehouse),
+            ".jdbc.busy_timeout": "30000",
             ".cache-enabled": "false",
         }
         for name, value in settings.items():

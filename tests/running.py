@@ -141,13 +141,18 @@ class PipelineFile:
         """The slot's confirmed position and the WAL it holds back, in bytes."""
         with self.database.connect() as connection:
             row = connection.execute(
-                "select confirmed_flush_lsn - '0/0'::pg_lsn, pg_current_wal_lsn() - restart_lsn, "
-                "pg_current_wal_lsn() - confirmed_flush_lsn "
+                "select confirmed_flush_lsn - '0/0'::pg_lsn, pg_current_wal_lsn() - restart_lsn "
                 "from pg_replication_slots where slot_name = %s",
                 (self.slot,),
             ).fetchone()
         assert row is not None, f"slot {self.slot} is not there"
-        return {"confirmed": int(row[0]), "retained": int(row[1]), "unconfirmed": int(row[2])}
+        return {"confirmed": int(row[0]), "retained": int(row[1])}
+
+    def await_confirmed(self, seconds: float = 30.0) -> int:
+        """Waits until the slot has passed everything that was written before this call; gives where it then is."""
+        target = self.database.flush_position()
+        await_condition(lambda: self.slot_state()["confirmed"] >= target, f"the slot to reach {target:x}", seconds)
+        return self.slot_state()["confirmed"]
 
 
 class Running:

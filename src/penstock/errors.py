@@ -2,7 +2,7 @@
 
 PenstockError                    exit   retry
  ├─ UsageError                   2      never    a command's arguments make no sense
- ├─ ConfigError                  2      never    the pipeline file is wrong: file, line or key path, value, what is allowed
+ ├─ ConfigError                  2      never    the pipeline file is wrong: file, line or key path, value
  ├─ CheckFailed                  1      never    `check` found something that must be fixed
  ├─ LockedError                  1      never    the pipeline is running already
  ├─ SourceError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from destination_rows import Lake, iceberg_config, iceberg_lake, memory_lake
 from pyspark.sql import SparkSession
+
+from destination_rows import Lake, iceberg_config, iceberg_lake, memory_lake
 
 
 @pytest.fixture(params=["memory", "iceberg"])

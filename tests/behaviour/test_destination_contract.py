@@ -83,7 +83,7 @@ def test_a_table_without_a_key_takes_rows(any_lake: Lake) -> None:
 def test_cells_that_did_not_change_keep_their_value(any_lake: Lake, driver: Destination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE, TWO]))
     apply(driver, ORDERS, START + 2, net(ORDERS, [THREE, {**TWO, "note": "newer"}]))
-    upserts = [
+    upserts: list[Row] = [
         {"id": 1, "amount": 11, "note": None},
         {"id": 7, "amount": 22, "note": None},
         {"id": 3, "amount": 33, "note": "sent"},

@@ -7,6 +7,7 @@ import sqlite3
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -268,7 +269,8 @@ def test_readers_find_rows_by_every_column(spark: SparkSession, iceberg: Lake, t
     for column in [column.name for column in WIDE.columns if column.name != "ratio"]:
         for row in written:
             if row[column] is not None:
-                scan = catalog.load_table("public.wide").scan(EqualTo(term=column, value=row[column]))
+                equal: Any = EqualTo  # its types know less than it does
+                scan = catalog.load_table("public.wide").scan(equal(column, row[column]))
                 assert row["id"] in scan.to_arrow()["id"].to_pylist(), (column, row[column])
     catalog.close()
     finite = other.sql("SELECT id FROM lake.public.wide WHERE ratio >= 0 AND ratio < 100 ORDER BY id").collect()
@@ -322,6 +324,11 @@ def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
     with pytest.raises(DestinationUnreachable):
         iceberg.driver()
     assert not iceberg.warehouse.exists()
+    with pytest.raises(DestinationUnreachable):
+        driver.commit(plan, parts, truncated=False, position=START + 2)
+    with pytest.raises(DestinationUnreachable):
+        driver.plan(ORDERS.table, SOURCE)
+    assert not iceberg.warehouse.exists()
     iceberg.warehouse.write_text("a file stands in its place")
     with pytest.raises(DestinationUnreachable):
         driver.commit(plan, parts, truncated=False, position=START + 2)
@@ -329,3 +336,23 @@ def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
     away.rename(iceberg.warehouse)
     driver.commit(plan, parts, truncated=False, position=START + 2)
     assert iceberg.rows(ORDERS) == rows(range(2), "y") + rows(range(2, 5))
+
+
+def test_where_a_catalog_compares_snapshots_alone_every_change_makes_one(
+    iceberg: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.destinations.iceberg.destination.compares_snapshots_only", lambda settings: True)
+    driver = opened(iceberg)
+    seen = [driver.plan(ORDERS.table, SOURCE).snapshot]
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(5))))
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    driver.advance(ORDERS.table, SOURCE, START + 1, START + 2)
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    apply(driver, ORDERS, START + 3, net(ORDERS, [], [{"id": 99}]))
+    seen.append(driver.plan(ORDERS.table, SOURCE).snapshot)
+    write(driver.plan(ORDERS.table, SOURCE), net(ORDERS, rows(range(2), "never committed")))
+    again = opened(iceberg)
+    seen.append(again.plan(ORDERS.table, SOURCE).snapshot)
+    assert len(set(seen)) == len(seen)
+    apply(again, ORDERS, START + 4, net(ORDERS, [], [{"id": 0}]))
+    assert iceberg.rows(ORDERS) == rows(range(1, 5))

@@ -45,14 +45,12 @@ def test_unreachable_destination(pipeline: PipelineFactory, events: Database, la
         began, confirmed = events.flush_position(), [file.slot_state()["confirmed"]]
         for number in range(1, 11):
             _write(events, "events", number)
-            target = events.flush_position()
-            await_condition(lambda: file.slot_state()["confirmed"] >= target, "the slot to move", 20)  # noqa: B023
-            confirmed.append(file.slot_state()["confirmed"])
+            confirmed.append(file.await_confirmed())
         written = events.flush_position() - began
         assert written > 10 * MIB
         assert confirmed == sorted(set(confirmed)), "the slot did not keep moving"
         await_condition(lambda: _retained(file) < written / 4, "the retained WAL to be flat", 20)
-        run.await_text("waiting")
+        run.await_text("seconds=1.0")  # the third try in a row: it waits longer each time
         health = file.component("destination lake")
         assert health["state"] == "retrying"
         assert health["solution"]
@@ -79,9 +77,8 @@ def test_unrelated_busy_table(pipeline: PipelineFactory, events: Database, lake:
         written = events.flush_position() - began
         assert written > 40 * MIB
         assert max(samples) < written / 4, f"retained {max(samples) / MIB:.1f} of {written / MIB:.1f} MiB"
-        assert samples[-1] < 16 * MIB, f"retained {samples[-1] / MIB:.1f} MiB at the end"
-        target = events.flush_position()
-        await_condition(lambda: file.slot_state()["confirmed"] >= target, "the idle slot to catch up", 20)
+        assert max(samples) < 64 * MIB, f"retained {max(samples) / MIB:.1f} MiB"
+        await_condition(lambda: _retained(file) < MIB, "the idle slot to catch up", 20)
         _write(events, "events", 1, 100)
         run.drain()
         lake.assert_equals(events, ["public.events"])

@@ -131,8 +131,7 @@ def test_a_reader_that_is_left_leaves_nothing(postgres: Database) -> None:
     with copying(postgres, T) as copy:
         reading = read_range(copy.source, copy.ranges[0], statement_timeout=60)
         assert 0 < next(reading).num_rows < 50_000
-        assert isinstance(reading, Iterator)
-        reading.close()  # type: ignore[attr-defined]
+        reading.close()
         with postgres.connect() as other:
             other.execute("SET lock_timeout = '10s'")
             other.execute("TRUNCATE t")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from copying import PUBLICATION, changes_of, copying, held_snapshot, nobody, streamed
+from copying import OUR_SLOTS, PUBLICATION, await_zero, changes_of, copying, held_snapshot, nobody, streamed
 from databases import Database, fresh_database
 from penstock.demo.server import PostgresServer
 from penstock.errors import SnapshotBlocked, SourceMisconfigured, SourceUnreachable
@@ -17,7 +17,6 @@ from penstock.source.postgres.connect import connect
 from penstock.source.postgres.slot import flush_position
 from penstock.source.postgres.snapshot import Blocker, export_snapshot, snapshot_connection
 
-OUR_SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'penstock_copy_%'"
 OUR_BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock copy' AND datname = '{}'"
 
 
@@ -31,17 +30,6 @@ def preparing_server() -> Iterator[PostgresServer]:
 def preparing(preparing_server: PostgresServer) -> Iterator[Database]:
     with fresh_database(preparing_server) as database:
         yield database
-
-
-def await_zero(database: Database, query: str) -> None:
-    with database.connect() as connection:
-        for _ in range(200):
-            row = connection.execute(query.encode()).fetchone()
-            assert row is not None
-            if row[0] == 0:
-                return
-            connection.execute("SELECT pg_sleep(0.05)")
-    pytest.fail(f"never became zero: {query}")
 
 
 def test_a_snapshot_sees_what_was_before_its_position(any_postgres: Database) -> None:
@@ -163,7 +151,11 @@ def test_a_snapshot_dies_with_its_connection(postgres: Database) -> None:
     with held_snapshot(postgres) as snapshot:
         assert snapshot.alive()
         postgres.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE temporary")
-        await_zero(postgres, OUR_SLOTS)
+        with postgres.connect() as connection:
+            for _ in range(200):
+                if not snapshot.alive():
+                    break
+                connection.execute("SELECT pg_sleep(0.05)")
         assert not snapshot.alive()
     assert not snapshot.alive()
 

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from copying import PUBLICATION, changes_of, copying, held_snapshot, prepared, streamed
+from copying import OUR_SLOTS, PUBLICATION, await_zero, changes_of, copying, held_snapshot, prepared, streamed
 from databases import Database
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RangeVoid, SourceUnreachable, ValueDoesNotFit
@@ -229,6 +229,7 @@ def test_bytes_that_are_no_text_are_refused_by_the_server(postgres: Database) ->
         ):
             copy.read()
     finally:
+        await_zero(postgres, OUR_SLOTS)
         postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 

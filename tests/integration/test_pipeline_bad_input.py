@@ -13,7 +13,7 @@ import pytest
 
 from databases import Database
 from penstock.demo.server import PostgresServer, free_port
-from running import PENSTOCK, PipelineFactory, PipelineFile, Running, await_condition, make_pipeline
+from running import PENSTOCK, PipelineFactory, PipelineFile, Running, make_pipeline
 
 SECRET = "hunter2-s3cret"
 COMMANDS = (
@@ -207,19 +207,17 @@ def _fill_log(pipeline: PipelineFile, segments: int) -> list[Path]:
     try:
         capture.await_text("started")
         for number in range(segments):
-            before = len(list(pipeline.log.glob("*.arrow")))
             pipeline.database.execute(
                 f"insert into orders select g, repeat('x', 500) from generate_series({number}00, {number}99) g"
             )
-            target = pipeline.database.flush_position()
-            await_condition(lambda: pipeline.slot_state()["confirmed"] >= target, f"segment after {before}", 30)  # noqa: B023
+            pipeline.await_confirmed()
         capture.stop()
     finally:
         capture.clean_up()
     return sorted((path for path in pipeline.log.glob("*.arrow") if path.stat().st_size > 20_000), key=lambda p: p.name)
 
 
-@pytest.mark.parametrize("damage", ["one byte", "cut short", "missing"])
+@pytest.mark.parametrize("damage", ["one byte", "missing"])
 def test_corrupted_segment(pipeline: PipelineFactory, postgres: Database, damage: str) -> None:
     postgres.execute(ORDERS)
     file = pipeline()
@@ -232,7 +230,7 @@ def test_corrupted_segment(pipeline: PipelineFactory, postgres: Database, damage
     else:
         place = content.index(b"x" * 400)
         content[place] ^= 1
-        hurt.write_bytes(content if damage == "one byte" else content[: len(content) // 2])
+        hurt.write_bytes(content)
     (outcome,) = outcomes(file, ("run", "FILE", "--once"))
     first, last = hurt.name.split("-")[:2]
     assert_one_line(outcome, 1, *((first, last) if damage == "missing" else (hurt.name,)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-import pytest
+from psycopg import pq
 
 from databases import Database
 from lake import WORK_TABLES, Lake
-from running import PipelineFactory, Running, await_condition, make_pipeline, running
+from running import PipelineFactory, Running, make_pipeline, running
 from work_tables import TABLES
 from workload import Workload, create_tables
 
@@ -33,6 +35,10 @@ def test_random_workload_arrives_whole(any_postgres: Database, tmp_path: Path, l
         counts = workload.counts
         lake.assert_equals(any_postgres)
         lake.assert_equals_in_pyiceberg(any_postgres, WORK_TABLES)
+        any_postgres.execute(
+            "create schema elsewhere", "create table elsewhere.busy as select generate_series(1, 20000)"
+        )
+        pipeline.await_confirmed()
     for kind in ("committed", "rolled back", "savepoint", "truncate", "change_key", "swap_keys", "delete"):
         assert counts[kind], f"the workload never did: {kind}"
     lake.assert_equals(any_postgres)
@@ -99,24 +105,24 @@ def _insert_until(database: Database, stop: Event) -> None:
             connection.execute("insert into orders values (%s, 'busy', 1)", (number,))
 
 
-@pytest.mark.parametrize("stopped_by", ["SIGTERM", "Ctrl-C"])
-def test_stopping_finishes_what_is_in_flight(
-    pipeline: PipelineFactory, postgres: Database, lake: Lake, stopped_by: str
-) -> None:
+def test_stopping_finishes_what_is_in_flight(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     """Ctrl-C reaches the whole group, Spark's JVM and workers too; none of them may go before the batch is done."""
     create_tables(postgres.url)
     file = pipeline()
-    with running(file) as run, Workload(postgres.url, seed=3, connections=2) as workload:
-        workload.take_turns(40)
-        if stopped_by == "SIGTERM":
-            run.stop()
-        else:
-            os.killpg(run.process.pid, signal.SIGINT)
-            assert run.process.wait(60) == 0, run.tail()
-            run.assert_nothing_left()
-        assert "Traceback" not in run.text()
-        assert "Exception" not in run.text()
+    with Workload(postgres.url, seed=3, connections=2) as workload:
+        with running(file) as run:
+            workload.take_turns(40)
+            run.stop(signal.SIGTERM)
+        with running(file) as interrupted:
+            workload.take_turns(40)
+            os.killpg(interrupted.process.pid, signal.SIGINT)
+            assert interrupted.process.wait(60) == 0, interrupted.tail()
+            interrupted.assert_nothing_left()
         workload.take_turns(10)
+    for said in (run.text(), interrupted.text()):
+        assert "stopped" in said
+        assert "Traceback" not in said
+        assert "Exception" not in said
     file.run_once()
     lake.assert_equals(postgres)
 
@@ -174,27 +180,35 @@ def test_status_and_query_show_what_a_running_pipeline_did(
     assert "public.moments" in ended.stderr.strip().splitlines()[-1]
 
 
-def test_slot_tells_of_gaps_and_waits_when_busy(any_postgres: Database, tmp_path: Path, lake: Lake) -> None:
+@contextmanager
+def _slot_held(database: Database, slot: str) -> Iterator[None]:
+    """Reads the slot as a forgotten process would, and confirms nothing."""
+    connection = pq.PGconn.connect(f"{database.url}?replication=database".encode())
+    try:
+        statement = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '{slot}')"
+        answer = connection.exec_(statement.encode())
+        assert answer.status == pq.ExecStatus.COPY_BOTH, answer.error_message
+        yield
+    finally:
+        connection.finish()
+
+
+def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_path: Path, lake: Lake) -> None:
     any_postgres.execute(ORDERS)
     pipeline = make_pipeline(tmp_path, any_postgres)
     pipeline.run_once()
     any_postgres.execute("insert into orders values (1, 'kept', 1)")
-
-    other = Running(pipeline, ("capture", "FILE"))  # holds the slot and the log, as a forgotten process would
+    run = Running(pipeline)
     try:
-        other.await_text("started")
-        run = Running(pipeline)
-        try:
-            run.await_text("capture wait")
-            other.stop()
-            any_postgres.execute("insert into orders values (2, 'later', 2)")
-            run.drain()
-            lake.assert_equals(any_postgres, ["public.orders"])
-            run.stop()
-        finally:
-            run.clean_up()
+        with _slot_held(any_postgres, pipeline.slot):
+            run.await_text("capture waits")
+            run.await_streaming()
+        any_postgres.execute("insert into orders values (2, 'later', 2)")
+        run.drain()
+        lake.assert_equals(any_postgres, ["public.orders"])
+        run.stop()
     finally:
-        other.clean_up()
+        run.clean_up()
 
     dropped = pipeline.command("slots", "drop", "FILE")
     assert dropped.returncode != 0, "dropping a slot needs --yes"
@@ -213,12 +227,3 @@ def test_slot_tells_of_gaps_and_waits_when_busy(any_postgres: Database, tmp_path
     assert last.startswith("penstock: ")
     assert pipeline.slot in last
     assert lake.count("public.orders") == 2, "nothing is passed over in silence"
-
-
-def test_idle_pipeline_lets_the_slot_move(any_postgres: Database, tmp_path: Path) -> None:
-    any_postgres.execute(ORDERS, "create schema elsewhere", "create table elsewhere.busy (id int)")
-    pipeline = make_pipeline(tmp_path, any_postgres)
-    with running(pipeline):
-        any_postgres.execute("insert into elsewhere.busy select generate_series(1, 20000)")
-        target = any_postgres.flush_position()
-        await_condition(lambda: pipeline.slot_state()["confirmed"] >= target, "the idle slot to move", 20)

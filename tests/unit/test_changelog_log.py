@@ -83,6 +83,31 @@ def test_a_position_inside_a_segment_still_needs_that_segment(log: ChangeLog, wr
     assert log.segments(after=300) == []
 
 
+def test_any_position_finds_the_segments_that_hold_and_follow_it(log: ChangeLog, writer: SegmentWriter) -> None:
+    for end in (110, 120, 200, 210, 220, 300):
+        if end % 100:
+            writer.advance(end)
+        else:
+            writer.append(end, [raw_slice(ORDERS, [end - 1])])
+    (Path(log.folder) / ("x" * 48)).write_bytes(b"not ours")
+    (Path(log.folder) / ("0" * 48)).write_bytes(b"not ours")
+    chain = log.segments()
+    assert [(name.start, name.end) for name in chain] == [(100, 120), (120, 200), (200, 220), (220, 300)]
+    for after in range(90, 310):
+        assert log.segments(after) == [name for name in chain if name.end > after]
+    assert (log.start(), log.end()) == (100, 300)
+
+
+def test_a_hole_right_after_a_position_is_found(log: ChangeLog, writer: SegmentWriter) -> None:
+    for end in (200, 300, 400):
+        writer.append(end, [raw_slice(ORDERS, [end - 10])])
+    files(log)[1].unlink()
+    for after in (100, 199, 200, 250):
+        with pytest.raises(LogDamaged, match="is missing"):
+            log.segments(after)
+    assert len(log.segments(after=300)) == 1
+
+
 def test_an_empty_or_absent_log_has_no_ends(log: ChangeLog) -> None:
     assert log.segments() == []
     assert (log.start(), log.end(), log.bytes()) == (None, None, 0)

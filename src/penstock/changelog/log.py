@@ -11,10 +11,12 @@ therefore begin with a segment that starts before `after`.
 
 from __future__ import annotations
 
+import bisect
+import os
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ from penstock.changelog.segment import (
     emptied,
     parse_segment_name,
     part_commit,
+    segment_name,
 )
 from penstock.errors import LogDamaged, LogUnreachable
 from penstock.model.change import RAW_SCHEMA, RawChanges
@@ -40,6 +43,8 @@ from penstock.model.table import TableSchema
 
 TEMPORARY = ".tmp"
 HEADERS_KEPT = 4096
+START_DIGITS, NAME_LENGTH = 16, len(segment_name(0, 0, 0))
+END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
 LISTINGS = 3  # a listing is no snapshot of a folder that changes, so a hole is believed when it is seen this often
 
 
@@ -90,16 +95,15 @@ class ChangeLog:
 
     def segments(self, after: Position | None = None) -> list[SegmentName]:
         """The chain in order; with `after`, what holds or follows that position. LogDamaged when there is a hole."""
-        chain, _ = self._chain_and_leftovers()
-        return chain if after is None else [name for name in chain if name.end > after]
+        chain, _ = self._chain_and_leftovers(after)
+        return chain
 
     def start(self) -> Position | None:
-        chain = self.segments()
-        return chain[0].start if chain else None
+        return next((_parsed(text)[0] for text in _in_order(self._found()) if _is_segment(text)), None)
 
     def end(self) -> Position | None:
-        chain = self.segments()
-        return chain[-1].end if chain else None
+        last = filter(_is_segment, _in_order(self._found())[-END_NAMES:])
+        return max((_parsed(text)[1] for text in last), default=None)
 
     def header(self, name: SegmentName | str) -> SegmentHeader:
         """Verified against the checksum in the name. An empty segment that was replaced meanwhile reads as before."""
@@ -207,16 +211,43 @@ class ChangeLog:
             except FileNotFoundError:
                 return
 
-    def _chain_and_leftovers(self) -> tuple[list[SegmentName], list[SegmentName]]:
+    def _chain_and_leftovers(self, after: Position | None = None) -> tuple[list[SegmentName], list[SegmentName]]:
+        """With `after`, only what holds or follows it is looked at: the order of names is the order of the stream."""
         for attempt in range(LISTINGS):
-            names = [name for name in map(_segment, self._listing()) if name is not None]
-            chain, trouble = _chain(names)
+            found = self._found()
+            texts = _in_order(found)
+            if after is not None:
+                texts = texts[_first_that_may_hold(after, texts) :]
+            chain, leftovers, trouble = _chain(list(filter(_is_segment, texts)))
+            if after is not None:
+                chain = [text for text in chain if _parsed(text)[1] > after]
             if trouble is None:
-                counted = set(chain)
-                return chain, sorted(name for name in names if name not in counted)
+                try:
+                    named = [self._named(text, found) for text in chain]
+                    return named, [SegmentName(*_parsed(text), text, 0, 0.0) for text in leftovers]
+                except FileNotFoundError as error:  # replaced or removed since it was listed
+                    trouble = str(error)
             if attempt + 1 < LISTINGS:
                 time.sleep(0.01)
         raise LogDamaged(f"the change log {self.uri}: {trouble}", _WAY_OUT)
+
+    def _named(self, text: str, found: dict[str, fs.FileInfo | None]) -> SegmentName:
+        info = found[text]
+        if info is not None:
+            written_at = info.mtime_ns / 1e9 if info.mtime_ns is not None else time.time()
+            return SegmentName(*_parsed(text), text, info.size or 0, written_at)
+        status = Path(self.path(text)).stat()
+        return SegmentName(*_parsed(text), text, status.st_size, status.st_mtime)
+
+    def _found(self) -> dict[str, fs.FileInfo | None]:
+        """Every name in the folder; of a local one without the figures of each file, which are most of the work."""
+        if not self.local:
+            return {info.base_name: info for info in self._listing()}
+        with self._store_errors("listing"):
+            try:
+                return dict.fromkeys(os.listdir(self.folder))  # noqa: PTH208
+            except FileNotFoundError:
+                return {}
 
     def _listing(self) -> list[fs.FileInfo]:
         everything = fs.FileSelector(self.folder, allow_not_found=True)
@@ -332,20 +363,42 @@ _WAY_OUT = (
 )
 
 
-def _chain(names: list[SegmentName]) -> tuple[list[SegmentName], str | None]:
-    """The chain, and what is wrong with it if anything is."""
-    chain: list[SegmentName] = []
-    for name in sorted(names, key=lambda name: (name.start, -name.end, name.text)):
-        if not chain or name.start == chain[-1].end:
-            chain.append(name)
-        elif name.start > chain[-1].end:
-            return chain, (
-                f"{position_text(chain[-1].end)} to {position_text(name.start)} is missing, "
-                f"between {chain[-1].text} and {name.text}"
-            )
-        elif name.end > chain[-1].end:
-            return chain, f"{name.text} overlaps {chain[-1].text}: two captures have written to it"
-    return chain, None
+def _chain(texts: list[str]) -> tuple[list[str], list[str], str | None]:
+    """The chain, what is left over inside other segments' ranges, and what is wrong if anything is."""
+    chain: list[str] = []
+    leftovers: list[str] = []
+    reached: Position | None = None
+    for text, (start, end, _) in sorted(
+        ((text, _parsed(text)) for text in texts), key=lambda item: (item[1][0], -item[1][1], item[0])
+    ):
+        if reached is None or start == reached:
+            chain.append(text)
+            reached = end
+        elif start > reached:
+            missing = f"{position_text(reached)} to {position_text(start)} is missing"
+            return chain, leftovers, f"{missing}, between {chain[-1]} and {text}"
+        elif end > reached:
+            return chain, leftovers, f"{text} overlaps {chain[-1]}: two captures have written to it"
+        else:
+            leftovers.append(text)
+    return chain, leftovers, None
+
+
+def _first_that_may_hold(position: Position, texts: list[str]) -> int:
+    """Where in the sorted names those begin that start last at or before the position."""
+    following = bisect.bisect_left(texts, position_text(position + 1))
+    if following == 0:
+        return 0
+    return bisect.bisect_left(texts, texts[following - 1][:START_DIGITS])
+
+
+def _in_order(found: Iterable[str]) -> list[str]:
+    """Names that are likely segments', in stream order: a log of weeks has a great many of them."""
+    return sorted(text for text in found if len(text) == NAME_LENGTH)
+
+
+def _is_segment(text: str) -> bool:
+    return parse_segment_name(text) is not None
 
 
 def _parsed(text: str) -> tuple[Position, Position, int]:
@@ -353,14 +406,6 @@ def _parsed(text: str) -> tuple[Position, Position, int]:
     if parsed is None:
         raise LogDamaged(f"{text} is not the name of a segment", _WAY_OUT)
     return parsed
-
-
-def _segment(info: fs.FileInfo) -> SegmentName | None:
-    parsed = parse_segment_name(info.base_name)
-    if parsed is None:
-        return None
-    written_at = info.mtime_ns / 1e9 if info.mtime_ns is not None else time.time()
-    return SegmentName(*parsed, info.base_name, info.size or 0, written_at)
 
 
 def _with_parts(name: SegmentName, part_bytes: int) -> SegmentName:

@@ -31,7 +31,8 @@ been shut out of the table.
 
 Errors that concern one table are TableError; those that concern the destination are DestinationError. `memory` is the
 twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class
-behind them."""
+behind them.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ class WrittenPart(Protocol):
 
 class WritePlan(Protocol):
     """The base of one write of one table. Picklable; `write` runs on executors, without Spark, as often as there are
-    parts."""
+    parts.
+    """
 
     @property
     def target(self) -> TableId: ...

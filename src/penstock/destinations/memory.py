@@ -1,7 +1,8 @@
 """The in-memory twin of the destination contract: for tests that need a destination and no Spark.
 
 A MemoryStore stands for the storage: it outlives drivers, and two MemoryDestinations on one store are two drivers of
-one lake. Neighbour: `contract`, which it follows to the letter."""
+one lake. Neighbour: `contract`, which it follows to the letter.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plain words shared by every part: Position, TableId, TableSchema, raw changes, TableState. Imports nothing of ours."""
+"""Plain words shared by every part: Position, TableId, TableSchema, raw changes, TableState; knows no other room."""

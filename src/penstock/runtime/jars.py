@@ -1,7 +1,8 @@
 """The jars that Spark needs beside itself: which, where they are kept, and how they get there.
 
 `python -m penstock.runtime.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`; `make
-install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there."""
+install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +15,27 @@ from pathlib import Path
 import pyspark
 
 from penstock.errors import EnvironmentMissing
+from penstock.runtime import local_file_io
 
 PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
 )
+
+APPLICATION = """
+import sys, zipfile
+from pathlib import Path
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
+compiler.setParentClassLoader(spark._jsparkSession.sharedState().jarClassLoader())
+compiler.cook(Path(sys.argv[1]).read_text())
+with zipfile.ZipFile(sys.argv[2], "w") as jar:
+    for name, code in compiler.getBytecodes().items():
+        jar.writestr(name.replace(".", "/") + ".class", bytes(code))
+print("JARS=" + spark.sparkContext.getConf().get("spark.jars", ""))
+spark.stop()
+"""
 
 
 def folder() -> Path:
@@ -27,7 +44,7 @@ def folder() -> Path:
 
 def installed() -> list[Path] | None:
     """The jars, if all are there."""
-    jars = [folder() / _file_name(package) for package in PACKAGES]
+    jars = [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
     return jars if all(jar.is_file() for jar in jars) else None
 
 
@@ -36,21 +53,30 @@ def fetch() -> list[Path]:
     present = installed()
     if present is not None:
         return present
-    folder().mkdir(parents=True, exist_ok=True)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentMissing(
+            f"{folder()} cannot be made: {error.strerror}", "Install penstock into an environment that you may write to"
+        ) from error
     with tempfile.TemporaryDirectory(prefix="penstock-jars-") as scratch:
         resolved = _resolve(Path(scratch))
         for package in PACKAGES:
-            target = folder() / _file_name(package)
-            source = next((jar for jar in resolved if jar.name.endswith(target.name)), None)
+            source = next((jar for jar in resolved if jar.name.endswith(_file_name(package))), None)
             if source is None:
                 raise EnvironmentMissing(
                     f"{package} was not found by Ivy",
                     "See that Maven Central or its mirror can be reached and try again",
                 )
-            partial = target.with_suffix(".partial")
-            shutil.copyfile(source, partial)
-            partial.replace(target)
-    return [folder() / _file_name(package) for package in PACKAGES]
+            _put(source, folder() / _file_name(package))
+        _put(Path(scratch) / local_file_io.JAR, folder() / local_file_io.JAR)
+    return [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
+
+
+def _put(source: Path, target: Path) -> None:
+    partial = target.with_suffix(".partial")
+    shutil.copyfile(source, partial)
+    partial.replace(target)
 
 
 def _file_name(package: str) -> str:
@@ -59,18 +85,16 @@ def _file_name(package: str) -> str:
 
 
 def _resolve(scratch: Path) -> list[Path]:
-    """Spark resolves packages before it starts an application, so the smallest application does."""
-    application = scratch / "nothing.py"
-    application.write_text(
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.getOrCreate()\n"
-        "print('JARS=' + spark.sparkContext.getConf().get('spark.jars', ''))\n"
-        "spark.stop()\n"
-    )
+    """Spark resolves packages before it starts an application, so a small one does; it compiles our own class
+    besides.
+    """
+    (scratch / "LocalFileIO.java").write_text(local_file_io.SOURCE)
+    (scratch / "application.py").write_text(APPLICATION)
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(PACKAGES)),
-        *("--conf", f"spark.pyspark.python={sys.executable}", str(application)),
+        *("--conf", f"spark.pyspark.python={sys.executable}", str(scratch / "application.py")),
+        *(str(scratch / "LocalFileIO.java"), str(scratch / local_file_io.JAR)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("JARS=")), None)

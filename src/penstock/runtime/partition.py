@@ -1,7 +1,8 @@
 """What runs inside a Spark task: the tasks of one partition, one after another, errors as values.
 
 An error of ours reaches the driver whole, and not as text inside a Java exception; all tasks run even if one fails.
-Imported by every worker, so it imports little. Neighbour: `spark.SparkRunner`."""
+Imported by every worker, so it imports little. Neighbour: `spark.SparkRunner`.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 (`spark_daemon`), Unix sockets between Java and workers, RDD jobs without SQL planning. Ctrl-C belongs to penstock:
 neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put aside. What
 the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
-`destinations/iceberg/catalog` the catalog's settings."""
+`destinations/iceberg/catalog` the catalog's settings.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
-from penstock.runtime import jars
+from penstock.runtime import jars, local_file_io
 from penstock.runtime.partition import Done, Failed, run_partition
 
 JAVA_MINIMUM = 17
@@ -44,8 +45,9 @@ Result = TypeVar("Result")
 def session(pipeline: Pipeline) -> SparkSession:
     """The session of a pipeline, with a catalog for each of its destinations; the first is the default catalog."""
     settings: dict[str, str] = {}
+    file_io = local_file_io.CLASS if jars.installed() is not None else None
     for destination in reversed(pipeline.destinations):
-        settings |= spark_settings(destination)
+        settings |= spark_settings(destination, local_file_io=file_io)
     pipeline.home.mkdir(parents=True, exist_ok=True)
     return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")
 
@@ -59,7 +61,7 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     )
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             start: Any = launch_gateway  # pyspark leaves it without types
             gateway = start(conf, {"stdout": output, "stderr": output})
         context = SparkContext(conf=conf, gateway=gateway)

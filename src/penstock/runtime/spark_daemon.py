@@ -3,7 +3,8 @@
 Spark runs `python -m penstock.runtime.spark_daemon pyspark.worker` (`spark.python.daemon.module`). Before every task
 a worker calls `importlib.invalidate_caches()`, which reads the directory of each archive on `sys.path` again: some
 100 ms. pyspark is installed as a folder too, so archives leave the path before pyspark is imported; workers inherit
-that. What tasks need is imported here, once, and not in every worker."""
+that. What tasks need is imported here, once, and not in every worker.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Without `catalog` in the pipeline file: Iceberg's JDBC catalog on SQLite, `catalog.db` in the warehouse, which
 pyiceberg reads too. Otherwise any Iceberg catalog by its own Spark properties. Spark knows the catalog by the
-destination's name. Used by `runtime/spark.py` (settings) and `destination` (locations, opening)."""
+destination's name. Used by `runtime/spark.py` (settings) and `destination` (locations, opening).
+"""
 
 from __future__ import annotations
 
@@ -51,8 +52,11 @@ class IcebergSettings(Protocol):
     def maintenance(self) -> MaintenanceSettings: ...
 
 
-def spark_settings(settings: IcebergSettings) -> dict[str, str]:
-    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found."""
+def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = None) -> dict[str, str]:
+    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found.
+
+    `local_file_io` names a class for file access that the embedded catalog uses in a local warehouse, if Spark has it.
+    """
     prefix = f"spark.sql.catalog.{settings.name}"
     embedded = {
         "type": "jdbc",
@@ -60,6 +64,8 @@ def spark_settings(settings: IcebergSettings) -> dict[str, str]:
         "jdbc.schema-version": "V1",
         "jdbc.busy_timeout": str(BUSY_TIMEOUT_MS),
     }
+    if local_file_io is not None and local_path(settings.warehouse) is not None:
+        embedded["io-impl"] = local_file_io
     properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **(settings.catalog or embedded)}
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -71,7 +77,8 @@ def spark_settings(settings: IcebergSettings) -> dict[str, str]:
 
 def compares_snapshots_only(settings: IcebergSettings) -> bool:
     """Whether the catalog would let two changes of table properties pass each other: a REST catalog checks the
-    snapshot alone."""
+    snapshot alone.
+    """
     return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
 
 
@@ -84,17 +91,28 @@ def table_location(settings: IcebergSettings, target: TableId) -> str | None:
 
 def safe_name(name: str) -> str:
     """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any
-    case."""
+    case.
+    """
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):
         return name
     return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def require_warehouse(settings: IcebergSettings) -> None:
+    """DestinationUnreachable if a local warehouse is away. Iceberg would make its folders anew, and write into them."""
+    root = local_path(settings.warehouse)
+    if root is not None and not root.is_dir():
+        raise DestinationUnreachable(
+            f"destination {settings.name}: the warehouse {root} is not there", "Bring it back (mount it?)"
+        )
 
 
 def open_warehouse(settings: IcebergSettings, index: Path) -> None:
     """Makes a local warehouse at the very first opening, which the index folder's absence tells.
 
     Later a missing warehouse is one that cannot be reached: made anew, empty, it would take changes without the rows
-    before them."""
+    before them.
+    """
     root = local_path(settings.warehouse)
     if root is not None and not root.is_dir():
         if index.exists() or root.exists():

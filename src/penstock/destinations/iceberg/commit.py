@@ -17,8 +17,9 @@ from contextlib import contextmanager
 
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
+from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.table_state import LiveFile, OpenTable, TableState, held_files, live
+from penstock.destinations.iceberg.table_state import OpenTable, held_files
 from penstock.errors import DestinationError, StaleBase
 
 

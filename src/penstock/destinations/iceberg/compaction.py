@@ -27,9 +27,9 @@ from penstock.destinations.iceberg.data_files import (
     write_rows,
 )
 from penstock.destinations.iceberg.key_index import KeyIndex
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.table_state import LiveFile, TableState
 from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
@@ -37,7 +37,7 @@ SMALLEST_TIER = 64 << 10
 SMALL = 512 << 10  # merged for being many, and not for what is dead in it
 LARGE = 32 << 20  # not merged for being many
 MOST_AT_ONCE = 64 << 20  # merged by one call, about: batches wait for it
-MOST_DEAD = 0.3  # of a data file's rows
+MOST_DEAD = 0.3  # of a large file's rows; of a table's, before smaller files are rewritten for it
 LEAST_ALIVE = 0.5  # of a delete file's entries
 
 
@@ -66,10 +66,12 @@ def choose(state: TableState, spec: int, tier_files: int) -> Choice:
     tiers = _full_tiers([file for file in ours if file.size < LARGE], tier_files)
     groups = [group for tier in tiers for group in _large_enough(tier)]
     grouped = {file.path for group in groups for file in group}
+    crowded = sum(dead.values()) > MOST_DEAD * sum(file.records for file in state.data)
+    least = SMALL if crowded else LARGE
     groups += [
         (file,)
         for file in ours
-        if file.size >= SMALL and file.path not in grouped and dead.get(file.path, 0) > MOST_DEAD * file.records
+        if file.path not in grouped and file.size >= least and dead.get(file.path, 0) > MOST_DEAD * file.records
     ]
     groups = _at_once(groups)
     gone = {file.path for group in groups for file in group}

@@ -40,7 +40,8 @@ Rows = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class WrittenFile:
     """A file that no commit names yet. `description` is the JSON of Iceberg's ContentFileParser but for the partition
-    spec."""
+    spec.
+    """
 
     path: str
     size: int

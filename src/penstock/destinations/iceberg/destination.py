@@ -2,7 +2,8 @@
 
 A table's state is kept between batches and believed only while the catalog names the same metadata file. Every change
 of ours is a strict transaction (`commit`); the position is a table property, because compaction and expiry drop what
-is in snapshots."""
+is in snapshots.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     compares_snapshots_only,
     open_warehouse,
+    require_warehouse,
     safe_name,
     table_location,
 )
@@ -32,6 +34,7 @@ from penstock.destinations.iceberg.data_files import COPY_PREFIX
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
@@ -40,7 +43,6 @@ from penstock.destinations.iceberg.table_state import (
     COPIED,
     COPYING,
     OpenTable,
-    TableState,
     copy_base,
     copy_property,
     is_copying,
@@ -91,6 +93,7 @@ class IcebergDestination:
         keep: Sequence[WrittenPart] = (),
     ) -> Position | None:
         columns = arrow_schema(schema)
+        require_warehouse(self._settings)
         with translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
             if table is None:
@@ -140,6 +143,7 @@ class IcebergDestination:
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
         if not isinstance(plan, IcebergPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
+        require_warehouse(self._settings)
         written = [part for part in _ours(parts) if not part.empty]
         opened = self._tables[plan.target]
         before = opened.state
@@ -220,6 +224,7 @@ class IcebergDestination:
         opened.state = carried_on(opened, state)
 
     def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
+        require_warehouse(self._settings)
         opened, settings = self._tables[target], self._settings.maintenance
         index = self._key_index(opened)
         choice = compact(self._java, opened, index, settings, run)
@@ -280,6 +285,7 @@ class IcebergDestination:
 
     def _current(self, target: TableId) -> tuple[OpenTable, TableState]:
         """The table and its state as it is now; cheap when the catalog names the metadata file that we know."""
+        require_warehouse(self._settings)
         opened = self._tables[target]
         try:
             with translated(f"table {target}: its state cannot be read"):

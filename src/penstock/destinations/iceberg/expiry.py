@@ -18,9 +18,10 @@ from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import strict
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
+from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import FENCE, OpenTable, TableState
+from penstock.destinations.iceberg.table_state import FENCE, OpenTable
 
 
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
@@ -54,7 +55,8 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collect
 
 def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
     """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed
-    meanwhile."""
+    meanwhile.
+    """
     what = f"table {opened.target}: files of killed writers cannot be removed"
     with strict(java, opened, state.metadata, what) as transaction:
         transaction.set_properties({FENCE: uuid.uuid4().hex})

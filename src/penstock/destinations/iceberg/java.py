@@ -2,7 +2,8 @@
 
 A call over py4j takes some 0.1–0.3 ms, so a file crosses as one JSON text and not as forty setters. Nothing else in
 penstock knows Iceberg's exceptions. Neighbours: `table_state`, `commit`, `expiry` and `destination`, on the driver
-only."""
+only.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Compaction and batches take turns, so a refusal means that somebody else touched the table: what was written is
 removed, and the next call looks again. A call that finds nothing to do costs no I/O: it may come many times a second.
-Neighbours: `compaction` chooses and merges, `expiry` expires, `commit` commits, `destination` calls."""
+Neighbours: `compaction` chooses and merges, `expiry` expires, `commit` commits, `destination` calls.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from penstock.destinations.iceberg.compaction import (
 from penstock.destinations.iceberg.expiry import expire_snapshots
 from penstock.destinations.iceberg.java import Java, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
+from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import OpenTable, TableState, read_state
+from penstock.destinations.iceberg.table_state import OpenTable, read_state
 from penstock.errors import StaleBase
 from penstock.failpoints import reach
 

@@ -3,7 +3,8 @@ files.
 
 Computed from the Arrow columns while they are written, batch after batch, so that no file is opened again and no Java
 is called. The result is the JSON that Iceberg's ContentFileParser reads. Bounds of text and bytes are cut to 16, as
-Iceberg does."""
+Iceberg does.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 executors.
 
 An unreachable store is DestinationUnreachable. Folders above a table are never made here: a warehouse that is away
-must not come back empty. Neighbours: `data_files` and `key_index` read and write through it."""
+must not come back empty. Neighbours: `data_files` and `key_index` read and write through it.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def names_in(location: str) -> list[str]:
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
     """Turns what a store throws into DestinationUnreachable. A damaged file counts as one: trying again costs
-    nothing."""
+    nothing.
+    """
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:

@@ -2,7 +2,8 @@
 
 Iceberg gives every column a number for life; files carry it, names may change. So columns are matched to files by
 number, taken from the table's own schema. Key columns are required and are the table's identifier fields, but for
-floating-point ones, which Iceberg does not allow there."""
+floating-point ones, which Iceberg does not allow there.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def to_iceberg(schema: pa.Schema, key: tuple[str, ...]) -> str:
 
 def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]) -> tuple[IcebergColumn, ...]:
     """The columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order; SchemaChanged if it
-    differs."""
+    differs.
+    """
     table: dict[str, Any] = json.loads(found)
     there = {field["name"]: field for field in table["fields"]}
     differences = [f"column {name} is not at the source" for name in there if name not in schema.names]

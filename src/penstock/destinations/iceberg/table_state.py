@@ -2,15 +2,15 @@
 
 Read from the manifests when somebody else touched the table, and otherwise carried on by the driver from its own
 commits: a metadata file is immutable, so the same name means the same state. The driver's side of the table;
-`destination` keeps one for each, `plan` gets the extract that a write needs."""
+`destination` keeps one for each, `plan` gets the extract that a write needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import local_path
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.errors import SchemaChanged
@@ -19,76 +19,6 @@ from penstock.model.table import TableId
 
 FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
 COPYING, COPIED = "copying", "copied"
-
-
-@dataclass(frozen=True)
-class LiveFile:
-    """A file of the current snapshot. `hits` counts a delete file's entries by data file; None until somebody
-    counted."""
-
-    path: str
-    records: int
-    size: int
-    sequence: int
-    content: str  # data, position-deletes, or what is not ours: equality-deletes, deletion vectors
-    spec: int
-    hits: Mapping[str, int] | None = None
-
-    def description(self) -> dict[str, object]:
-        """Enough for Iceberg to know which file is meant."""
-        return {
-            "spec-id": self.spec,
-            "content": self.content,
-            "file-path": self.path,
-            "file-format": "parquet",
-            "file-size-in-bytes": self.size,
-            "record-count": self.records,
-        }
-
-
-@dataclass(frozen=True)
-class TableState:
-    metadata: str  # location of the metadata file
-    snapshot: int | None
-    sequence: int
-    snapshots: int  # how many the table still has
-    data: tuple[LiveFile, ...]
-    deletes: tuple[LiveFile, ...]
-
-    def after(
-        self,
-        metadata: str,
-        snapshot: int | None,
-        sequence: int,
-        added: Sequence[LiveFile],
-        removed: frozenset[str] | None = frozenset(),
-    ) -> TableState:
-        """The state that our own commit made. `removed` None: all that was there."""
-
-        def carried(files: tuple[LiveFile, ...], *, are_data: bool) -> tuple[LiveFile, ...]:
-            kept = () if removed is None else tuple(file for file in files if file.path not in removed)
-            return kept + tuple(file for file in added if (file.content == "data") == are_data)
-
-        return TableState(
-            metadata,
-            snapshot,
-            sequence,
-            self.snapshots + (snapshot != self.snapshot),
-            carried(self.data, are_data=True),
-            carried(self.deletes, are_data=False),
-        )
-
-    def counted(self, hits: Mapping[str, Mapping[str, int]]) -> TableState:
-        """With what the entries of delete files point to."""
-        return replace(
-            self,
-            deletes=tuple(replace(file, hits=hits[file.path]) if file.path in hits else file for file in self.deletes),
-        )
-
-    @property
-    def only_positional(self) -> bool:
-        """Whether every delete is one that we understand: somebody else may have written others."""
-        return all(file.content == "position-deletes" and file.path.endswith(".parquet") for file in self.deletes)
 
 
 @dataclass(frozen=True)
@@ -102,7 +32,8 @@ class CopyBase:
 @dataclass
 class OpenTable:
     """A table that this driver works on: Java's table object, and the state as last read; None when it must be read
-    anew."""
+    anew.
+    """
 
     target: TableId
     table: JavaObject
@@ -161,7 +92,8 @@ def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
 
 def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: TableState | None = None) -> TableState:
     """The state under a metadata file. Manifests are read unless `known` is of the same snapshot: that has the same
-    files."""
+    files.
+    """
     location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
     snapshot = metadata.currentSnapshot()
     if snapshot is None:
@@ -200,9 +132,3 @@ def _described(file: JavaObject) -> LiveFile:
         file.content().name().lower().replace("_", "-"),
         file.specId(),
     )
-
-
-def live(written: WrittenFile, sequence: int, spec: int) -> LiveFile:
-    """A file of ours, once committed."""
-    content = str(written.description["content"])
-    return LiveFile(written.path, written.records, written.size, sequence, content, spec, written.hits)

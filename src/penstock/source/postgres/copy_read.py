@@ -10,7 +10,8 @@ The reader's strongest lock is ACCESS SHARE, on the relation it reads, for as lo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import psycopg
@@ -48,7 +49,7 @@ class CopySource:
 
 def read_range(
     source: CopySource, range: CopyRange, *, max_rows_per_second: float | None = None, statement_timeout: float
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
 
     RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the range was planned;
@@ -62,19 +63,15 @@ def read_range(
             received = _lock(session, source, range, query)
             _check_unchanged(session, source, range)
             _check_types(source, received)
-        batches = session.batches(query, BATCH_BYTES)
         began, rows = time.monotonic(), 0
-        while True:
-            with driver_errors(_doing(range), source.url):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            if batch.num_rows == 0:
-                continue
-            rows += batch.num_rows
-            yield _typed(source.schema, schema, range, batch)
-            if max_rows_per_second:
-                time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
+        with closing(session.batches(query, BATCH_BYTES)) as batches:
+            while (batch := _next(batches, source, range)) is not None:
+                if batch.num_rows == 0:
+                    continue
+                rows += batch.num_rows
+                yield _typed(source.schema, schema, range, batch)
+                if max_rows_per_second:
+                    time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
         with driver_errors(_doing(range), source.url):
             _check_unchanged(session, source, range)
 
@@ -131,6 +128,11 @@ def _lock(session: CopySession, source: CopySource, range: CopyRange, query: str
                 "ALTER ROLE … BYPASSRLS",
             ) from None
         raise
+
+
+def _next(batches: Iterator[pa.RecordBatch], source: CopySource, range: CopyRange) -> pa.RecordBatch | None:
+    with driver_errors(_doing(range), source.url):
+        return next(batches, None)
 
 
 def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange) -> None:

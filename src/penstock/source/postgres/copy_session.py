@@ -7,7 +7,7 @@ Arrow, for about half the work of COPY as text, psycopg and a CSV reader (docs/c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
@@ -31,16 +31,10 @@ from penstock.source.postgres.connect import (
 from penstock.source.postgres.snapshot import APPLICATION_NAME, begin_in, snapshot_gone
 from penstock.source.postgres.statements import literal
 
-# A range is read by its blocks and by nothing else: whatever plan the server would find better reads the table once
-# for each range. Row security must fail and not filter in silence. Compiling a query costs more than a range is worth.
-_READING_SETTINGS = {
-    "enable_seqscan": "off",
-    "enable_indexscan": "off",
-    "enable_bitmapscan": "off",
-    "max_parallel_workers_per_gather": "0",
-    "jit": "off",
-    "row_security": "off",
-}
+# Row security must fail and not filter in silence. Compiling a query costs more than a range is worth.
+_READING_SETTINGS = {"row_security": "off", "jit": "off", "max_parallel_workers_per_gather": "0"}
+# Ranges are read by their blocks: with any other plan the server would go through the table, or an index, once a range.
+_OTHER_PLANS = ("enable_seqscan", "enable_indexscan", "enable_bitmapscan")
 # Once batches flow, the driver's errors come through Arrow and have lost their SQLSTATE.
 DRIVER_ERRORS = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 
@@ -62,10 +56,15 @@ class CopySession:
             rows: list[dict[str, Any]] = reader.read_all().to_pylist()
         return rows[0] if rows else None
 
-    def batches(self, query: str, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The query's rows as they come, in batches of about `batch_bytes`, or one row if that is larger."""
+    def batches(self, query: str, batch_bytes: int) -> Generator[pa.RecordBatch, None, None]:
+        """The query's rows as they come, in batches of about `batch_bytes`, or one row if that is larger.
+
+        To be closed before the session, if it is left before its end.
+        """
+        self.run(_set(dict.fromkeys(_OTHER_PLANS, "off")))
         with self._result(query, {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes)}) as reader:
             yield from reader
+        self.run(_set(dict.fromkeys(_OTHER_PLANS, "on")))
 
     def run(self, statements: str) -> None:
         with AdbcStatement(self._connection) as statement:
@@ -95,7 +94,7 @@ def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterat
             "statement_timeout": f"{max(1, round(statement_timeout * 1000))}ms",
         }
         with driver_errors(f"setting up a session for a copy at {endpoint(url)}", url):
-            session.run("; ".join(f"SET {name} TO {literal(value)}" for name, value in settings.items()))
+            session.run(_set(settings))
         try:
             session.run(begin_in(snapshot))
         except DRIVER_ERRORS as error:
@@ -151,3 +150,7 @@ def _conninfo(url: str) -> str:
     parts.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
     parts.setdefault("application_name", APPLICATION_NAME)
     return make_conninfo("", **parts)
+
+
+def _set(settings: Mapping[str, str]) -> str:
+    return "; ".join(f"SET {name} TO {literal(value)}" for name, value in settings.items())

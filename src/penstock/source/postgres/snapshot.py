@@ -179,7 +179,7 @@ def _await_result(pgconn: pq.abc.PGconn, url: str, timeout: float, waiting: Call
             told = time.monotonic()
             waiting(blockers)
             if late:
-                raise _blocked(url, timeout, blockers)
+                raise _blocked(url, timeout, blockers, replica=_is_replica(watching))
     finally:
         if watching is not None:
             watching.close()
@@ -225,12 +225,23 @@ def _shortened(query: str) -> str:
     return line if len(line) <= _SHOWN else line[:_SHOWN] + "…"
 
 
-def _blocked(url: str, timeout: float, blockers: Sequence[Blocker]) -> SnapshotBlocked:
-    who = "; ".join(map(str, blockers)) or "a transaction that cannot be seen"
+def _is_replica(connection: Connection) -> bool:
+    with source_errors("reading whether the source is a replica"):
+        return connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+
+
+def _blocked(url: str, timeout: float, blockers: Sequence[Blocker], *, replica: bool) -> SnapshotBlocked:
+    what = f"no snapshot of Postgres at {endpoint(url)} within {timeout:g} s: it waits for "
+    if replica and not blockers:
+        return SnapshotBlocked(
+            f"{what}its primary to tell which transactions are running",
+            "It is tried again; to help it, run on the primary: SELECT pg_log_standby_snapshot()",
+        )
+    if not blockers:
+        return SnapshotBlocked(f"{what}a transaction that was not seen", "It is tried again")
     ends = "; ".join(blocker.end_it for blocker in blockers)
     return SnapshotBlocked(
-        f"no snapshot of Postgres at {endpoint(url)} within {timeout:g} s: it waits for {who}",
-        f"It is tried again; to help it, end these transactions{f': {ends}' if ends else ''}",
+        f"{what}{'; '.join(map(str, blockers))}", f"It is tried again; to help it, end these transactions: {ends}"
     )
 
 

@@ -1,0 +1,140 @@
+"""Parts of the Iceberg destination that need no Java: names, settings, bounds, the choice of what to merge."""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.config.model import IcebergDestination
+from penstock.destinations.iceberg.catalog import open_warehouse, safe_name, spark_settings, table_location
+from penstock.destinations.iceberg.compaction import choose
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.metrics import Metrics
+from penstock.destinations.iceberg.storage import local_path
+from penstock.errors import DestinationUnreachable
+from penstock.model.table import TableId
+
+
+def config(warehouse: Path, **changes: object) -> IcebergDestination:
+    return IcebergDestination.model_validate({"type": "iceberg", "warehouse": str(warehouse), **changes})
+
+
+def test_odd_names_become_safe_and_stay_apart() -> None:
+    names = ["orders", "Orders", "ORDERS", "or ders", "or/ders", "../orders", "ключ", "клюй", "", "x" * 200]
+    safe = [safe_name(name) for name in names]
+    assert safe[0] == "orders"
+    assert len({name.lower() for name in safe}) == len(names)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") for name in safe)
+
+
+def test_the_embedded_catalog_is_sqlite_in_the_warehouse(tmp_path: Path) -> None:
+    settings = spark_settings(config(tmp_path / "lake"), local_file_io="a.Class")
+    assert settings["spark.sql.defaultCatalog"] == "lake"
+    assert settings["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:{tmp_path}/lake/catalog.db"
+    assert settings["spark.sql.catalog.lake.io-impl"] == "a.Class"
+    assert table_location(config(tmp_path), TableId("public", "orders")) == f"{tmp_path}/public/orders"
+
+
+def test_another_catalog_keeps_its_own_properties(tmp_path: Path) -> None:
+    other = config(tmp_path, catalog={"type": "rest", "uri": "https://catalog"})
+    settings = spark_settings(other, local_file_io="a.Class")
+    assert settings["spark.sql.catalog.lake.type"] == "rest"
+    assert "spark.sql.catalog.lake.io-impl" not in settings
+    assert table_location(other, TableId("public", "orders")) is None
+
+
+def test_the_warehouse_is_made_once(tmp_path: Path) -> None:
+    settings, index = config(tmp_path / "deep" / "lake"), tmp_path / "home" / "index"
+    open_warehouse(settings, index)
+    open_warehouse(settings, index)
+    (tmp_path / "deep" / "lake").rmdir()
+    with pytest.raises(DestinationUnreachable, match="is not there"):
+        open_warehouse(settings, index)
+    assert not (tmp_path / "deep" / "lake").exists()
+
+
+def test_local_locations() -> None:
+    assert local_path("/a b/c") == Path("/a b/c")
+    assert local_path("file:/a/b") == local_path("file:///a/b") == Path("/a/b")
+    assert local_path("s3://bucket/a") is None
+
+
+def bounds(values: pa.Array) -> tuple[bytes | None, bytes | None]:
+    metrics = Metrics([(1, values.type)])
+    half = len(values) // 2
+    metrics.add(pa.table({"c": values[:half]}))
+    metrics.add(pa.table({"c": values[half:]}))
+    told = metrics.as_json([0])
+    sides = [bytes.fromhex(told[side]["values"][0]) if told[side]["values"] else None for side in _SIDES]
+    return sides[0], sides[1]
+
+
+_SIDES = ("lower-bounds", "upper-bounds")
+
+
+def test_bounds_are_iceberg_s_own_serialisation() -> None:
+    assert bounds(pa.array([3, -1, None, 2], pa.int32())) == (struct.pack("<i", -1), struct.pack("<i", 3))
+    assert bounds(pa.array([True, False])) == (b"\x00", b"\x01")
+    assert bounds(pa.array([Decimal("-1.28"), Decimal("2.55")], pa.decimal128(9, 2))) == (b"\x80", b"\x00\xff")
+    assert bounds(pa.array([float("nan"), 0.0, 1.5, None])) == (struct.pack("<d", -0.0), struct.pack("<d", 1.5))
+    assert bounds(pa.array([float("nan"), None])) == (None, None)
+    assert bounds(pa.array([None, None], pa.string())) == (None, None)
+
+
+def test_long_bounds_are_cut_so_that_they_still_hold() -> None:
+    assert bounds(pa.array(["a" * 20, "é" * 20])) == (b"a" * 16, ("é" * 15 + "ê").encode())
+    assert (
+        bounds(pa.array(["a", "\ud7ff".encode("utf-8", "surrogatepass").decode() * 17]))[1]
+        == ("\ud7ff" * 15 + "\ue000").encode()
+    )
+    assert bounds(pa.array(["a", "\U0010ffff" * 17]))[1] is None
+    assert bounds(pa.array([b"a", b"b" + b"\xff" * 20])) == (b"a", b"c")
+    assert bounds(pa.array([b"a", b"\xff" * 20]))[1] is None
+
+
+def data(name: str, size: int = 1000, records: int = 100) -> LiveFile:
+    return LiveFile(name, records, size, 1, "data", 0)
+
+
+def delete(name: str, hits: dict[str, int], size: int = 1000) -> LiveFile:
+    return LiveFile(name, sum(hits.values()), size, 1, "position-deletes", 0, hits)
+
+
+def chosen(files: list[LiveFile], deletes: list[LiveFile]) -> tuple[set[str], set[str]]:
+    choice = choose(TableState("m", 1, 1, 1, tuple(files), tuple(deletes)), 0, 4)
+    return {file.path for file in choice.data}, {file.path for file in choice.deletes}
+
+
+def test_a_full_tier_is_merged() -> None:
+    small, big = [data(f"s{n}") for n in range(4)], data("big", 50 << 20)
+    assert chosen([*small[:3], big], []) == (set(), set())
+    assert chosen([*small, big], []) == ({"s0", "s1", "s2", "s3"}, set())
+    assert chosen([data(f"l{n}", 200 << 20) for n in range(9)], []) == (set(), set())
+
+
+def test_a_large_file_with_many_dead_rows_is_rewritten_and_its_deletes_go() -> None:
+    big, other = data("big", 200 << 20), data("other", 200 << 20)
+    few, many = delete("few", {"big": 20}), delete("many", {"big": 15, "other": 1})
+    assert chosen([big, other], [few]) == (set(), set())
+    assert chosen([big, other], [few, many]) == ({"big"}, {"few", "many"})
+
+
+def test_smaller_files_are_rewritten_once_the_table_is_full_of_dead_rows() -> None:
+    one, other = data("one", 5 << 20), data("other", 5 << 20)
+    assert chosen([one, other], [delete("d", {"one": 40, "other": 10})]) == (set(), set())
+    assert chosen([one, other], [delete("d", {"one": 60, "other": 10})]) == ({"one"}, {"d"})
+
+
+def test_delete_files_are_merged_when_they_are_many() -> None:
+    big = data("big", 50 << 20, 1_000_000)
+    assert chosen([big], [delete(f"d{n}", {"big": 3}) for n in range(3)]) == (set(), set())
+    assert chosen([big], [delete(f"d{n}", {"big": 3}) for n in range(4)])[1] == {"d0", "d1", "d2", "d3"}
+
+
+def test_files_of_another_partitioning_are_left_alone() -> None:
+    foreign = [LiveFile(f"f{n}", 1, 10, 1, "data", 7) for n in range(9)]
+    assert chosen(foreign, []) == (set(), set())
