@@ -178,7 +178,7 @@ class ApplyLoop:
             raise PositionLost(
                 f"table {tracked.table}: the change log begins at {position_text(start)}, "
                 f"after the table's position {position_text(tracked.position)}",
-                f"Drop {tracked.target} at the destination and run again: it starts anew",
+                f"Copy it again: penstock resync FILE {tracked.table}",
             )
 
     def _level_positions(self) -> dict[TableId, Position]:
@@ -241,6 +241,12 @@ class ApplyLoop:
                 for schema in work.schemas.values():
                     require_same_structure(tracked.schema, schema)
                 plan = self.destination.plan(tracked.target, self.source)
+                if plan.position < tracked.position:
+                    raise PositionLost(
+                        f"table {table}: its position went back from {position_text(tracked.position)} to "
+                        f"{position_text(plan.position)}: somebody else restored or replaced it",
+                        f"Copy it again: penstock resync FILE {table}",
+                    )
             except TableError as error:
                 self.mark_errored(tracked, error)
                 continue

@@ -23,7 +23,7 @@ import structlog
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
-from penstock.errors import PenstockError, RangeVoid, SourceError
+from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SourceError
 from penstock.failpoints import reach
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
@@ -153,7 +153,7 @@ class Copier:
     def needed_from(self) -> Position | None:
         """The lowest position from which a copy will replay the log."""
         with self._lock:
-            positions = [item.position for copying in self._tables.values() for item in list(copying.finished.values())]
+            positions = [one.replay_from for one in self._tables.values() if one.replay_from is not None]
         return min(positions, default=None)
 
     def _work(self) -> None:
@@ -210,11 +210,12 @@ class Copier:
                 copying.filter = row_filter(connection, publication, copying.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
+            if not self._resume(copying, planned):
+                self._begin(copying, planned)
+                copying.replay_from = snapshot.position
         except PenstockError as error:
             self._failed(copying, error)
             return False
-        if not self._resume(copying, planned):
-            self._begin(copying, planned)
         return True
 
     def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> bool:
@@ -249,7 +250,11 @@ class Copier:
         work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
-            plan = self._destination.plan_copy(copying.target, self._pipeline.name)
+            try:
+                plan = self._destination.plan_copy(copying.target, self._pipeline.name)
+            except PenstockError as error:
+                self._failed(copying, error)
+                continue
             work += [(copying, item, plan) for item in copying.left]
         running = [self._ranges.submit(self._read, *item, snapshot, until) for item in work]
         for done in running:
@@ -283,7 +288,7 @@ class Copier:
             result.part.rows,
         )
         if not current:  # the table's copy was begun anew meanwhile
-            self._destination.discard([result.part])
+            self._discard([result.part])
             return
         reach("copy.range_finished")
         copying.finished[item.number] = FinishedRange(result.part, snapshot.position)
@@ -309,7 +314,10 @@ class Copier:
                 self._stopping,
             )
         except Unresolved:
-            self._start_over(copying, "a row moved between two snapshots and its unchanged cells were in neither")
+            self._start_over(copying, "a row moved between two snapshots, so its unchanged cells may be in neither")
+            return
+        except PositionLost as error:
+            self._start_over(copying, error.what)
             return
         except PenstockError as error:
             self._failed(copying, error)
@@ -335,9 +343,16 @@ class Copier:
             return
         LOG.warning("copy starts again", table=str(copying.table), why=why)
         self._state.end_copy(self._destination.name, copying.table)
-        self._destination.discard([item.part for item in copying.finished.values()])
-        copying.ranges, copying.finished, copying.rows = {}, {}, 0
+        self._discard([item.part for item in copying.finished.values()])
+        copying.ranges, copying.finished, copying.rows, copying.replay_from = {}, {}, 0, None
         self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", "at once")
+
+    def _discard(self, parts: list[WrittenPart]) -> None:
+        """What cannot be removed now is an orphan, and goes at a later start."""
+        try:
+            self._destination.discard(parts)
+        except DestinationError as error:
+            LOG.warning("files not removed", what=error.what)
 
     def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
         """The table alone: tried again after a while, a few times, and then when a person says so."""

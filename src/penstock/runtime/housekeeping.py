@@ -82,7 +82,7 @@ class Housekeeping:
                     PositionLost(
                         f"table {tracked.table}: the log no longer holds what it needs: it was Errored at "
                         f"{position_text(tracked.position)}, and log.max_bytes or log.max_age has passed",
-                        f"Drop {tracked.target} at the destination and run again: it starts anew",
+                        f"Copy it again: penstock resync FILE {tracked.table}",
                     ),
                 )
 

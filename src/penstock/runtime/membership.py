@@ -63,7 +63,7 @@ class Membership:
             self._loop.track_errored(schema, target, error)
             return
         if position is None or self._was_copying(table, record, position):
-            self._copier.add(schema, target)
+            self._copier.add(schema, target, record)
             return
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, table)

@@ -48,6 +48,9 @@ def session(pipeline: Pipeline) -> SparkSession:
     file_io = local_file_io.CLASS if jars.installed() is not None else None
     for destination in reversed(pipeline.destinations):
         settings |= spark_settings(destination, local_file_io=file_io)
+    # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
+    settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections}]"
+    settings["spark.default.parallelism"] = str(cores())
     pipeline.home.mkdir(parents=True, exist_ok=True)
     return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")
 
@@ -96,10 +99,14 @@ def require_java() -> None:
         raise EnvironmentMissing(f"{java} is Java {found}, and {JAVA_MINIMUM} is needed", solution)
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _defaults(name: str) -> dict[str, str]:
     sockets = tempfile.mkdtemp(prefix="penstock-")  # short: a socket's path holds 108 bytes
     atexit.register(shutil.rmtree, sockets, ignore_errors=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "spark.app.name": f"penstock {name}",
         "spark.master": "local[*]",
@@ -112,7 +119,7 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.shuffle.partitions": str(cores()),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
