@@ -127,8 +127,10 @@ class Copier:
     def add(self, schema: TableSchema, target: TableId, record: CopyRecord | None = None) -> None:
         """`record` is of a copy that was under way at an earlier start."""
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
+        copying = CopyingTable(schema, target, replay_from=min(positions, default=None))
+        self._set_state(copying, State.INIT)
         with self._lock:
-            self._tables[schema.table] = CopyingTable(schema, target, replay_from=min(positions, default=None))
+            self._tables[schema.table] = copying
 
     def remove(self, table: TableId) -> None:
         with self._lock:
@@ -137,6 +139,11 @@ class Copier:
     def holds(self, table: TableId) -> bool:
         with self._lock:
             return table in self._tables
+
+    def _still_wanted(self, copying: CopyingTable) -> bool:
+        """Whether nobody has removed the table, or asked for its copy anew, since this one began."""
+        with self._lock:
+            return self._tables.get(copying.table) is copying
 
     @property
     def busy(self) -> bool:
@@ -194,7 +201,7 @@ class Copier:
             position = snapshot.position
         for copying in ready:
             complete = not copying.given_up and not copying.left
-            if complete and not self._stopping.is_set() and self.holds(copying.table):
+            if complete and not self._stopping.is_set() and self._still_wanted(copying):
                 self._hand_over(copying, position)
 
     def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot) -> bool:
@@ -263,7 +270,7 @@ class Copier:
     def _read(
         self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
     ) -> None:
-        given_up = copying.given_up or not self.holds(copying.table)
+        given_up = copying.given_up or not self._still_wanted(copying)
         if self._stopping.is_set() or given_up or time.monotonic() > until:
             return
         source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
@@ -339,7 +346,7 @@ class Copier:
         return first
 
     def _start_over(self, copying: CopyingTable, why: str) -> None:
-        if not self._give_up(copying):
+        if not self._give_up(copying) or not self._still_wanted(copying):
             return
         LOG.warning("copy starts again", table=str(copying.table), why=why)
         self._state.end_copy(self._destination.name, copying.table)
@@ -359,7 +366,7 @@ class Copier:
         if isinstance(error, RangeVoid):
             self._start_over(copying, error.what)
             return
-        if not self._give_up(copying):
+        if not self._give_up(copying) or not self._still_wanted(copying):
             return
         copying.failures += 1
         manual = error.retry in ("manual", "never") or copying.failures > MOST_RETRIES
