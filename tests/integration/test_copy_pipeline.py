@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -15,6 +16,11 @@ from workload import Workload, create_tables
 
 ODD = '"Sélect ""x"""'
 SMALL_RANGES = {"range_bytes": "64KiB", "discover_every": "300ms", "max_connections": 3}
+
+
+def until(stop: Event, act: Callable[[], None]) -> None:
+    while not stop.is_set():
+        act()
 
 
 def table_states(file: PipelineFile) -> dict[str, dict[str, Any]]:
@@ -33,7 +39,7 @@ def test_rows_from_before_arrive_while_everything_goes_on_changing(
         workload.take_turns(40)
         file = pipeline(copy=SMALL_RANGES)
         stop = Event()
-        busy = Thread(target=lambda: [workload.take_turns(2) for _ in iter(stop.is_set, True)])
+        busy = Thread(target=until, args=(stop, lambda: workload.take_turns(2)))
         busy.start()
         try:
             with running(file) as run:
@@ -108,7 +114,7 @@ def test_resync_shows_the_old_table_or_the_new_one(pipeline: PipelineFactory, po
         assert lake.count("public.big") == 4900
         seen: set[int] = set()
         stop = Event()
-        reader = Thread(target=lambda: [seen.add(lake.count("public.big")) for _ in iter(stop.is_set, True)])
+        reader = Thread(target=until, args=(stop, lambda: seen.add(lake.count("public.big"))))
         reader.start()
         try:
             asked = file.command("resync", "FILE", "public.big")

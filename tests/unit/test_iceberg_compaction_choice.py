@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.destinations.iceberg.compaction import LARGE, MOST_AT_ONCE, choose
-from penstock.destinations.iceberg.table_state import LiveFile, TableState
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
 
 MIB = 1 << 20
 
