@@ -227,3 +227,6 @@ def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_pat
     assert last.startswith("penstock: ")
     assert pipeline.slot in last
     assert lake.count("public.orders") == 2, "nothing is passed over in silence"
+    (told,) = pipeline.status()["tables"]
+    assert told["state"] == "Errored"
+    assert pipeline.slot in told["error"]

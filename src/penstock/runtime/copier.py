@@ -188,7 +188,7 @@ class Copier:
                 self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
             )
         except SourceError as error:
-            for copying in tables:
+            for copying in tables if not self._stopping.is_set() else ():
                 copying.given_up = False
                 self._failed(copying, error)
             return

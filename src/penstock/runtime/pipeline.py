@@ -18,16 +18,17 @@ from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
 from penstock.model.position import Position, position_text
+from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.copier import Copier, ProgressView
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
-from penstock.runtime.preparation import prepare_source
+from penstock.runtime.preparation import Prepared, prepare_source
 from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.runtime.spark import SparkRunner, session
 from penstock.runtime.supervisor import CaptureSupervisor
-from penstock.source.postgres.connect import connect
+from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.slot import flush_position
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import open_store
@@ -49,7 +50,7 @@ def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> No
         log = ChangeLog(pipeline.log_uri)
         url = pipeline.source.url.get_secret_value()
         with connect(url) as connection:
-            prepared = prepare_source(connection, pipeline, log)
+            prepared = _prepared(connection, pipeline, log, state)
             target = flush_position(connection) if once else None
         preparing = False
         start = log.start()
@@ -86,6 +87,18 @@ def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> No
                 f"{len(errored)} of {len(prepared.schemas)} tables are Errored: {', '.join(map(str, sorted(errored)))}",
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
+
+
+def _prepared(connection: Connection, pipeline: Pipeline, log: ChangeLog, state: StateStore) -> Prepared:
+    """The source made ready. A gap that shows here is told for every table, before it ends the run."""
+    try:
+        return prepare_source(connection, pipeline, log)
+    except GapError as gap:
+        for destination in pipeline.destinations:
+            for table in state.table_status(destination.name):
+                status = TableStatus(State.ERRORED, datetime.now(UTC), gap.what, gap.solution, gap.retry)
+                state.set_table_status(destination.name, table, status)
+        raise
 
 
 def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[JobRunner, Destination]:
