@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -230,3 +231,11 @@ def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_pat
     (told,) = pipeline.status()["tables"]
     assert told["state"] == "Errored"
     assert pipeline.slot in told["error"]
+
+    shutil.rmtree(pipeline.log)  # the way out that the error names
+    with running(pipeline) as run:
+        asked = pipeline.command("resync", "FILE", "public.orders")
+        assert asked.returncode == 0, asked.stderr
+        run.await_text("table joined")
+        run.drain()
+        lake.assert_equals(any_postgres, ["public.orders"])

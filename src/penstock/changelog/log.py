@@ -358,8 +358,8 @@ class ChangeLog:
 
 
 _WAY_OUT = (
-    "Put the missing or damaged files back from a copy of the log; without one, drop the tables at the destination, "
-    "remove the log and run again: they start anew"
+    "Put the missing or damaged files back from a copy of the log; without one, drop the slot "
+    "(`penstock slots drop`), remove the log, run again, and copy each table again with `penstock resync`"
 )
 
 

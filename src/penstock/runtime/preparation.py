@@ -56,7 +56,7 @@ def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> 
     if log.end() is not None:
         raise GapError(
             f"the slot {name} is gone, so what happened since the change log's end cannot be read any more",
-            f"Start anew: drop the tables at the destination, remove {pipeline.home} and run again",
+            f"Start anew: remove {pipeline.log_uri}, run again, and copy each table again with `penstock resync`",
         )
     position = create_slot(
         connection,

@@ -75,8 +75,8 @@ def identify(stream: pq.abc.PGconn, connection: Connection) -> Server:
 def gap(slot: str, end: Position, reason: str) -> GapError:
     return GapError(
         f"changes after {lsn_text(end)}, where the change log ends, cannot be read from slot {slot}: {reason}",
-        "Start anew: drop the tables at the destination and the slot (`penstock slots drop`), remove the change log, "
-        "and run again",
+        "Start anew: drop the slot (`penstock slots drop`), remove the change log, run again, and copy each table "
+        "again with `penstock resync`",
     )
 
 
