@@ -138,7 +138,7 @@ def _drive(
             raise capture.failure
         try:
             membership.tend()
-            worked = loop.step(now=target is not None)
+            worked = loop.step(now=target is not None or backoff.attempts > 0)
             housekeeping.run()
         except LogDamaged as error:
             loop.mark_all_errored(error)
