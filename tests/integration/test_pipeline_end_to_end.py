@@ -194,6 +194,30 @@ def _slot_held(database: Database, slot: str) -> Iterator[None]:
         connection.finish()
 
 
+def test_run_waits_until_another_capture_lets_go(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    postgres.execute(ORDERS, "insert into orders values (1, 'copied', 1)")
+    file = pipeline()
+    other = Running(file, ("capture", "FILE"))
+    try:
+        other.await_text("started")
+        refused = file.command("capture", "FILE")
+        assert refused.returncode == 1
+        assert str(other.process.pid) in refused.stderr.strip().splitlines()[-1]
+        run = Running(file)
+        try:
+            run.await_text("capture restarts")
+            run.await_streaming()
+            other.stop()
+            postgres.execute("insert into orders values (2, 'streamed', 2)")
+            run.drain()
+            lake.assert_equals(postgres, ["public.orders"])
+            run.stop()
+        finally:
+            run.clean_up()
+    finally:
+        other.clean_up()
+
+
 def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_path: Path, lake: Lake) -> None:
     any_postgres.execute(ORDERS)
     pipeline = make_pipeline(tmp_path, any_postgres)

@@ -13,7 +13,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.config.load import load
 from penstock.control.copy_view import CopyView
-from penstock.runtime.capture_process import run_capture
+from penstock.runtime.capture_process import require_free_log, run_capture
 from penstock.runtime.pipeline import run as run_pipeline
 from penstock.runtime.preparation import prepare_source
 from penstock.runtime.signals import SignalFlag, stop_on_signals
@@ -42,6 +42,7 @@ def capture(file: PipelineFile) -> None:
     pipeline = load(file)
     stop = SignalFlag()
     stop_on_signals(stop)
+    require_free_log(pipeline)
     with connect(pipeline.source.url.get_secret_value()) as connection:
         prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri))
     run_capture(pipeline, stop, _say)

@@ -70,6 +70,12 @@ def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:
     return [SliceRows(item.schema, item.batch, item.moved_keys) for item in slices]
 
 
+def require_free_log(pipeline: Pipeline) -> None:
+    """LockedError when another capture writes the log: to be known before anything is made at the source."""
+    with SegmentWriter(ChangeLog(pipeline.log_uri)):
+        return
+
+
 def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
     """Fills the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
     settings = CaptureSettings(

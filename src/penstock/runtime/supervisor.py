@@ -62,7 +62,7 @@ class CaptureSupervisor:
                 break
             if (datetime.now(UTC) - began).total_seconds() > SETTLED_AFTER:
                 backoff.reset()
-            if last is not None and last.retry not in ("backoff", "at once"):
+            if last is not None and not _passes(last):
                 self.failure = last
                 self._tell("failed", last.what, last.solution, backoff.attempts)
                 LOG.error("capture failed", what=last.what, solution=last.solution)
@@ -121,6 +121,11 @@ class CaptureSupervisor:
             self._state.set_health("capture", Health(state, datetime.now(UTC), message, solution, attempts))
         except errors.StateError as error:
             LOG.warning("health not recorded", what=error.what)
+
+
+def _passes(error: PenstockError) -> bool:
+    """Whether it may go away by itself. So may another capture that holds the log: it ends with its own driver."""
+    return error.retry in ("backoff", "at once") or isinstance(error, errors.LockedError)
 
 
 def reported_error(report: dict[str, Any]) -> PenstockError:
