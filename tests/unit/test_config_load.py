@@ -242,8 +242,8 @@ def test_a_folder_and_bytes_are_no_pipeline_files(folder: Path) -> None:
 
 def test_the_keys_of_the_file_are_these() -> None:
     """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
-    assert set(Pipeline.model_fields) == {
-        "version", "name", "source", "tables", "destinations", "log", "batch", "state", "spark",
+    assert {field.alias or name for name, field in Pipeline.model_fields.items()} == {
+        "version", "name", "source", "tables", "destinations", "log", "batch", "copy", "state", "spark",
     }  # fmt: skip
 
 
@@ -261,6 +261,7 @@ def test_the_documented_pipelines_load_and_say_the_defaults(folder: Path, monkey
     assert complete.source == shortest.source
     assert complete.destinations == shortest.destinations
     assert complete.batch == shortest.batch
+    assert complete.copying == shortest.copying
     assert complete.log.model_copy(update={"uri": None}) == shortest.log
     assert (complete.log_uri, complete.state_url) == (shortest.log_uri, shortest.state_url)
     assert complete.target(TableId("public", "orders")) == shortest.target(TableId("public", "orders"))
@@ -269,7 +270,7 @@ def test_the_documented_pipelines_load_and_say_the_defaults(folder: Path, monkey
 def _all_keys(model: object) -> set[str]:
     keys: set[str] = set()
     for name, field in getattr(model, "model_fields", {}).items():
-        keys.add(name)
+        keys.add(field.alias or name)
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
             keys |= _all_keys(inner)
     return keys

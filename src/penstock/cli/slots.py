@@ -21,7 +21,7 @@ def slots_drop(
     """Remove the pipeline's replication slot, so that the server keeps no WAL for it.
 
     What happens at the source from then on is not captured: the change log then ends in a gap, which nothing can close.
-    To follow the tables again they must start anew.
+    To follow the tables again they must be copied again (`penstock resync`).
     """
     pipeline = load(file)
     console = stdout()
@@ -39,7 +39,7 @@ def slots_drop(
         if not yes:
             raise UsageError(
                 f"dropping slot {name} at {endpoint(url)} cannot be undone: what changes from then on is not captured, "
-                f"the change log's end becomes a gap, and the tables must start anew",
+                f"the change log's end becomes a gap, and the tables must be copied again",
                 f"If that is meant: penstock slots drop {file} --yes",
             )
         drop_slot(connection, name)

@@ -50,7 +50,7 @@ def values(messages: Messages, index: int, rows: Places, kind: Octets, start: Pl
         raise ValueDoesNotFit(
             f'{messages.place(int(rows[at]))}: column "{described.name}" ({described.type.name}): '
             f"{shown!r} does not fit {type_codec.arrow_type}",
-            "Give the row a value that fits, or the column another type, at the source; then load the table anew",
+            "Give the row a value that fits, or the column another type, at the source; then `penstock resync`",
         ) from misfit
 
 

@@ -108,7 +108,7 @@ class Messages:
     def broken(self, row: int, why: str) -> MessageNotDecodable:
         return MessageNotDecodable(
             f"{self.place(row)}: the message cannot be decoded: {why}",
-            "The change log holds something that Postgres does not send: load the table anew, and report this line",
+            "The change log holds something that Postgres does not send: `penstock resync` the table, and report this",
         )
 
     @property

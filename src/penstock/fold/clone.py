@@ -95,7 +95,7 @@ def _one_schema(changes: Sequence[RawChanges]) -> TableSchema:
         if other.key != schema.key or not arrow_schema(other).equals(expected):
             raise SchemaChanged(
                 f"table {schema.table}: its columns or its key changed from {_outline(other)} to {_outline(schema)}",
-                "penstock does not follow changes of structure yet: load the table anew",
+                "penstock does not follow changes of structure yet: drop the table there, then `penstock retry`",
             )
     return schema
 
@@ -119,12 +119,13 @@ def _check_key(sources: Sequence[Messages]) -> None:
         if schema.key:
             raise KeyRequired(
                 f"{messages.place(row)}: {operation} of a table whose replica identity is NOTHING",
-                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`, then load the table anew",
+                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`, then `penstock resync`",
             )
         raise KeyRequired(
             f"{messages.place(row)}: {operation} of a table without a key",
             f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
-            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; then load the table anew",
+            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; then drop it at the "
+            "destination and `penstock retry`",
         )
 
 

@@ -117,5 +117,5 @@ def require_same_structure(known: TableSchema, seen: TableSchema) -> None:
     )
     raise SchemaChanged(
         f"table {known.table}: its structure changed ({detail}), and schema changes are not followed yet",
-        f"Drop {known.table} at the destination and run again: it starts anew with the new structure",
+        f"Drop {known.table} at the destination, then `penstock retry`: it is copied with the new structure",
     )

@@ -213,6 +213,8 @@ class Copier:
                 found = discover(connection, lambda table: table == copying.table, publication)
                 if not found:
                     raise RangeVoid(f"table {copying.table} is not at the source", "It is looked for again")
+                if found[0] != copying.schema:
+                    self._require_fitting(copying, found[0])
                 copying.schema = found[0]
                 copying.filter = row_filter(connection, publication, copying.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
@@ -224,6 +226,11 @@ class Copier:
             self._failed(copying, error)
             return False
         return True
+
+    def _require_fitting(self, copying: CopyingTable, schema: TableSchema) -> None:
+        """SchemaChanged when the destination's table cannot take what the source's has become."""
+        record = self._state.copy_of(self._destination.name, copying.table)
+        self._destination.ensure_table(copying.target, schema, self._pipeline.name, None, unfinished_parts(record))
 
     def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> bool:
         """Takes up finished ranges, if the table is still the one that they were read from."""

@@ -94,7 +94,9 @@ class Membership:
     def _compare(self, present: list[TableSchema]) -> None:
         there = {schema.table: schema for schema in present}
         for table, schema in there.items():
-            if table not in self._known:
+            if table in self._known:
+                self._known[table] = schema
+            else:
                 LOG.info("table found", table=str(table))
                 self._state.add_event("found", f"table {table} matches and is copied", table)
                 self.admit(schema)

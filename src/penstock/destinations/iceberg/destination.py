@@ -125,7 +125,8 @@ class IcebergDestination:
             position = position_of(opened.table.operations().current(), source)
         if position is None:
             raise PositionLost(
-                f"table {target} has no position of {source}", f"Drop {target} and run again: it starts anew"
+                f"table {target} has no position of {source}",
+                f"Drop {target}, then `penstock retry`: it is copied again",
             )
         return IcebergPlan(
             target=target,
@@ -294,7 +295,9 @@ class IcebergDestination:
                 if state is None or metadata.metadataFileLocation() != state.metadata:
                     state = opened.state = read_state(self._java, opened.table, metadata, state)
         except TableMissing as error:
-            raise PositionLost(f"table {target} is gone at the destination", "Run again: it starts anew") from error
+            raise PositionLost(
+                f"table {target} is gone at the destination", "`penstock retry` copies it again"
+            ) from error
         return opened, state
 
     def _clean_up_after_copy(self, opened: OpenTable) -> None:

@@ -182,7 +182,7 @@ def _column(source: TableSchema, column: Column, range: CopyRange, array: pa.Arr
         raise ValueDoesNotFit(
             f'table {source.table}, range {range.number} of its copy: column "{column.name}" ({column.type.name}): '
             f"{shown!r} does not fit {arrow_schema(source).field(column.name).type}",
-            "Give the row a value that fits, or the column another type, at the source; then load the table anew",
+            "Give the row a value that fits, or the column another type, at the source; then `penstock retry`",
         ) from None
 
 
