@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ WORK_TABLES = tuple(table.name for table in TABLES)
 def reader_session() -> SparkSession:
     """A Spark of our own, with nothing of penstock's in it but the jars that `make install` has fetched."""
     jars = sorted((Path(sys.prefix) / "share" / "penstock" / "jars").glob("*.jar"))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("penstock tests")
     settings = {
         "spark.jars" if jars else "spark.jars.packages": ",".join(map(str, jars)) if jars else PACKAGES,
@@ -31,7 +33,6 @@ def reader_session() -> SparkSession:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.pyspark.python": sys.executable,
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
