@@ -13,9 +13,9 @@ from workload import Workload, create_tables
 
 KILLS = [
     ("copy.begun", 1),
-    ("copy.range_finished", 1),
+    pytest.param("copy.range_finished", 1, marks=pytest.mark.full),
     ("copy.range_finished", 20),
-    ("copy.range_finished", 60),
+    pytest.param("copy.range_finished", 60, marks=pytest.mark.full),
     ("copy.finished", 2),
     ("copy.committed", 2),
 ]

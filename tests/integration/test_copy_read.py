@@ -239,7 +239,7 @@ def test_memory_is_bounded_however_wide_the_rows(postgres: Database) -> None:
     total, growth, peak = map(int, done.stdout.split())
     assert total >= 464
     assert growth < 300, f"{growth} MiB more than at the first batch"
-    assert peak < 500
+    assert peak < 600, "all of it at once would be 680"
 
 
 def test_a_statement_timeout_of_our_own(postgres: Database) -> None:
