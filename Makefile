@@ -19,6 +19,7 @@ $(READY): requirements.lock pyproject.toml src/penstock/runtime/jars.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	$(BIN)/python -m penstock.runtime.jars
+	$(BIN)/python -m penstock.runtime.class_archive
 	@touch $@
 
 demo: $(READY) ## a shop with live traffic, the pipeline, and the proof that lake equals source (about a minute)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from penstock.runtime import jars
+
 SCRIPT = """
 import json, os, signal, sys, threading
 from pathlib import Path
@@ -58,6 +60,8 @@ def main():
     threading.Timer(0.5, lambda: os.killpg(0, signal.SIGINT)).start()
     told["interrupted job"] = runner.run(slow, [1.5])
     told["seen"] = seen
+    runtime = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    told["java"] = list(runtime.getInputArguments())
     spark.sql("CREATE NAMESPACE public")
     spark.sql("CREATE TABLE public.t (a int) USING iceberg")
     told["catalog"] = spark.sql("SHOW TABLES IN lake.public").count()
@@ -92,3 +96,4 @@ def test_a_session_runs_jobs_and_leaves_ctrl_c_to_us(tmp_path: Path) -> None:
     assert told["interrupted job"] == ["finished"]
     assert told["seen"] == ["interrupted"]
     assert told["catalog"] == 1
+    assert f"-XX:SharedArchiveFile={jars.class_archive()}" in told["java"], "`make install` has built it"

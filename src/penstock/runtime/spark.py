@@ -112,7 +112,7 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.master": "local[*]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": _java_options(),
         "spark.python.daemon.module": "penstock.runtime.spark_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": sockets,
@@ -123,6 +123,14 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+
+
+def _java_options() -> str:
+    options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+    archive = jars.class_archive()
+    if archive.is_file():
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return " ".join(options)
 
 
 def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
