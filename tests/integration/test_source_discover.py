@@ -6,8 +6,9 @@ import pytest
 
 from databases import Database
 from penstock.model.table import ColumnType, TableId, TableSchema
+from penstock.source.postgres.column_types import UNKNOWN_TYPE, column_types
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.discover import UNKNOWN_TYPE, base_type, describe, discover
+from penstock.source.postgres.discover import describe, discover
 
 
 def found(database: Database, publication: str = "") -> dict[str, TableSchema]:
@@ -63,9 +64,37 @@ def test_domains_are_followed_to_their_base(any_postgres: Database) -> None:
     assert columns[5].type.modifier == -1
     with connect(any_postgres.url) as connection:
         price = any_postgres.value("SELECT 'price'::regtype::oid::int")
-        assert base_type(connection, price, -1) == columns[1].type
-        assert base_type(connection, 1043, 9) == columns[2].type
-        assert base_type(connection, 999_999_999, 7) == ColumnType(999_999_999, UNKNOWN_TYPE, 7)
+        types = column_types(connection, [(price, -1), (1043, 9), (999_999_999, 7)])
+    assert types[price, -1] == columns[1].type
+    assert types[1043, 9] == columns[2].type
+    assert types[999_999_999, 7] == ColumnType(999_999_999, UNKNOWN_TYPE, 7)
+
+
+def test_types_are_told_with_what_they_are_made_of(any_postgres: Database) -> None:
+    any_postgres.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'happy')",
+        "CREATE DOMAIN price AS numeric(10, 2)",
+        "CREATE TYPE part AS (gone int, cost price, tags varchar(5)[])",
+        "ALTER TYPE part DROP ATTRIBUTE gone",
+        "CREATE DOMAIN parts AS part[]",
+        "CREATE TYPE hours AS RANGE (subtype = timestamp)",
+        "CREATE TABLE t (moods mood[], parts parts, prices price[], boxes box[], "
+        "h hours, hs int4multirange, v oidvector)",
+    )
+    schema = found(any_postgres)["public.t"]
+    types = {column.name: column.type for column in schema.columns}
+    mood, cost = types["moods"].element, ColumnType(1700, "numeric", ((10 << 16) | 2) + 4)
+    assert mood is not None
+    assert (types["moods"].kind, mood.name, mood.kind) == ("array", "mood", "enum")
+    assert types["prices"].element == cost
+    part = types["parts"].element
+    assert part is not None
+    assert (types["parts"].kind, part.name, part.kind) == ("array", "part", "composite")
+    assert part.fields[0] == ("cost", cost)
+    assert part.fields[1][1].element == ColumnType(1043, "varchar", 9)
+    assert types["boxes"].delimiter == ";"
+    assert [types[name].kind for name in ("h", "hs", "v")] == ["range", "multirange", "base"]
+    assert TableSchema.from_json(schema.to_json()) == schema
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,31 @@ class TableId:
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A source's type, domains already resolved to their base. `modifier` is -1 where the type has none."""
+    """A source's type, domains already resolved to their base, also inside. `modifier` is -1 where the type has none.
+
+    `carried_as` is the user's choice for it: "" (as the table of types says), "text" or "decimal(p,s)".
+    """
 
     oid: int
     name: str
     modifier: int = -1
+    kind: str = "base"  # "base", "enum", "array", "composite", "range" or "multirange"
+    element: ColumnType | None = None  # of an array
+    delimiter: str = ","  # between an array's elements
+    fields: tuple[tuple[str, ColumnType], ...] = ()  # of a composite
+    carried_as: str = ""
+
+    @classmethod
+    def from_raw(cls, raw: dict[str, Any]) -> ColumnType:
+        """Of what `dataclasses.asdict` made, perhaps by way of JSON."""
+        element = raw.get("element")
+        return cls(
+            **{
+                **raw,
+                "element": None if element is None else cls.from_raw(element),
+                "fields": tuple((name, cls.from_raw(type)) for name, type in raw.get("fields", ())),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,7 @@ class TableSchema:
         return cls(
             table=TableId(**raw["table"]),
             relation_id=raw["relation_id"],
-            columns=tuple(Column(c["name"], ColumnType(**c["type"]), c["nullable"]) for c in raw["columns"]),
+            columns=tuple(Column(c["name"], ColumnType.from_raw(c["type"]), c["nullable"]) for c in raw["columns"]),
             key=tuple(raw["key"]),
             identity=raw["identity"],
         )

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.source.postgres.column_types import column_types
 from penstock.source.postgres.connect import Connection, source_errors
-
-UNKNOWN_TYPE = "unknown"
 
 
 @dataclass(frozen=True)
@@ -70,24 +69,10 @@ _TABLES = _RELATIONS + (
     """
 )
 _COLUMNS = """
-    WITH RECURSIVE declared AS (
-        SELECT a.attrelid, a.attnum, a.attname::text AS name, a.atttypid, a.atttypmod, NOT a.attnotnull AS nullable,
-               a.attgenerated <> '' AS generated
-        FROM pg_attribute a
-        WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
-    ), base AS (
-        SELECT d.attrelid, d.attnum, d.atttypid AS oid, d.atttypmod AS modifier, 0 AS depth FROM declared d
-        UNION ALL
-        SELECT b.attrelid, b.attnum, t.typbasetype,
-               CASE WHEN b.modifier <> -1 THEN b.modifier ELSE t.typtypmod END, b.depth + 1
-        FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
-    )
-    SELECT DISTINCT ON (d.attrelid, d.attnum)
-           d.attrelid, d.name, d.atttypid, d.atttypmod, b.oid, t.typname::text, b.modifier, d.nullable, d.generated
-    FROM declared d
-    JOIN base b ON b.attrelid = d.attrelid AND b.attnum = d.attnum
-    JOIN pg_type t ON t.oid = b.oid
-    ORDER BY d.attrelid, d.attnum, b.depth DESC
+    SELECT a.attrelid, a.attname::text, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated <> ''
+    FROM pg_attribute a
+    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum
 """
 
 
@@ -124,21 +109,6 @@ def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:
         return _facts(row, _columns(connection, [relation_id]).get(relation_id, {}))
 
 
-def base_type(connection: Connection, oid: int, modifier: int) -> ColumnType:
-    """A declared type followed through domains to its base; of UNKNOWN_TYPE when it no longer exists."""
-    with source_errors(f"reading type {oid}"):
-        while True:
-            row = connection.execute(
-                "SELECT typname::text, typtype = 'd', typbasetype, typtypmod FROM pg_type WHERE oid = %s", (oid,)
-            ).fetchone()
-            if row is None:
-                return ColumnType(oid, UNKNOWN_TYPE, modifier)
-            name, domain, base, base_modifier = row
-            if not domain:
-                return ColumnType(oid, name, modifier)
-            oid, modifier = base, modifier if modifier != -1 else base_modifier
-
-
 def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> CatalogueFacts:
     relation_id, schema, name, replica_identity, key = row
     assert isinstance(relation_id, int)
@@ -153,20 +123,12 @@ def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> Cat
 
 
 def _columns(connection: Connection, relation_ids: Sequence[int]) -> dict[int, dict[str, CatalogueColumn]]:
+    rows = connection.execute(_COLUMNS, (list(relation_ids),)).fetchall()
+    types = column_types(connection, {(declared, modifier) for _, _, declared, modifier, _, _ in rows})
     columns: dict[int, dict[str, CatalogueColumn]] = {}
-    for (
-        relation_id,
-        name,
-        declared,
-        declared_modifier,
-        oid,
-        type_name,
-        modifier,
-        nullable,
-        generated,
-    ) in connection.execute(_COLUMNS, (list(relation_ids),)):
+    for relation_id, name, declared, modifier, nullable, generated in rows:
         columns.setdefault(relation_id, {})[name] = CatalogueColumn(
-            name, declared, declared_modifier, ColumnType(oid, type_name, modifier), nullable, generated
+            name, declared, modifier, types[declared, modifier], nullable, generated
         )
     return columns
 

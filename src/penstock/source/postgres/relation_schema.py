@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.source.postgres.column_types import UNKNOWN_TYPE, column_types
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.discover import UNKNOWN_TYPE, CatalogueFacts, base_type, describe
+from penstock.source.postgres.discover import CatalogueFacts, describe
 from penstock.source.postgres.pgoutput import Relation, RelationColumn
 
 _IDENTITIES = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
@@ -46,7 +47,7 @@ def _column(
     declared = (column.type_oid, column.modifier)
     if known is not None and (known.declared_oid, known.declared_modifier) == declared:
         return Column(column.name, known.type, known.nullable)
-    found = base_type(connection, *declared)
+    found = column_types(connection, [declared])[declared]
     if found.name == UNKNOWN_TYPE:
         found = ColumnType(found.oid, type_names.get(column.type_oid, UNKNOWN_TYPE), found.modifier)
     return Column(column.name, found)
