@@ -11,6 +11,7 @@ import pytest
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError
+from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId
 
 SECRET = "s3cr3t-hunter2"
@@ -109,6 +110,34 @@ def test_the_first_rule_that_matches_and_does_not_exclude_decides(folder: Path) 
     assert pipeline.rule_for(TableId("sales", "orders")) is None
 
 
+def test_a_table_may_have_several_modes_each_with_a_table_of_its_own(folder: Path) -> None:
+    text = GOOD.replace(
+        "  - match: public.*\n",
+        "  - match: public.orders\n    mode: [clone, append]\n    target: raw.orders\n"
+        "  - match: public.items\n    mode: [append, clone]\n    target: {clone: raw.present}\n"
+        "  - match: public.*\n    mode: append\n",
+    )
+    pipeline = loaded(folder, text)
+
+    def feeds(name: str) -> list[tuple[str, str, str]]:
+        return [(str(feed.name), str(feed.target), feed.mode) for feed in pipeline.feeds(TableId("public", name))]
+
+    assert feeds("orders") == [
+        ("public.orders", "raw.orders", "clone"),
+        ("public.orders__append", "raw.orders__append", "append"),
+    ]
+    assert feeds("items") == [
+        ("public.items", "public.items", "append"),
+        ("public.items__clone", "raw.present", "clone"),
+    ]
+    assert feeds("others") == [("public.others", "public.others", "append")]
+    for feed in pipeline.feeds(TableId("public", "orders")):
+        assert pipeline.feed(feed.name) == feed
+    lone = TableId("public", "orders__clone")
+    assert pipeline.feed(lone) == Feed(lone, lone, lone, Mode.APPEND), "a table of that very name"
+    assert pipeline.feed(TableId("sales", "orders__append")) is None
+
+
 def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
     text = GOOD + "    catalog: {type: rest, cache-enabled: false}\nspark: {spark.cores.max: 4, spark.x: yes}\n"
     pipeline = loaded(folder, text)
@@ -159,7 +188,12 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("[public.tmp_%]", "public.tmp_%"), r":8: tables\[0\]\.exclude is .*, but must be a list"),
         (("public.tmp_%", "tmp_"), r":8: tables\[0\]\.exclude\[0\] is 'tmp_'"),
         (("  - match: public.*\n    exclude: [public.tmp_%]\n", "  []\n"), r"tables must have at least 1 entry"),
-        (("exclude: [public.tmp_%]", "mode: history"), r"mode is 'history', but must be 'clone'"),
+        (("exclude: [public.tmp_%]", "mode: hstory"), r"mode is 'hstory', but must be clone"),
+        (("exclude: [public.tmp_%]", "mode: [clone, clone]"), r"mode names one mode twice"),
+        (
+            ("exclude: [public.tmp_%]", 'mode: append\n    target: {clone: "a.{table}"}'),
+            r"names a table for mode clone, which is not",
+        ),
         (("exclude: [public.tmp_%]", "target: lake.all"), r"target must contain \{table\}"),
         (("exclude: [public.tmp_%]", "target: nodot"), r"tables\[0\]\.target is 'nodot', but must be namespace\.table"),
         (("./warehouse", "''"), r"destinations\[0\]\.warehouse must not be empty"),

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import KeyRequired, MessageNotDecodable, SchemaChanged, TableError, ValueDoesNotFit
 from penstock.fold import patch
-from penstock.fold.clone import fold_clone
+from penstock.fold.clone import fold_append, fold_clone
 from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
 from penstock.model.table import ColumnType
@@ -362,3 +362,21 @@ def test_broken_messages_are_refused(message: bytes) -> None:
 def test_update_of_a_row_that_is_not_there_is_refused(messages: list[bytes]) -> None:
     with pytest.raises(TableError, match="updates a row that"):
         fold(Stream().transaction(*messages))
+
+
+def test_append_knows_no_delete_and_no_truncate() -> None:
+    stream = (
+        Stream()
+        .transaction(insert("1", "a", "x"), insert("2", "b", "y"), delete("1", None, None))
+        .transaction(truncate(), insert("3", "c", "z"))
+        .transaction(delete("9", None, None))
+    )
+    net = fold_append([stream.raw(THINGS)], position=0)
+    assert (rows(net), touched(net)) == ([(1, "a", "x"), (2, "b", "y"), (3, "c", "z")], [1, 2, 3])
+    assert not net.truncated
+
+
+def test_append_moves_a_row_to_its_new_key() -> None:
+    stream = Stream().transaction(insert("1", "a", "x"), update("2", "a", UNSENT, key=("1", None, None)))
+    net = fold_append([stream.raw(THINGS)], position=0)
+    assert (rows(net), touched(net), net.fetches) == ([(2, "a", "x")], [1, 2], ())

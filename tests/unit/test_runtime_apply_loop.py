@@ -15,6 +15,7 @@ from penstock.config.model import BatchConfig, LogConfig, Maintenance
 from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
 from penstock.destinations.memory import MemoryDestination, MemoryStore
 from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State
@@ -78,13 +79,16 @@ class Bench:
         self.lake = Fallible(self.store)
         self.loop = ApplyLoop("shop", self.lake, InProcessRunner(), self.log, limits, self.state)
         wanted = schemas or (ORDERS, PEOPLE)
-        start = self.log.start() or 100
         for one in wanted:
-            position = self.lake.ensure_table(one.table, one, "shop", 100)
-            assert position is not None
-            self.loop.track(one, one.table, position, start)
+            self.follow(Feed.clone(one.table), one)
+        start = self.log.start() or 100
         self.loop.begin(start)
         return self.loop
+
+    def follow(self, feed: Feed, schema: TableSchema) -> None:
+        position = self.lake.ensure_table(feed.target, schema, "shop", 100)
+        assert position is not None
+        self.loop.track(feed, schema, position, self.log.start() or 100)
 
     def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:
         """One segment; each change is (table, commit_lsn, message)."""
@@ -99,8 +103,8 @@ class Bench:
             slices.append(SliceRows(table, raw_changes(table, own).batch, moved))
         self.writer.append(end, slices)
 
-    def rows(self, table: TableSchema) -> list[tuple[object, ...]]:
-        return sorted(tuple(row.values()) for row in self.lake.rows(table.table).to_pylist())
+    def rows(self, table: TableSchema, target: TableId | None = None) -> list[tuple[object, ...]]:
+        return sorted(tuple(row.values()) for row in self.lake.rows(target or table.table).to_pylist())
 
 
 @pytest.fixture
@@ -223,6 +227,21 @@ def test_truncate_delete_and_reinsert(bench: Bench) -> None:
     bench.seal(400, (ORDERS, 310, delete("1", None)), (ORDERS, 320, insert("1", "and again")))
     drain(bench)
     assert bench.rows(ORDERS) == [(1, "and again")]
+
+
+def test_one_table_feeds_two_and_each_has_its_own_position(bench: Bench) -> None:
+    kept = TableId("raw", "kept")
+    bench.follow(Feed(TableId("public", "orders__append"), ORDERS.table, kept, Mode.APPEND), ORDERS)
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 120, insert("2", "b")))
+    bench.seal(300, (ORDERS, 210, delete("1", None)), (ORDERS, 220, truncate(1)), (ORDERS, 230, insert("2", "c")))
+    bench.lake.failures = ["", "gone"]
+    with pytest.raises(DestinationUnreachable):
+        bench.loop.step(now=True)
+    assert {bench.lake.position(target, "shop") for target in (ORDERS.table, kept)} == {100, 300}
+    drain(bench)
+    assert bench.rows(ORDERS) == [(2, "c")]
+    assert bench.rows(ORDERS, kept) == [(1, "a"), (2, "c")]
+    assert bench.state.progress("lake")[TableId("public", "orders__append")].position == 300
 
 
 def test_a_batch_waits_for_company_until_it_is_old_or_large_enough(bench: Bench) -> None:

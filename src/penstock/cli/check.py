@@ -58,11 +58,21 @@ def check(file: PipelineFile) -> None:
 
 
 def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:
-    """Two source tables must not share a table at the destination."""
+    """Two feeds must not share a table at the destination."""
     sources: dict[TableId, list[TableId]] = {}
-    for table in tables:
-        sources.setdefault(pipeline.target(table), []).append(table)
+    named: dict[TableId, list[TableId]] = {}
+    for feed in (feed for table in tables for feed in pipeline.feeds(table)):
+        sources.setdefault(feed.target, []).append(feed.name)
+        named.setdefault(feed.name, []).append(feed.table)
     return [
+        Finding(
+            "error",
+            f"{name} is the name both of a table and of {several[0].name} in another of its modes",
+            "Leave one of them out with `exclude`, or let the table's first mode be the other one",
+        )
+        for name, several in named.items()
+        if len(several) > 1
+    ] + [
         Finding(
             "error",
             f"{' and '.join(map(str, several))} would both be written to {target}",

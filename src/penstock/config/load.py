@@ -185,7 +185,7 @@ def _problem(details: ErrorDetails) -> str:
     match details["type"]:
         case "missing":
             return "is missing"
-        case "literal_error":
+        case "literal_error" | "enum":
             return f"must be {context['expected']}"
         case "value_error":
             return str(context["error"])

@@ -28,6 +28,7 @@ from pydantic_core import PydanticCustomError
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
+from penstock.model.feed import Feed, Mode, feed_name
 from penstock.model.table import TableId
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
@@ -55,10 +56,22 @@ def _located(text: str, info: ValidationInfo) -> str:
     return str((folder / Path(text).expanduser()).resolve())
 
 
-def _target(text: str) -> str:
-    if not _TARGET.fullmatch(text):
+def _targets(value: Any) -> Any:
+    """The first mode's table, or a table for each mode."""
+    given = value.values() if isinstance(value, dict) else [value] if value is not None else []
+    if not all(isinstance(text, str) and _TARGET.fullmatch(text) for text in given):
         raise ValueError("must be namespace.table, in which {schema} and {table} stand for the source's names")
-    return text
+    return value
+
+
+def _modes(value: Any) -> list[Any]:
+    """One mode, or a list of them."""
+    named = value if isinstance(value, list) else [value]
+    if not named or any(mode not in list(Mode) for mode in named):
+        raise ValueError(f"must be {', '.join(Mode)}, or a list of them")
+    if len(set(named)) < len(named):
+        raise ValueError("names one mode twice; each may be there once")
+    return named
 
 
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -122,14 +135,46 @@ class TableRule(Section):
 
     match: TablePattern
     exclude: list[TablePattern] = []
-    mode: Literal["clone"] = "clone"
-    target: Annotated[str, AfterValidator(_target)] | None = None
+    modes: Annotated[list[Mode], BeforeValidator(_modes), Field(alias="mode")] = [Mode.CLONE]
+    target: Annotated[str | dict[str, str] | None, BeforeValidator(_targets)] = None
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
-        if self.target and not names_one_table(self.match) and "{table}" not in self.target:
-            raise ValueError("target must contain {table}, for match stands for more than one table")
+        for mode, target in self._named_targets.items():
+            if mode not in self.modes:
+                raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
+            if not names_one_table(self.match) and "{table}" not in target:
+                raise ValueError("target must contain {table}, for match stands for more than one table")
         return self
+
+    def feeds(self, table: TableId) -> tuple[Feed, ...]:
+        """What becomes of a table that the rule covers: one feed for each mode."""
+        first = self._named(self._named_targets.get(self.modes[0]), table) or table
+        return tuple(
+            Feed(
+                feed_name(table, mode, first=mode is self.modes[0]),
+                table,
+                self._named(self._named_targets.get(mode), table)
+                or feed_name(first, mode, first=mode is self.modes[0]),
+                mode,
+            )
+            for mode in self.modes
+        )
+
+    @property
+    def _named_targets(self) -> dict[str, str]:
+        """The names that the file gives, by mode."""
+        if isinstance(self.target, dict):
+            return self.target
+        return {} if self.target is None else {self.modes[0]: self.target}
+
+    @staticmethod
+    def _named(target: str | None, table: TableId) -> TableId | None:
+        if target is None:
+            return None
+        namespace, name = target.split(".")
+        names = {"schema": table.schema, "table": table.name}
+        return TableId(namespace.format(**names), name.format(**names))
 
     def covers(self, table: TableId) -> bool:
         return matches(self.match, table) and not any(matches(pattern, table) for pattern in self.exclude)
@@ -242,14 +287,21 @@ class Pipeline(Section):
         """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
         return next((rule for rule in self.tables if rule.covers(table)), None)
 
-    def target(self, table: TableId) -> TableId:
-        """The table's name at the destination."""
+    def feeds(self, table: TableId) -> tuple[Feed, ...]:
+        """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""
         rule = self.rule_for(table)
-        if rule is None or rule.target is None:
-            return table
-        namespace, name = rule.target.split(".")
-        names = {"schema": table.schema, "table": table.name}
-        return TableId(namespace.format(**names), name.format(**names))
+        return () if rule is None else rule.feeds(table)
+
+    def feed(self, name: TableId) -> Feed | None:
+        """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
+        feed of `orders` if that has one, and else for a table of its own."""
+        bare = [name.name.removesuffix(f"__{mode}") for mode in Mode if name.name.endswith(f"__{mode}")]
+        sources = [*(TableId(name.schema, text) for text in bare), name]
+        return next((feed for table in sources for feed in self.feeds(table) if feed.name == name), None)
+
+    def target(self, table: TableId) -> TableId:
+        """The table's name at the destination, in the first of its modes."""
+        return next((feed.target for feed in self.feeds(table)), table)
 
 
 def local_path(located: str) -> Path | None:

@@ -224,10 +224,15 @@ class Observer:
                     if name in self._log.segments():
                         raise
                     continue  # retention removed it since it was listed
-                _note_pending(slices, known, pending)
+                _note_pending(slices, known, self._sources(known), pending)
             return report, pending
         except PenstockError as error:
             return LogReport(uri, problem=Problem.of(error)), pending
+
+    def _sources(self, keys: Iterable[Key]) -> dict[Key, TableId]:
+        """The source table of each feed."""
+        feeds = {key: self._pipeline.feed(key[1]) for key in keys}
+        return {key: feed.table if feed else key[1] for key, feed in feeds.items()}
 
     def _table(
         self,
@@ -239,6 +244,7 @@ class Observer:
         captured: bool,
     ) -> TableReport:
         destination, table = key
+        feed = self._pipeline.feed(table)
         status, made = state.statuses.get(key), state.progress.get(key)
         now = datetime.now(UTC)
         lag_bytes = None
@@ -252,7 +258,7 @@ class Observer:
         return TableReport(
             destination=destination,
             table=table,
-            target=self._pipeline.target(table),
+            target=feed.target if feed else table,
             state=status.state if status else State.INIT,
             since=status.since if status else None,
             position=position,
@@ -279,10 +285,15 @@ def gather(pipeline: Pipeline) -> Status:
         return observer.look()
 
 
-def _note_pending(slices: Iterable[TableSlice], known: Mapping[Key, Position], pending: dict[Key, datetime]) -> None:
+def _note_pending(
+    slices: Iterable[TableSlice],
+    known: Mapping[Key, Position],
+    sources: Mapping[Key, TableId],
+    pending: dict[Key, datetime],
+) -> None:
     for piece in slices:
         for key, position in known.items():
-            unprocessed = key[1] == piece.table_schema.table and piece.slice.last_commit >= position
+            unprocessed = sources[key] == piece.table_schema.table and piece.slice.last_commit >= position
             if unprocessed and key not in pending:
                 pending[key] = datetime.fromtimestamp(piece.slice.last_commit_time / 1e6, UTC)
 

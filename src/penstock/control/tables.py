@@ -117,10 +117,11 @@ def _summary(
     copy: CopyProgress | None,
     requests: Sequence[Request],
 ) -> TableSummary:
+    feed = pipeline.feed(table)
     return TableSummary(
         destination=destination,
         table=table,
-        target=pipeline.target(table),
+        target=feed.target if feed else table,
         state=status.state if status else State.INIT,
         since=status.since if status else None,
         copy=copy,
@@ -142,7 +143,7 @@ def _named(pipeline: Pipeline, known: Collection[TableId], names: Sequence[str])
             near = _nearest(name, by_name)
             hint = f"Did you mean {near}? " if near else ""
             raise UsageError(f"pipeline {pipeline.name} has no table {name}", hint + list_them)
-        if pipeline.rule_for(table) is None:
+        if pipeline.feed(table) is None:
             raise UsageError(
                 f"table {name} is not among the tables of {pipeline.file} any more",
                 "Let an entry of `tables:` match it, and start the pipeline again",

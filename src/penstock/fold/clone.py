@@ -1,4 +1,5 @@
 """Clone mode: the net effect that makes the destination's table equal to the source's. Raw changes in, NetEffect out.
+Append mode is the same without DELETE and TRUNCATE.
 
 The last image of a key wins; a changed key is a delete of the old and an upsert of the new; a truncate clears what came
 before it; cells that were not sent come from earlier images, else from the destination. Called by the runtime's tasks,
@@ -25,7 +26,7 @@ from penstock.fold.events import Events, events_of
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.fold.patch import fill
 from penstock.fold.unsent import UnsentCells, resolve
-from penstock.model.change import DELETE, TRUNCATE, UPDATE, RawChanges
+from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 
@@ -78,6 +79,23 @@ def fold_clone(
         changes=before + events.changes,
         last_commit_time=last_commit_time,
     )
+
+
+def fold_append(
+    changes: Iterable[RawChanges],
+    *,
+    position: Position,
+    until: Position | None = None,
+    bucket: int = 0,
+    buckets: int = 1,
+) -> NetEffect:
+    """As `fold_clone`, as if nobody had deleted or truncated anything. A row whose key changes takes its new key."""
+    kept = (RawChanges(one.schema, _without_removals(one.batch)) for one in changes)
+    return fold_clone(kept, position=position, until=until, bucket=bucket, buckets=buckets)
+
+
+def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.is_in(batch.column("op"), value_set=pa.array([INSERT, UPDATE], pa.uint8())))
 
 
 def _within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:

@@ -30,6 +30,7 @@ from penstock.errors import (
     TableError,
 )
 from penstock.failpoints import reach
+from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -47,15 +48,23 @@ Result = TypeVar("Result")
 
 @dataclass
 class TrackedTable:
-    """A table that the destination follows, and how far it has come."""
+    """A feed that the destination follows, and how far it has come."""
 
-    table: TableId
-    target: TableId
+    feed: Feed
     schema: TableSchema
     position: Position
     changes: int = 0
     errored: bool = False
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
+
+    @property
+    def table(self) -> TableId:
+        """The feed's name: what state store and people call it."""
+        return self.feed.name
+
+    @property
+    def target(self) -> TableId:
+        return self.feed.target
 
 
 class ApplyLoop:
@@ -75,17 +84,17 @@ class ApplyLoop:
         self._joining: SimpleQueue[TrackedTable] = SimpleQueue()
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
         self._last_batch = time.monotonic()
-        self.tables: dict[TableId, TrackedTable] = {}
+        self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
         self.processed: Position = 0
 
     def close(self) -> None:
         self._threads.shutdown()
 
-    def track(self, schema: TableSchema, target: TableId, position: Position, start: Position) -> None:
+    def track(self, feed: Feed, schema: TableSchema, position: Position, start: Position) -> None:
         """Takes in a table that the destination holds at `position`; `start` is where the log begins."""
-        before = self.state.progress(self.destination.name).get(schema.table)
-        tracked = TrackedTable(schema.table, target, schema, position, before.changes if before else 0)
-        self.tables[schema.table] = tracked
+        before = self.state.progress(self.destination.name).get(feed.name)
+        tracked = TrackedTable(feed, schema, position, before.changes if before else 0)
+        self.tables[feed.name] = tracked
         try:
             self._require_covered(tracked, start)
         except PositionLost as error:
@@ -93,19 +102,19 @@ class ApplyLoop:
             return
         self._mark_ready(tracked)
 
-    def track_errored(self, schema: TableSchema, target: TableId, error: TableError) -> None:
+    def track_errored(self, feed: Feed, schema: TableSchema, error: TableError) -> None:
         """Takes in a table that the destination cannot take."""
-        self.tables[schema.table] = TrackedTable(schema.table, target, schema, 0)
-        self.mark_errored(self.tables[schema.table], error)
+        self.tables[feed.name] = TrackedTable(feed, schema, 0)
+        self.mark_errored(self.tables[feed.name], error)
 
     def begin(self, start: Position) -> None:
         """Called once, when the tables that take part from the beginning are tracked."""
         positions = [tracked.position for tracked in self.tables.values() if not tracked.errored]
         self.processed = min(positions, default=start)
 
-    def join(self, schema: TableSchema, target: TableId, position: Position) -> None:
+    def join(self, feed: Feed, schema: TableSchema, position: Position) -> None:
         """Takes a copied table in at the next batch boundary. May be called from any thread."""
-        self._joining.put(TrackedTable(schema.table, target, schema, position, level=position))
+        self._joining.put(TrackedTable(feed, schema, position, level=position))
 
     def resume(self, tracked: TrackedTable) -> None:
         """Tries an Errored table again, from its own position."""
@@ -181,10 +190,10 @@ class ApplyLoop:
                 f"Copy it again: penstock resync FILE {tracked.table}",
             )
 
-    def _level_positions(self) -> dict[TableId, Position]:
+    def _level_positions(self) -> dict[Feed, Position]:
         return {
-            table: tracked.position
-            for table, tracked in self.tables.items()
+            tracked.feed: tracked.position
+            for tracked in self.tables.values()
             if not tracked.errored and tracked.level is None
         }
 
@@ -197,7 +206,7 @@ class ApplyLoop:
         for tracked in behind:
             assert tracked.level is not None
             segments = [name for name in self.log.segments(after=tracked.level) if name.end <= self.processed]
-            batch = gather(self.log, segments, {tracked.table: tracked.position}, self._limits)
+            batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits)
             if batch is None:
                 tracked.level = None
                 self._mark_ready(tracked)

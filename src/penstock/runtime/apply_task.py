@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from penstock.changelog.log import ChangeLog
 from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
-from penstock.fold.clone import fold_clone
+from penstock.fold.clone import fold_append, fold_clone
+from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.runtime.batch import TableWork
@@ -22,7 +24,7 @@ from penstock.runtime.batch import TableWork
 @dataclass(frozen=True)
 class ApplyTask:
     log: ChangeLog
-    table: TableId
+    feed: Feed
     slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
     position: Position
     bucket: int
@@ -35,7 +37,7 @@ class ApplyTask:
 class Applied:
     """What one task did; `error` instead of `part` when the table cannot take its changes."""
 
-    table: TableId
+    table: TableId  # the feed's name
     part: WrittenPart | None = None
     changes: int = 0
     truncated: bool = False
@@ -47,24 +49,29 @@ def tasks_for(log: ChangeLog, work: TableWork, position: Position, plan: WritePl
     """One table's tasks of a batch: one for each of its key buckets."""
     buckets = work.buckets()
     return [
-        ApplyTask(log, work.table, tuple(work.slices), position, bucket, buckets, plan, work.bytes // buckets)
+        ApplyTask(log, work.feed, tuple(work.slices), position, bucket, buckets, plan, work.bytes // buckets)
         for bucket in range(buckets)
     ]
 
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        net = fold_clone(_changes(task), position=task.position, bucket=task.bucket, buckets=task.buckets)
+        net = _folded(task)
         part = task.plan.write(net)
     except PenstockError as error:
-        return Applied(task.table, error=error)
+        return Applied(task.feed.name, error=error)
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         bug = TableFailed(
-            f"table {task.table}: unexpected {type(error).__name__} while its changes were applied: {error}",
+            f"table {task.feed.name}: unexpected {type(error).__name__} while its changes were applied: {error}",
             "This is a bug: please report it with the table's definition; the other tables go on",
         )
-        return Applied(task.table, error=bug)
-    return Applied(task.table, part, net.changes, net.truncated, net.last_commit_time)
+        return Applied(task.feed.name, error=bug)
+    return Applied(task.feed.name, part, net.changes, net.truncated, net.last_commit_time)
+
+
+def _folded(task: ApplyTask) -> NetEffect:
+    fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
+    return fold(_changes(task), position=task.position, bucket=task.bucket, buckets=task.buckets)
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:

@@ -15,6 +15,7 @@ from penstock.changelog.log import ChangeLog, SegmentName
 from penstock.config.model import BatchConfig
 from penstock.decode.schema import arrow_schema
 from penstock.errors import SchemaChanged
+from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 
@@ -24,9 +25,9 @@ MOST_BUCKETS = 64
 
 @dataclass
 class TableWork:
-    """One table's part of a batch."""
+    """One feed's part of a batch."""
 
-    table: TableId
+    feed: Feed
     slices: list[tuple[str, str]] = field(default_factory=list)  # segment name, schema fingerprint
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     bytes: int = 0
@@ -43,7 +44,7 @@ class TableWork:
 @dataclass(frozen=True)
 class Batch:
     end: Position
-    tables: dict[TableId, TableWork]
+    tables: dict[TableId, TableWork]  # by the feed's name
     changes: int
     bytes: int
 
@@ -55,8 +56,8 @@ class BatchPlanner:
         self._log, self._limits = log, limits
         self._first_seen: float | None = None
 
-    def next(self, processed: Position, positions: Mapping[TableId, Position], *, now: bool = False) -> Batch | None:
-        """What follows `processed` for the tables in `positions`, or None while there is nothing, or not enough yet.
+    def next(self, processed: Position, positions: Mapping[Feed, Position], *, now: bool = False) -> Batch | None:
+        """What follows `processed` for the feeds in `positions`, or None while there is nothing, or not enough yet.
 
         With `now`, whatever there is makes a batch at once.
         """
@@ -78,28 +79,30 @@ class BatchPlanner:
 
 
 def gather(
-    log: ChangeLog, segments: Sequence[SegmentName], positions: Mapping[TableId, Position], limits: BatchConfig
+    log: ChangeLog, segments: Sequence[SegmentName], positions: Mapping[Feed, Position], limits: BatchConfig
 ) -> Batch | None:
-    """The batch that these segments make for the tables in `positions`, up to the limits; None without segments."""
+    """The batch that these segments make for the feeds in `positions`, up to the limits; None without segments."""
     tables: dict[TableId, TableWork] = {}
+    feeds: dict[TableId, list[Feed]] = {}
+    for feed in positions:
+        feeds.setdefault(feed.table, []).append(feed)
     changes = size = 0
     end: Position | None = None
     for name in segments:
         end = name.end
         for part in log.slices(name):
             schema = part.table_schema
-            position = positions.get(schema.table)
-            if position is None or part.slice.last_commit < position:
-                continue
-            work = tables.setdefault(schema.table, TableWork(schema.table))
-            if (name.text, schema.fingerprint) not in work.slices:
-                work.slices.append((name.text, schema.fingerprint))
-            work.schemas[schema.fingerprint] = schema
-            work.bytes += part.slice.bytes
-            work.rows += part.slice.rows
-            work.moved_keys += part.slice.moved_keys
-            changes += part.slice.rows
-            size += part.slice.bytes
+            behind = [feed for feed in feeds.get(schema.table, ()) if part.slice.last_commit >= positions[feed]]
+            for feed in behind:
+                work = tables.setdefault(feed.name, TableWork(feed))
+                if (name.text, schema.fingerprint) not in work.slices:
+                    work.slices.append((name.text, schema.fingerprint))
+                work.schemas[schema.fingerprint] = schema
+                work.bytes += part.slice.bytes
+                work.rows += part.slice.rows
+                work.moved_keys += part.slice.moved_keys
+            changes += part.slice.rows * len(behind)
+            size += part.slice.bytes * len(behind)
         if size >= limits.max_bytes or changes >= limits.max_changes:
             break
     return None if end is None else Batch(end, tables, changes, size)

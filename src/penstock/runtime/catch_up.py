@@ -16,8 +16,9 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.destinations.contract import Destination, JobRunner, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost
+from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
 from penstock.runtime.batch import TableWork, gather, require_same_structure
 
@@ -51,8 +52,8 @@ def catch_up(
     log: ChangeLog,
     limits: BatchConfig,
     source: str,
+    feed: Feed,
     schema: TableSchema,
-    target: TableId,
     ranges: Sequence[FinishedRange],
     taken_at: Position,
     stop: Event,
@@ -67,24 +68,24 @@ def catch_up(
     start = log.start()
     if start is not None and position < start:
         raise PositionLost(
-            f"table {schema.table}: the change log begins at {position_text(start)}, after its copy's position "
+            f"table {feed.name}: the change log begins at {position_text(start)}, after its copy's position "
             f"{position_text(position)}",
             "Its copy starts again by itself; raise log.max_bytes if this repeats",
         )
     while True:
         if stop.is_set():
             return None
-        batch = gather(log, log.segments(after=position), {schema.table: position}, limits)
+        batch = gather(log, log.segments(after=position), {feed: position}, limits)
         if batch is None:
             if position >= passed:
                 break
             stop.wait(POLL_SECONDS)  # capture has not come that far yet
             continue
-        work = batch.tables.get(schema.table)
+        work = batch.tables.get(feed.name)
         if work is not None:
             for seen in work.schemas.values():
                 require_same_structure(schema, seen)
-            plan = destination.plan_catchup(target, source, parts, position)
+            plan = destination.plan_catchup(feed.target, source, parts, position)
             results = runner.run(apply, tasks_for(log, work, position, plan))
             error = next((result.error for result in results if result.error), None)
             if error is not None:
@@ -100,8 +101,8 @@ def catch_up(
         if position >= passed and batch.changes < FEW_CHANGES:
             break
     try:
-        destination.commit_copy(target, source, parts, position)
+        destination.commit_copy(feed.target, source, parts, position)
     except CommitUnknown:
-        if destination.position(target, source) != position:
+        if destination.position(feed.target, source) != position:
             raise
     return position

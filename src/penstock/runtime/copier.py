@@ -25,6 +25,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
 from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SourceError
 from penstock.failpoints import reach
+from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
@@ -57,10 +58,10 @@ class ProgressView(Protocol):
 
 @dataclass
 class CopyingTable:
-    """A table on its way from Init to SyncDone."""
+    """A feed's table on its way from Init to SyncDone."""
 
+    feed: Feed
     schema: TableSchema
-    target: TableId
     failures: int = 0
     not_before: float = 0.0
     waits_for_person: bool = False
@@ -75,7 +76,12 @@ class CopyingTable:
 
     @property
     def table(self) -> TableId:
-        return self.schema.table
+        """The feed's name: what state store and people call it."""
+        return self.feed.name
+
+    @property
+    def target(self) -> TableId:
+        return self.feed.target
 
     @property
     def bytes(self) -> int:
@@ -124,13 +130,13 @@ class Copier:
             self._thread.join()
         self._ranges.shutdown()
 
-    def add(self, schema: TableSchema, target: TableId, record: CopyRecord | None = None) -> None:
+    def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None) -> None:
         """`record` is of a copy that was under way at an earlier start."""
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
-        copying = CopyingTable(schema, target, replay_from=min(positions, default=None))
+        copying = CopyingTable(feed, schema, replay_from=min(positions, default=None))
         self._set_state(copying, State.INIT)
         with self._lock:
-            self._tables[schema.table] = copying
+            self._tables[feed.name] = copying
 
     def remove(self, table: TableId) -> None:
         with self._lock:
@@ -210,13 +216,13 @@ class Copier:
         copying.given_up = False
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
-                found = discover(connection, lambda table: table == copying.table, publication)
+                found = discover(connection, lambda table: table == copying.feed.table, publication)
                 if not found:
-                    raise RangeVoid(f"table {copying.table} is not at the source", "It is looked for again")
+                    raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
                 if found[0] != copying.schema:
                     self._require_fitting(copying, found[0])
                 copying.schema = found[0]
-                copying.filter = row_filter(connection, publication, copying.table)
+                copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
             if not self._resume(copying, planned):
@@ -321,8 +327,8 @@ class Copier:
                 self._log,
                 self._pipeline.batch,
                 self._pipeline.name,
+                copying.feed,
                 copying.schema,
-                copying.target,
                 [copying.finished[number] for number in sorted(copying.finished)],
                 taken_at,
                 self._stopping,

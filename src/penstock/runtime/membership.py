@@ -15,6 +15,7 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError, StateError, TableError
+from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
@@ -38,6 +39,8 @@ class Membership:
         self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
         self._log_begins = log_begins
         self._known: dict[TableId, TableSchema] = {}
+        self._feeds: dict[TableId, Feed] = {}  # by name
+        self._owners: dict[TableId, Feed] = {}  # by the table at the destination
         self._looked: SimpleQueue[list[TableSchema]] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="table-watch", daemon=True)
@@ -52,22 +55,37 @@ class Membership:
             self._thread.join()
 
     def admit(self, schema: TableSchema) -> None:
+        """Takes the table in, with all of its feeds."""
+        self._known[schema.table] = schema
+        for feed in self._pipeline.feeds(schema.table):
+            self._admit(feed, schema)
+
+    def _admit(self, feed: Feed, schema: TableSchema) -> None:
         """Streams the table if the destination holds it, and copies it first if not, or if its copy was under way."""
-        table, target, destination = schema.table, self._pipeline.target(schema.table), self._loop.destination
-        record = self._state.copy_of(destination.name, table)
-        start = self._loop.log.start()
-        self._known[table] = schema
-        try:
-            position = destination.ensure_table(target, schema, self._pipeline.name, None, unfinished_parts(record))
-        except TableError as error:
-            self._loop.track_errored(schema, target, error)
+        destination = self._loop.destination
+        self._feeds[feed.name] = feed
+        owner = self._owners.setdefault(feed.target, feed)
+        if owner != feed:
+            shared = TableError(
+                f"table {feed.name}: {owner.name} is written to {feed.target} already",
+                "Give them different names in `target`, and start again",
+            )
+            self._loop.track_errored(feed, schema, shared)
             return
-        if position is None or self._was_copying(table, record, position):
-            self._copier.add(schema, target, record)
+        record = self._state.copy_of(destination.name, feed.name)
+        start = self._loop.log.start()
+        keep = unfinished_parts(record)
+        try:
+            position = destination.ensure_table(feed.target, schema, self._pipeline.name, None, keep)
+        except TableError as error:
+            self._loop.track_errored(feed, schema, error)
+            return
+        if position is None or self._was_copying(feed.name, record, position):
+            self._copier.add(feed, schema, record)
             return
         if record is not None:  # it was committed, and then we were killed
-            self._state.end_copy(destination.name, table)
-        self._loop.track(schema, target, position, self._log_begins if start is None else start)
+            self._state.end_copy(destination.name, feed.name)
+        self._loop.track(feed, schema, position, self._log_begins if start is None else start)
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
         """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
@@ -100,27 +118,27 @@ class Membership:
                 LOG.info("table found", table=str(table))
                 self._state.add_event("found", f"table {table} matches and is copied", table)
                 self.admit(schema)
-                tracked = self._loop.tables.get(table)
-                if tracked is not None and not tracked.errored:
-                    self._loop.resume(tracked)
+                for feed in self._pipeline.feeds(table):
+                    self._resume(feed)
         for table in [table for table in self._known if table not in there]:
             self._vanished(table)
 
     def _vanished(self, table: TableId) -> None:
         schema = self._known.pop(table)
-        self._copier.remove(table)
-        tracked = self._loop.tables.get(table) or TrackedTable(table, self._pipeline.target(table), schema, 0)
         gone = TableError(
             f"table {table} is no longer at the source, or no longer published",
             "Its destination is kept as it is; if the table comes back, it is followed again",
         )
-        self._loop.mark_errored(tracked, gone)
-        self._loop.forget(table)
+        for feed in self._pipeline.feeds(table):
+            self._copier.remove(feed.name)
+            self._loop.mark_errored(self._loop.tables.get(feed.name) or TrackedTable(feed, schema, 0), gone)
+            self._loop.forget(feed.name)
 
     def _answer(self, request: Request) -> None:
-        table, schema = request.table, self._known.get(request.table)
+        table, feed = request.table, self._feeds.get(request.table)
+        schema = None if feed is None else self._known.get(feed.table)
         tracked = self._loop.tables.get(table)
-        if schema is None:
+        if feed is None or schema is None:
             LOG.warning("request for a table that is not followed", kind=request.kind, table=str(table))
             return
         LOG.info("asked for", kind=request.kind, table=str(table))
@@ -133,15 +151,19 @@ class Membership:
             if self._state.table_status(name)[table].state not in (State.INIT, State.ERRORED, State.READY):
                 why = TableStatus(State.ERRORED, datetime.now(UTC), "a resync was asked for", "", "at once")
                 self._state.set_table_status(name, table, why)
-            self._copier.add(schema, self._pipeline.target(table))
+            self._copier.add(feed, schema)
         elif tracked is not None and tracked.errored:
             self._loop.forget(table)
-            self.admit(schema)
-            again = self._loop.tables.get(table)
-            if again is not None and not again.errored:
-                self._loop.resume(again)
+            self._admit(feed, schema)
+            self._resume(feed)
         elif self._copier.holds(table):
-            self._copier.add(schema, self._pipeline.target(table))
+            self._copier.add(feed, schema)
+
+    def _resume(self, feed: Feed) -> None:
+        """A table that was taken in beside others begins at its own position."""
+        tracked = self._loop.tables.get(feed.name)
+        if tracked is not None and not tracked.errored:
+            self._loop.resume(tracked)
 
     def _watch(self) -> None:
         """Looks at the source again and again; what cannot be reached now is looked at next time."""

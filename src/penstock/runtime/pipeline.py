@@ -67,7 +67,7 @@ def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> No
             runner,
             log,
             state,
-            lambda copied, position: loop.join(copied.schema, copied.target, position),
+            lambda copied, position: loop.join(copied.feed, copied.schema, position),
             progress,
         )
         membership = Membership(pipeline, loop, copier, state, log_begins)

@@ -1,0 +1,36 @@
+"""Feeds: one source table into one destination table, in one mode. A source table may have several.
+
+The mode says what becomes of changes: `clone` equals the source; `append` is clone without DELETE and TRUNCATE.
+docs/modes.md has them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.model.table import TableId
+
+
+class Mode(StrEnum):
+    CLONE = "clone"
+    APPEND = "append"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """`name` is how people, the state store and requests know it: the source table's name, and for its second and
+    later modes `{table}__{mode}`."""
+
+    name: TableId
+    table: TableId
+    target: TableId
+    mode: Mode = Mode.CLONE
+
+    @classmethod
+    def clone(cls, table: TableId, target: TableId | None = None) -> Feed:
+        return cls(table, table, target or table)
+
+
+def feed_name(table: TableId, mode: Mode, *, first: bool) -> TableId:
+    return table if first else TableId(table.schema, f"{table.name}__{mode}")
