@@ -37,8 +37,9 @@ test: lint ## lint and the whole suite, in the sizes that CI runs
 test-full: lint ## the same with the sizes that the issues state (about an hour)
 	$(BIN)/python -m pytest --full --durations=25
 
-bench: $(READY) ## the benchmarks, each a ratio against a peer or a limit measured in the same run
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+CASE ?= $(filter-out harness debezium,$(basename $(notdir $(wildcard benchmarks/*.py))))
+bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one
+	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || exit 1; done
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet pip-tools

