@@ -37,7 +37,7 @@ test: lint ## lint and the whole suite, in the sizes that CI runs
 test-full: lint ## the same with the sizes that the issues state (about an hour)
 	$(BIN)/python -m pytest --full --durations=25
 
-CASE ?= $(filter-out harness debezium,$(basename $(notdir $(wildcard benchmarks/*.py))))
+CASE ?= $(filter-out harness plot debezium,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || exit 1; done
 
