@@ -13,7 +13,8 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from penstock.demo.server import PostgresServer
-from penstock.model.table import TableId
+from penstock.model.quarantine import RawMessage
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import open_store
@@ -276,3 +277,46 @@ def test_requests_wait_in_order_until_they_are_taken_up(store: StateStore) -> No
     third = store.add_request("retry", ORDERS)
     assert third not in (first, second)
     assert [one.id for one in store.requests()] == [first, third]
+
+
+def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:
+    schema = TableSchema(ORDERS, 16384, (Column("id", ColumnType(20, "int8"), False),), ("id",))
+    moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
+    return RawMessage(schema, commit_lsn, ordinal, commit_lsn - 8, 2**32 - 1, moment, ord("I"), b"I\x00\xff", reason)
+
+
+def test_messages_stay_in_quarantine_as_they_are(store: StateStore) -> None:
+    largest = broken(2**64 - 1, 2**40)
+    store.quarantine("lake", ODD, [largest])
+    store.quarantine("lake", ORDERS, [broken(200, 1), broken(100, 7)])
+    store.quarantine("other", ORDERS, [broken(100, 7)])
+    kept = store.quarantined("lake")
+    assert [(one.table, one.message) for one in kept] == sorted(
+        [(ODD, largest), (ORDERS, broken(100, 7)), (ORDERS, broken(200, 1))],
+        key=lambda one: (one[0], one[1].order),
+    )
+    assert store.quarantined_counts("lake") == {ODD: 1, ORDERS: 2}
+    assert timedelta() <= datetime.now(UTC) - kept[0].at < timedelta(minutes=1)
+
+
+def test_a_message_that_fails_again_is_kept_once(store: StateStore) -> None:
+    store.quarantine("lake", ORDERS, [broken(100, 7)])
+    (before,) = store.quarantined("lake")
+    store.quarantine("lake", ORDERS, [broken(100, 7, reason="another"), broken(100, 8)])
+    assert [(one.id == before.id, one.at == before.at, one.message.reason) for one in store.quarantined("lake")] == [
+        (True, True, "another"),
+        (False, False, "it is too short"),
+    ]
+
+
+def test_messages_leave_quarantine_by_id_or_by_position(store: StateStore) -> None:
+    store.quarantine("lake", ODD, [broken(1, 1)])
+    store.quarantine("lake", ORDERS, [broken(position, 1) for position in (100, 200, 300)])
+    first = next(one for one in store.quarantined("lake") if one.message.commit_lsn == 100)
+    store.release([first.id])
+    store.release([first.id])
+    assert store.release_before("lake", ORDERS, 300) == 1
+    assert store.release_before("other", ORDERS, 2**63) == 0
+    assert store.quarantined_counts("lake") == {ODD: 1, ORDERS: 1}
+    store.quarantine("lake", ORDERS, [broken(100, 1)])
+    assert first.id not in {one.id for one in store.quarantined("lake")}

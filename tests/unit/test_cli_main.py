@@ -12,7 +12,10 @@ import pytest
 from penstock.cli import main as cli
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
 
-COMMANDS = ["demo", "check", "run", "capture", "status", "tables", "resync", "retry", "query", "slots drop"]
+COMMANDS = [
+    *["demo", "check", "run", "capture", "status", "tables", "resync", "retry", "query"],
+    *["quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
+]
 
 
 def given_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

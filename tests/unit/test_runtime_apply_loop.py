@@ -289,3 +289,28 @@ def test_an_errored_table_holds_the_log_only_as_long_as_there_is_room(bench: Ben
     assert bench.log.start() == 200
     status = bench.state.table_status("lake")[ORDERS.table]
     assert "no longer holds what it needs" in status.reason
+
+
+def test_a_message_that_cannot_be_decoded_is_kept_and_its_table_alone_stops(bench: Bench) -> None:
+    loop, cut = bench.loop, insert("2", "new")[:-1]
+    bench.seal(200, (ORDERS, 150, insert("1", "new")), (ORDERS, 150, cut), (PEOPLE, 150, insert("1", "Ann", "p")))
+    bench.seal(300, (ORDERS, 250, b"I"), (PEOPLE, 250, insert("2", "Bob", "q")))
+    while loop.step(now=True):
+        pass
+    assert bench.rows(PEOPLE) == [(1, "Ann", "p"), (2, "Bob", "q")]
+    assert bench.rows(ORDERS) == []
+    status = bench.state.table_status("lake")
+    assert (status[ORDERS.table].state, status[PEOPLE.table].state) == (State.ERRORED, State.READY)
+    assert "penstock quarantine" in status[ORDERS.table].solution
+    kept = [one.message for one in bench.state.quarantined("lake")]
+    assert (kept[0].commit_lsn, kept[0].data[5:]) == (150, cut[5:])
+    assert kept[0].schema == ORDERS
+
+
+def test_messages_leave_quarantine_when_their_table_has_passed_them(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 150, insert("1", "new")[:-1]), (PEOPLE, 150, insert("1", "Ann", "p")))
+    bench.loop.step(now=True)
+    assert bench.state.quarantined_counts("lake") == {ORDERS.table: 1}
+    bench.loop.join(Feed.clone(ORDERS.table), ORDERS, 200)  # its copy, at a position after the message
+    bench.loop.step(now=True)
+    assert bench.state.quarantined_counts("lake") == {}

@@ -53,10 +53,19 @@ COMMANDS = (
     Command(("resync",), "penstock.cli.tables", "resync", "Copy tables anew; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
+    Command(("quarantine", "list"), "penstock.cli.quarantine", "quarantine_list", "List messages not decodable."),
+    Command(("quarantine", "show"), "penstock.cli.quarantine", "quarantine_show", "Show one: position, reason, bytes."),
+    Command(("quarantine", "replay"), "penstock.cli.quarantine", "quarantine_replay", "Try them with this decoder."),
+    Command(
+        ("quarantine", "drop"), "penstock.cli.quarantine", "quarantine_drop", "Forget them; copy their tables anew."
+    ),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
 )
 
-GROUPS = {"slots": "The source's replication slot."}
+GROUPS = {
+    "quarantine": "Messages that could not be decoded.",
+    "slots": "The source's replication slot.",
+}
 
 
 def build(wanted: str | None) -> typer.Typer:

@@ -11,7 +11,7 @@ that the log holds and the table does not; 0 when there is none and the log is f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -87,6 +87,7 @@ class TableReport:
     solution: str = ""
     retry: str = ""
     copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
+    quarantined: int = 0  # messages that could not be decoded
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class StateReport:
     processed: dict[str, Position | None]
     health: dict[str, Health]
     events: list[Event]
+    quarantined: dict[Key, int] = field(default_factory=dict)
     problem: Problem | None = None
 
 
@@ -183,6 +185,7 @@ class Observer:
                 processed={name: self._store.processed(name) for name in names},
                 health=self._store.health(),
                 events=self._store.events(EVENTS_SHOWN),
+                quarantined={(n, t): kept for n in names for t, kept in self._store.quarantined_counts(n).items()},
             )
         except PenstockError as error:
             return replace(empty, problem=Problem.of(error))
@@ -271,6 +274,7 @@ class Observer:
             solution=status.solution if status else "",
             retry=status.retry if status else "",
             copy=state.copies.get(key),
+            quarantined=state.quarantined.get(key, 0),
         )
 
     def _disconnect(self) -> None:

@@ -33,6 +33,12 @@ def as_text(status: Status) -> RenderableType:
     for table in status.tables:
         if table.copy is not None and table.copy.note:
             parts += [Text(), Text(f"{table.table} has to wait: {table.copy.note}", style="yellow")]
+    for table in status.tables:
+        if table.quarantined:
+            kept = (
+                f"{table.table} has {count_text(table.quarantined)} in quarantine (messages that cannot be decoded); "
+            )
+            parts += [Text(), Text(f"{kept}see `penstock quarantine list {status.file}`", style="yellow")]
     for table in errored(status.tables):
         since = f" since {_moment(table.since)}" if table.since else ""
         retry = f", retry: {table.retry}" if table.retry else ""
@@ -221,6 +227,7 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         "solution": table.solution or None,
         "retry": table.retry or None,
         "copy": copy_json(table.copy),
+        "quarantined": table.quarantined,
     }
 
 

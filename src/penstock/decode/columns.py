@@ -24,14 +24,15 @@ def column(messages: Messages, cells: Cells, index: int) -> pa.Array:
 
 def key_columns(messages: Messages, cells: Cells) -> list[pa.Array]:
     """The key columns, in the key's order. None of their cells may be missing."""
-    columns = []
+    require_key_cells(messages, cells)
+    return [column(messages, cells, messages.schema.index(name)) for name in messages.schema.key]
+
+
+def require_key_cells(messages: Messages, cells: Cells) -> None:
     for name in messages.schema.key:
-        index = messages.schema.index(name)
-        missing = cells.kind[index] != TEXT
+        missing = cells.kind[messages.schema.index(name)] != TEXT
         if missing.any():
-            raise messages.broken(int(cells.rows[np.argmax(missing)]), f'its key column "{name}" has no value')
-        columns.append(column(messages, cells, index))
-    return columns
+            raise messages.broken_all(cells.rows[missing].tolist(), f'its key column "{name}" has no value')
 
 
 def values(messages: Messages, index: int, rows: Places, kind: Octets, start: Places, end: Places) -> pa.Array:

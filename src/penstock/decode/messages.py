@@ -4,20 +4,22 @@ Nothing loops over rows. For one column of all images at once, the kind byte and
 batch's bytes, which gives where every value starts and ends, and with it where the next column begins. `columns.py`
 makes Arrow columns out of these places; `fold/` decides which images are worth it.
 
-Every place is checked against its message's end before it is read, so bytes that are no message make a
-MessageNotDecodable and never a wrong value. An image that nobody asks for is not looked at beyond its key.
+Every place is checked against its message's end before it is read, so bytes that are no message make an
+Undecodable and never a wrong value. An image that nobody asks for is not looked at beyond its key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import MessageNotDecodable
+from penstock.decode.undecodable import Undecodable
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import order_text
+from penstock.model.quarantine import raw_message
 from penstock.model.table import TableSchema
 
 Places = npt.NDArray[np.int64]
@@ -51,6 +53,7 @@ class Messages:
     def __init__(self, changes: RawChanges) -> None:
         batch = changes.batch
         data = batch.column("data")
+        self._changes = changes
         self.schema: TableSchema = changes.schema
         self.op: Octets = np.asarray(batch.column("op"))
         self.commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
@@ -100,16 +103,31 @@ class Messages:
     def old_keys(self, rows: Places) -> Cells:
         return self._walk(rows, self.old[rows], self._key_width)
 
+    def old_images(self, rows: Places) -> Cells:
+        """Whole old images; where they are not `old_is_full`, only their key columns mean something."""
+        cells = self._walk(rows, self.old[rows], len(self.schema.columns))
+        is_last = self.op[rows] == DELETE
+        self._check((cells.after == self._end[rows]) | ~is_last, rows, "it goes on after its last column")
+        return cells
+
     def place(self, row: int) -> str:
         """Where a change stands, for messages to people."""
         at = order_text(int(self.commit_lsn[row]), int(self.tx_ordinal[row]))
         return f"table {self.schema.table}, change {at}"
 
-    def broken(self, row: int, why: str) -> MessageNotDecodable:
-        return MessageNotDecodable(
+    def broken(self, row: int, why: str) -> Undecodable:
+        return self.broken_all([row], why)
+
+    def broken_all(self, rows: Sequence[int], why: str) -> Undecodable:
+        """For rows that fail the same check; it is the first that is named."""
+        row = rows[0]
+        error = Undecodable(
             f"{self.place(row)}: the message cannot be decoded: {why}",
-            "The change log holds something that Postgres does not send: `penstock resync` the table, and report this",
+            "It is kept: see `penstock quarantine list FILE`. Report it; `penstock resync` brings the table back",
         )
+        error.messages = (raw_message(self._changes, row, why),)
+        error.rows = tuple(rows)
+        return error
 
     @property
     def _key_columns(self) -> list[int]:
@@ -124,8 +142,7 @@ class Messages:
         self._check(self._octets[self._start] == self.op, everything, "its operation is another one")
         is_row = (self.op == INSERT) | (self.op == UPDATE) | (self.op == DELETE)
         self._check(is_row | (self.op == TRUNCATE), everything, "its operation is unknown")
-        for row in np.flatnonzero(~is_row):
-            self._check_truncate(int(row))
+        self._check_truncates(np.flatnonzero(~is_row))
         relation = self._fours[self._start + 1].astype(np.uint32)
         self._check(~is_row | (relation == self.schema.relation_id), everything, "it is of another table")
 
@@ -144,13 +161,17 @@ class Messages:
             self._check(self._octets[after] == _NEW, both, "its new row is missing")
             self.new[both] = after + 1
 
-    def _check_truncate(self, row: int) -> None:
-        message = self.bytes[int(self._start[row]) : int(self._end[row])].to_pybytes()
-        count = int.from_bytes(message[1:5], "big")
-        if len(message) != 6 + 4 * count:
-            raise self.broken(row, "its length does not suit the number of its tables")
-        if self.schema.relation_id not in np.frombuffer(message, ">u4", count, 6):
-            raise self.broken(row, "it truncates other tables")
+    def _check_truncates(self, rows: Places) -> None:
+        """They are few, and each may name any number of tables."""
+        lengths, counts = self._end[rows] - self._start[rows], self._fours[self._start[rows] + 1].view(">u4")
+        self._check(
+            lengths == 6 + 4 * counts.astype(np.int64), rows, "its length does not suit the number of its tables"
+        )
+        names_ours = np.ones(len(rows), np.bool_)
+        for index, (row, count) in enumerate(zip(rows.tolist(), counts.tolist(), strict=True)):
+            named = np.frombuffer(self.bytes, ">u4", count, int(self._start[row]) + 6)
+            names_ours[index] = bool((named == self.schema.relation_id).any())
+        self._check(names_ours, rows, "it truncates other tables")
 
     def _walk(self, rows: Places, at: Places, columns: int) -> Cells:
         """The first `columns` cells of the images that begin at `at`."""
@@ -198,4 +219,4 @@ class Messages:
 
     def _check(self, holds: Mask, rows: Places, why: str) -> None:
         if not holds.all():
-            raise self.broken(int(rows[np.argmin(holds)]), why)
+            raise self.broken_all(rows[~holds].tolist(), why)

@@ -19,6 +19,7 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
+from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import Destination, JobRunner, WritePlan
 from penstock.errors import (
     CommitUnknown,
@@ -162,6 +163,8 @@ class ApplyLoop:
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
+        if isinstance(error, Undecodable):
+            self.state.quarantine(self.destination.name, tracked.table, error.messages)
         self.state.set_table_status(self.destination.name, tracked.table, status)
         self.state.add_event("errored", error.what, tracked.table)
         tracked.errored = True
@@ -210,6 +213,8 @@ class ApplyLoop:
             if batch is None:
                 tracked.level = None
                 self._mark_ready(tracked)
+                passed = max(self.processed, tracked.position)
+                self.state.release_before(self.destination.name, tracked.table, passed)
                 LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
                 continue
             committed = self._apply(batch) if batch.tables else {}

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+
 from penstock.changelog.log import ChangeLog
+from penstock.decode.sift import sift
+from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
 from penstock.fold.clone import fold_append, fold_clone
@@ -17,8 +22,11 @@ from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
+from penstock.model.quarantine import RawMessage
 from penstock.model.table import TableId
 from penstock.runtime.batch import TableWork
+
+MOST_MESSAGES_KEPT, MOST_BYTES_KEPT = 1000, 64 << 20  # of one batch; a table that is tried again brings the rest
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ def apply(task: ApplyTask) -> Applied:
     try:
         net = _folded(task)
         part = task.plan.write(net)
+    except Undecodable as error:
+        return Applied(task.feed.name, error=error.keeping(_undecodable(task) or error.messages))
     except PenstockError as error:
         return Applied(task.feed.name, error=error)
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -72,6 +82,18 @@ def apply(task: ApplyTask) -> Applied:
 def _folded(task: ApplyTask) -> NetEffect:
     fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
     return fold(_changes(task), position=task.position, bucket=task.bucket, buckets=task.buckets)
+
+
+def _undecodable(task: ApplyTask) -> list[RawMessage]:
+    """All messages of the batch that cannot be decoded, up to what one task may send to the driver."""
+    found: list[RawMessage] = []
+    for changes in _changes(task):
+        wanted = np.asarray(changes.batch.column("commit_lsn")) >= np.uint64(task.position)
+        found += sift(RawChanges(changes.schema, changes.batch.filter(pa.array(wanted))))[1]
+        if len(found) > MOST_MESSAGES_KEPT:
+            break
+    sizes = np.cumsum([len(message.data) for message in found])
+    return found[: max(1, min(MOST_MESSAGES_KEPT, int(np.searchsorted(sizes, MOST_BYTES_KEPT, side="right"))))]
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:

@@ -22,6 +22,7 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
+from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
 from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SourceError
 from penstock.failpoints import reach
@@ -389,6 +390,8 @@ class Copier:
         retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures} of {MOST_RETRIES})"
         self._progress.drop(copying.table)
         LOG.error("copy failed", table=str(copying.table), what=error.what, solution=error.solution, retry=retry)
+        if isinstance(error, Undecodable):
+            self._state.quarantine(self._destination.name, copying.table, error.messages)
         self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
         self._state.add_event("errored", error.what, copying.table)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 
 from penstock.model.position import Position
+from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.state.store import (
@@ -38,6 +39,8 @@ class MemoryStateStore:
         self._notes: dict[tuple[str, TableId], str] = {}
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
+        self._quarantine: dict[int, Quarantined] = {}
+        self._quarantine_ids = count(1)
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._lock:
@@ -155,6 +158,35 @@ class MemoryStateStore:
     def drop_request(self, number: int) -> None:
         with self._lock:
             self._requests.pop(number, None)
+
+    def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
+        with self._lock:
+            there = {(one.destination, one.table, one.message.order): one for one in self._quarantine.values()}
+            for message in messages:
+                before = there.get((destination, table, message.order))
+                number = before.id if before else next(self._quarantine_ids)
+                at = before.at if before else datetime.now(UTC)
+                kept = replace(before.message, reason=message.reason) if before else message
+                self._quarantine[number] = Quarantined(number, destination, table, at, kept)
+
+    def quarantined(self, destination: str) -> list[Quarantined]:
+        with self._lock:
+            kept = [one for one in self._quarantine.values() if one.destination == destination]
+        return sorted(kept, key=lambda one: (one.table, one.message.order))
+
+    def quarantined_counts(self, destination: str) -> dict[TableId, int]:
+        return dict(Counter(one.table for one in self.quarantined(destination)))
+
+    def release(self, numbers: Collection[int]) -> None:
+        with self._lock:
+            for number in numbers:
+                self._quarantine.pop(number, None)
+
+    def release_before(self, destination: str, table: TableId, position: Position) -> int:
+        kept = [one for one in self.quarantined(destination) if one.table == table]
+        passed = [one.id for one in kept if one.message.commit_lsn < position]
+        self.release(passed)
+        return len(passed)
 
     def close(self) -> None:
         """Nothing to give back."""

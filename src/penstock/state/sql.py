@@ -6,7 +6,7 @@ that an earlier penstock made. Several processes may write: on SQLite a writer w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,8 +34,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from penstock.errors import ConfigError, StateError
 from penstock.model.position import Position
+from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.state import sql_quarantine
 from penstock.state.sql_tables import (
     COPIES,
     COPY_NOTES,
@@ -345,6 +347,26 @@ class SqlStateStore:
     def drop_request(self, number: int) -> None:
         with self._transaction() as connection:
             connection.execute(delete(REQUESTS).filter_by(id=number))
+
+    def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
+        with self._writing() as connection:
+            sql_quarantine.keep(connection, destination, table, messages)
+
+    def quarantined(self, destination: str) -> list[Quarantined]:
+        with self._transaction() as connection:
+            return sql_quarantine.read(connection, destination)
+
+    def quarantined_counts(self, destination: str) -> dict[TableId, int]:
+        with self._transaction() as connection:
+            return sql_quarantine.count(connection, destination)
+
+    def release(self, numbers: Collection[int]) -> None:
+        with self._transaction() as connection:
+            sql_quarantine.release(connection, numbers)
+
+    def release_before(self, destination: str, table: TableId, position: Position) -> int:
+        with self._transaction() as connection:
+            return sql_quarantine.release_before(connection, destination, table, position)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -158,4 +159,26 @@ REQUESTS = Table(
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
     sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
+)
+
+QUARANTINE = Table(
+    "penstock_quarantine",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", Moment, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("commit_lsn", PositionText, nullable=False),
+    Column("tx_ordinal", BigInteger, nullable=False),
+    Column("start_lsn", PositionText, nullable=False),
+    Column("xid", BigInteger, nullable=False),
+    Column("commit_time", Moment, nullable=False),
+    Column("op", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("definition", Text, nullable=False),  # of the table's schema version, as JSON
+    Column("fingerprint", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    UniqueConstraint("destination", "table_schema", "table_name", "commit_lsn", "tx_ordinal"),
+    sqlite_autoincrement=True,
 )

@@ -1,4 +1,4 @@
-"""The state store's contract: table states, progress, health of the components, events of note.
+"""The state store's contract: table states, progress, health of the components, events of note, quarantine.
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
 loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
@@ -9,12 +9,13 @@ any number read while it does. `sql.py` is the real store, `memory.py` its twin;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
 from penstock.model.position import Position
+from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 
@@ -179,6 +180,21 @@ class StateStore(Protocol):
 
     def drop_request(self, number: int) -> None:
         """When it was taken up. One that is gone already is fine."""
+
+    def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
+        """Keeps messages that cannot be decoded, all or none. One that is there already gets its new reason."""
+
+    def quarantined(self, destination: str) -> list[Quarantined]:
+        """By table, and in stream order."""
+
+    def quarantined_counts(self, destination: str) -> dict[TableId, int]:
+        """Of each table that has some."""
+
+    def release(self, numbers: Collection[int]) -> None:
+        """Forgets messages by their ids. Those that are gone already are fine."""
+
+    def release_before(self, destination: str, table: TableId, position: Position) -> int:
+        """Forgets the table's messages before the position, and gives their number."""
 
     def close(self) -> None: ...
 

@@ -1,0 +1,164 @@
+"""`penstock quarantine list|show|replay|drop FILE`: messages that could not be decoded, and what becomes of them.
+
+They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.control import quarantine
+from penstock.control.figures import bytes_text
+from penstock.decode.explain import explain
+from penstock.errors import CheckFailed, UsageError
+from penstock.model.quarantine import Quarantined
+
+HEX_BYTES_SHOWN = 512
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID|TABLE]…", help="Ids, or tables as schema.table; all when none is named."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+
+
+def quarantine_list(file: PipelineFile, json_output: AsJson = False) -> None:
+    """List the messages that could not be decoded: table, position, reason."""
+    kept = quarantine.kept(load(file))
+    if json_output:
+        typer.echo(json.dumps({"quarantine": [_json(one) for one in kept]}, indent=2, ensure_ascii=False))
+        return
+    if not kept:
+        stdout().print("nothing is in quarantine")
+        return
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("id", "table", "change", "committed", "bytes", "reason"):
+        shown.add_column(heading, overflow="fold")
+    for one in kept:
+        message = one.message
+        committed = message.commit_time.isoformat(sep=" ", timespec="seconds")
+        cells = (
+            str(one.id),
+            str(one.table),
+            message.order,
+            committed,
+            bytes_text(len(message.data)),
+            message.reason,
+        )
+        shown.add_row(*map(Text, cells))
+    stdout().print(shown)
+
+
+def quarantine_show(
+    file: PipelineFile,
+    name: Annotated[str, typer.Argument(metavar="ID", help="As `quarantine list` shows it.")],
+    json_output: AsJson = False,
+) -> None:
+    """Show one message: where it stood, why it was refused, what can be read of it, and its bytes."""
+    pipeline = load(file)
+    for one in quarantine.chosen(pipeline, quarantine.kept(pipeline), [name]):
+        message = one.message
+        if json_output:
+            typer.echo(json.dumps({**_json(one), "data": message.data.hex(), "parts": explain(message)}, indent=2))
+            continue
+        since = one.at.isoformat(timespec="seconds")
+        lines = [
+            f"message {one.id} of {one.table} at {one.destination}, kept since {since}",
+            f"change   {message.order}, transaction {message.xid}, committed {message.commit_time.isoformat()}",
+            f"schema   {message.schema.fingerprint[:16]}, relation {message.schema.relation_id}",
+            f"reason   {message.reason}",
+            "",
+            *explain(message),
+            "",
+            *_hexadecimal(message.data),
+        ]
+        stdout().print("\n".join(lines), markup=False, highlight=False)
+
+
+def quarantine_replay(file: PipelineFile, names: Names = None) -> None:
+    """Try messages again with the decoder of this penstock. A table whose messages all decode now is tried again."""
+    outcome = quarantine.replay(load(file), names or [])
+    say = stdout().print
+    for one in outcome.decoded:
+        say(f"{one.id} {one.table}: decodes now", markup=False)
+    for one, reason in outcome.refused:
+        say(f"{one.id} {one.table}: still not decodable: {reason}", markup=False)
+    for table in outcome.again:
+        say(f"{table} will be tried again; its messages leave quarantine when it has passed them", markup=False)
+    if outcome.again:
+        _say_when(file, outcome.pid)
+    if not outcome.decoded and not outcome.refused:
+        say("nothing is in quarantine")
+    if outcome.refused:
+        raise CheckFailed(
+            f"{len(outcome.refused)} of {len(outcome.refused) + len(outcome.decoded)} messages do not decode",
+            f"Report them, with `penstock quarantine show {file} ID`; or do without: penstock quarantine drop {file}",
+        )
+
+
+def quarantine_drop(
+    file: PipelineFile,
+    names: Names = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, forget them; their tables are copied anew.")] = False,
+) -> None:
+    """Forget messages. A table that stands at one of them is copied anew; an events table lacks them for good."""
+    pipeline = load(file)
+    if not yes:
+        count = len(quarantine.chosen(pipeline, quarantine.kept(pipeline), names or []))
+        raise UsageError(
+            f"dropping {count} messages cannot be undone: their bytes are forgotten, tables that stand at them are "
+            "copied anew from the source, and an events table never gets what they said",
+            f"If that is meant: penstock quarantine drop {' '.join([str(file), *(names or [])])} --yes",
+        )
+    outcome = quarantine.drop(pipeline, names or [])
+    stdout().print(f"{len(outcome.dropped)} messages are forgotten", markup=False)
+    for table in outcome.resynced:
+        stdout().print(f"{table} will be copied anew", markup=False)
+    if outcome.resynced:
+        _say_when(file, outcome.pid)
+
+
+def _say_when(file: Path, pid: int | None) -> None:
+    if pid is not None:
+        when = f"the run under way (process {pid}) takes it up; see `penstock tables {file}`"
+    else:
+        when = f"no run is under way: it takes effect at the next `penstock run {file}`"
+    stdout().print(when, markup=False)
+
+
+def _json(one: Quarantined) -> dict[str, Any]:
+    message = one.message
+    return {
+        "id": one.id,
+        "destination": one.destination,
+        "table": str(one.table),
+        "at": one.at.isoformat(),
+        "change": message.order,
+        "xid": message.xid,
+        "commit_time": message.commit_time.isoformat(),
+        "operation": chr(message.op),
+        "bytes": len(message.data),
+        "schema": message.schema.fingerprint,
+        "reason": message.reason,
+    }
+
+
+def _hexadecimal(data: bytes) -> list[str]:
+    """Sixteen bytes a line, with their place and what is printable of them."""
+    lines = []
+    for at in range(0, min(len(data), HEX_BYTES_SHOWN), 16):
+        piece = data[at : at + 16]
+        printable = "".join(chr(octet) if 32 <= octet < 127 else "." for octet in piece)
+        lines.append(f"{at:08x}  {piece.hex(' '):<47}  {printable}")
+    if len(data) > HEX_BYTES_SHOWN:
+        lines.append(f"… {len(data) - HEX_BYTES_SHOWN} more bytes; --json has them all")
+    return lines

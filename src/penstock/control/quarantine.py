@@ -1,0 +1,126 @@
+"""What an operator does with messages that could not be decoded: look at them, try them again, give them up.
+
+Everything goes through the state store, as in `tables.py`, so it works while a run is under way and while none is. A
+message that is tried is tried by the decoder of the penstock that is called here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.config.model import Pipeline
+from penstock.decode.sift import sift
+from penstock.errors import UsageError
+from penstock.model.quarantine import Quarantined, as_changes
+from penstock.model.table import TableId
+from penstock.model.table_state import State
+from penstock.state.lock import holder
+from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.store import RequestKind
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`refused` have the reasons of the present decoder. `again` are Errored tables of which all messages decode."""
+
+    pid: int | None
+    decoded: list[Quarantined]
+    refused: list[tuple[Quarantined, str]]
+    again: list[TableId]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    pid: int | None
+    dropped: list[Quarantined]
+    resynced: list[TableId]
+
+
+def kept(pipeline: Pipeline) -> list[Quarantined]:
+    """Everything in quarantine, by table and in stream order."""
+    with _store(pipeline) as store:
+        return [] if store is None else _all(pipeline, store)
+
+
+def chosen(pipeline: Pipeline, messages: Sequence[Quarantined], names: Sequence[str]) -> list[Quarantined]:
+    """Those with these ids or of these tables; all when none is named. UsageError for a name that none has."""
+    if not names:
+        return list(messages)
+    picked: dict[int, Quarantined] = {}
+    for name in names:
+        found = [one for one in messages if name in (str(one.id), str(one.table))]
+        if not found:
+            raise UsageError(
+                f"nothing in quarantine has the id or table {name}", f"`penstock quarantine list {pipeline.file}`"
+            )
+        picked.update({one.id: one for one in found})
+    return list(picked.values())
+
+
+def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
+    """Tries messages with the present decoder. A table that stands at them, and of which all decode, is tried again.
+
+    Messages stay until the table has passed them; those of a table that went on without them stay for a person.
+    """
+    with _store(pipeline) as store:
+        everything = [] if store is None else _all(pipeline, store)
+        decoded: list[Quarantined] = []
+        refused: list[tuple[Quarantined, str]] = []
+        for one in chosen(pipeline, everything, names):
+            bad = sift(as_changes(one.message))[1]
+            if bad:
+                refused.append((one, bad[0].reason))
+            else:
+                decoded.append(one)
+        again: list[TableId] = []
+        if store is not None and decoded:
+            fit = {one.id for one in decoded}
+            whole = {one.table for one in everything} - {one.table for one in everything if one.id not in fit}
+            again = sorted(whole & _errored(pipeline, store))
+            for table in again:
+                _ask(store, "retry", table)
+        return Replayed(holder(pipeline.home / "lock"), decoded, refused, again)
+
+
+def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
+    """Forgets messages. A table that stands at one of them is copied anew, for it cannot pass what it does not know."""
+    with _store(pipeline) as store:
+        gone = chosen(pipeline, [] if store is None else _all(pipeline, store), names)
+        resynced: list[TableId] = []
+        if store is not None and gone:
+            resynced = sorted({one.table for one in gone} & _errored(pipeline, store))
+            for table in resynced:
+                _ask(store, "resync", table)
+            store.release([one.id for one in gone])
+            store.add_event("quarantine", f"{len(gone)} messages in quarantine were given up")
+        return Dropped(holder(pipeline.home / "lock"), gone, resynced)
+
+
+def _ask(store: SqlStateStore, kind: RequestKind, table: TableId) -> None:
+    if not any(request.kind == kind and request.table == table for request in store.requests()):
+        store.add_request(kind, table)
+
+
+def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[TableId]:
+    return {
+        table
+        for destination in pipeline.destinations
+        for table, status in store.table_status(destination.name).items()
+        if status.state is State.ERRORED
+    }
+
+
+def _all(pipeline: Pipeline, store: SqlStateStore) -> list[Quarantined]:
+    return [one for destination in pipeline.destinations for one in store.quarantined(destination.name)]
+
+
+@contextmanager
+def _store(pipeline: Pipeline) -> Iterator[SqlStateStore | None]:
+    store = find_store(pipeline.state_url)
+    try:
+        yield store
+    finally:
+        if store is not None:
+            store.close()

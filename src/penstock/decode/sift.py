@@ -1,0 +1,42 @@
+"""Tells the messages of a raw batch that can be decoded from those that cannot. For batches in which one has failed.
+
+A message is fit when its images and keys are found whole; whether a value fits its column's type is no question here.
+Each pass leaves out all messages that fail the same check, so the passes are as many as there are ways to be broken.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.decode.columns import require_key_cells
+from penstock.decode.messages import Messages
+from penstock.decode.undecodable import Undecodable
+from penstock.model.change import TRUNCATE, RawChanges
+from penstock.model.quarantine import RawMessage, raw_message
+
+
+def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
+    """The fit messages, and the others with their reasons; both in stream order."""
+    left = np.arange(changes.batch.num_rows)
+    reasons: dict[int, str] = {}
+    fit = changes
+    while True:
+        try:
+            _decode(Messages(fit))
+        except Undecodable as error:
+            failed = list(error.rows)
+            reasons.update(dict.fromkeys(left[failed].tolist(), error.messages[0].reason))
+            left = np.delete(left, failed)
+            fit = RawChanges(changes.schema, changes.batch.take(pa.array(left)))
+        else:
+            return fit, [raw_message(changes, row, reasons[row]) for row in sorted(reasons)]
+
+
+def _decode(messages: Messages) -> None:
+    is_row = messages.op != TRUNCATE
+    messages.images(np.flatnonzero(messages.new >= 0))
+    messages.old_images(np.flatnonzero(messages.old >= 0))
+    if messages.schema.key:
+        require_key_cells(messages, messages.keys(np.flatnonzero(is_row)))
+        require_key_cells(messages, messages.old_keys(np.flatnonzero(messages.old >= 0)))

@@ -1,0 +1,59 @@
+"""A message that cannot be decoded, kept byte for byte: what decode gives up on, the state store keeps and people see.
+
+It holds all that is needed to try again later, with another decoder and without the change log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from penstock.model.change import RAW_SCHEMA, RawChanges
+from penstock.model.position import Position, order_text
+from penstock.model.table import TableId, TableSchema
+
+
+@dataclass(frozen=True)
+class RawMessage:
+    """One raw change under the schema that was in force there. `reason` says why it cannot be decoded."""
+
+    schema: TableSchema
+    commit_lsn: Position
+    tx_ordinal: int
+    start_lsn: Position
+    xid: int
+    commit_time: datetime
+    op: int
+    data: bytes
+    reason: str
+
+    @property
+    def order(self) -> str:
+        return order_text(self.commit_lsn, self.tx_ordinal)
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A kept message of `table`, as the state store knows it: the name of the feed that stood at it.
+
+    `id` is never used again.
+    """
+
+    id: int
+    destination: str
+    table: TableId
+    at: datetime
+    message: RawMessage
+
+
+def raw_message(changes: RawChanges, row: int, reason: str) -> RawMessage:
+    values = changes.batch.slice(row, 1).to_pylist()[0]
+    return RawMessage(schema=changes.schema, reason=reason, **values)
+
+
+def as_changes(message: RawMessage) -> RawChanges:
+    """The message as decode takes it."""
+    row = {name: getattr(message, name) for name in RAW_SCHEMA.names}
+    return RawChanges(message.schema, pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA))
