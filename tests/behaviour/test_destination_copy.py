@@ -198,6 +198,7 @@ def test_cells_that_nobody_has_are_counted(any_lake: Lake) -> None:
     fetches = [("note", number, {"id": number + 1}) for number in range(3)] + [("amount", 1, {"id": 2})]
     second = caught_up(driver, ORDERS, first, START + 1, net(ORDERS, upserts, fetches=fetches))
     assert (second[-1].fetched, second[-1].unresolved) == (1, 3)
+    assert list(second[-1].unresolved_rows) == [1, 2]
     driver.discard(second[-1:])
     assert driver.parts_intact(second) == [True, True, False]
     driver.commit_copy(ORDERS.table, SOURCE, first, START + 2)

@@ -122,9 +122,9 @@ def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.Capture
         "bytes": 100,
         "bytes_total": 400,
         "fraction": 0.25,
-        "waiting": None,
+        "note": None,
     }
-    assert by_name["public.items"]["copy"]["waiting"] == "waiting for pid 4711, 35 s: UPDATE items"
+    assert by_name["public.items"]["copy"]["note"] == "waiting for pid 4711, 35 s: UPDATE items"
     assert by_name["public.items"]["copy"]["fraction"] is None
     assert (odd["error"], odd["solution"], odd["retry"]) == ("a value does not fit", "ALTER TABLE it", "by hand")
     assert [request["kind"] for request in odd["requests"]] == ["retry"]

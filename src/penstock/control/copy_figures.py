@@ -27,5 +27,5 @@ def copy_json(copy: CopyProgress | None) -> dict[str, Any] | None:
         "bytes": copy.bytes,
         "bytes_total": copy.bytes_total,
         "fraction": copy.fraction,
-        "waiting": copy.note or None,
+        "note": copy.note or None,
     }

@@ -32,7 +32,7 @@ def as_text(status: Status) -> RenderableType:
         parts += [Text(), Text(f"{said}; `penstock run {status.file}` starts it", style="dim")]
     for table in status.tables:
         if table.copy is not None and table.copy.note:
-            parts += [Text(), Text(f"{table.table} has to wait: {table.copy.note}", style="yellow")]
+            parts += [Text(), Text(f"copy of {table.table}: {table.copy.note}", style="yellow")]
     for table in status.tables:
         if table.quarantined:
             kept = (

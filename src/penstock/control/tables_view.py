@@ -65,10 +65,10 @@ def _table(found: Tables) -> Table:
 
 
 def _remarks(summary: TableSummary) -> Iterator[RenderableType]:
-    """What the table of tables has no room for: what a copy waits for, what was asked, what went wrong."""
+    """What the table of tables has no room for: what is to be said of its copy, what was asked, what went wrong."""
     copy = summary.copy
     if copy is not None and copy.note:
-        yield from (Text(), _remark(f"{summary.table} has to wait", copy.note, "yellow"))
+        yield from (Text(), _remark(f"The copy of {summary.table}", copy.note, "yellow"))
     if copy is not None and copy.ended is None and copy.attempts > 1:
         again = f"it began from zero {copy.attempts} times, last at {moment_text(copy.started)}"
         yield from (Text(), _remark(f"{summary.table} is copied again", again, "yellow"))

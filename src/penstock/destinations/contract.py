@@ -96,6 +96,9 @@ class WrittenPart(Protocol):
     def unresolved(self) -> int: ...  # cells that only the base could have told, and it has no such row: left null
 
     @property
+    def unresolved_rows(self) -> Sequence[int]: ...  # the rows of the net effect's upserts that have such cells
+
+    @property
     def bytes(self) -> int: ...
 
     @property

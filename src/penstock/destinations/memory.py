@@ -53,6 +53,7 @@ class MemoryPart:
     touched_keys: pa.Array | None = None
     deletes: int = 0
     fetched: int = 0
+    unresolved_rows: tuple[int, ...] = ()
     unresolved: int = 0
     ended: Mapping[str, Rows] = field(default_factory=dict)  # over a copy: rows by the name of the part that has them
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -79,8 +80,9 @@ class MemoryPlan:
 
     def write(self, net: NetEffect) -> MemoryPart:
         keys = None if net.truncated else self.base.keys()
-        upserts, fetched, unresolved = filled(net, self.base.rows, keys)
-        return MemoryPart(upserts, net.touched_keys, int(touched(net, keys).sum()), fetched, unresolved)
+        upserts, fetched, missing = filled(net, self.base.rows, keys)
+        unresolved = tuple(np.unique(missing).tolist())
+        return MemoryPart(upserts, net.touched_keys, int(touched(net, keys).sum()), fetched, unresolved, len(missing))
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,13 @@ class MemoryCatchup:
         living = [part.upserts.take(pa.array(alive[part.name])) for part in self.base]
         rows = pa.concat_tables([self.schema.empty_table(), *living])
         keys = None if net.truncated else keys_of(rows, self.key)
-        upserts, fetched, unresolved = filled(net, rows, keys)
+        upserts, fetched, missing = filled(net, rows, keys)
+        unresolved = tuple(np.unique(missing).tolist())
         dying, ended, start = touched(net, keys), dict[str, Rows](), 0
         for name, numbers in alive.items():
             ended[name] = numbers[dying[start : start + len(numbers)]]
             start += len(numbers)
-        return MemoryPart(upserts, net.touched_keys, int(dying.sum()), fetched, unresolved, ended)
+        return MemoryPart(upserts, net.touched_keys, int(dying.sum()), fetched, unresolved, len(missing), ended)
 
 
 @dataclass(frozen=True)
@@ -252,9 +255,9 @@ def touched(net: NetEffect, keys: pa.Array | None) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.is_in(keys, value_set=net.touched_keys))
 
 
-def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, int]:
-    """The upserts with cells fetched from the base, how many were found, and how many were not."""
-    upserts, wanted, missing = net.upserts, 0, 0
+def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, Rows]:
+    """The upserts with cells fetched from the base, how many were found, and the row of each that was not."""
+    upserts, fetched, missing = net.upserts, 0, [np.empty(0, np.int64)]
     for fetch in net.fetches:
         found = last_of(fetch, keys)
         number = upserts.schema.get_field_index(fetch.column)
@@ -264,8 +267,9 @@ def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Ta
         order = np.arange(upserts.num_rows)
         order[fetch.rows] = upserts.num_rows + np.arange(len(fetch.rows))
         upserts = upserts.set_column(number, upserts.schema.field(number), values.take(pa.array(order)))
-        wanted, missing = wanted + len(fetch.rows), missing + found.null_count
-    return upserts, wanted - missing, missing
+        fetched += len(found) - found.null_count
+        missing.append(fetch.rows[np.asarray(found.is_null())])
+    return upserts, fetched, np.concatenate(missing)
 
 
 def last_of(fetch: Fetch, keys: pa.Array | None) -> pa.Array:

@@ -25,6 +25,7 @@ from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import TableId
 from penstock.runtime.batch import TableWork
+from penstock.runtime.doubt import Doubt, Doubted
 
 MOST_MESSAGES_KEPT, MOST_BYTES_KEPT = 1000, 64 << 20  # of one batch; a table that is tried again brings the rest
 
@@ -39,6 +40,8 @@ class ApplyTask:
     buckets: int
     plan: WritePlan
     weight: int  # bytes to read, for an even spread over partitions
+    doubt: Doubt | None = None  # of a copy that is caught up
+    until: Position | None = None  # what commits there or later is not for this batch
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,22 @@ class Applied:
     truncated: bool = False
     last_commit_time: int = 0  # µs
     error: PenstockError | None = None
+    doubted: Doubted | None = None
 
 
-def tasks_for(log: ChangeLog, work: TableWork, position: Position, plan: WritePlan) -> list[ApplyTask]:
+def tasks_for(
+    log: ChangeLog,
+    work: TableWork,
+    position: Position,
+    plan: WritePlan,
+    doubt: Doubt | None = None,
+    until: Position | None = None,
+) -> list[ApplyTask]:
     """One table's tasks of a batch: one for each of its key buckets."""
-    buckets = work.buckets()
+    buckets, slices = work.buckets(), tuple(work.slices)
+    weight = work.bytes // buckets
     return [
-        ApplyTask(log, work.feed, tuple(work.slices), position, bucket, buckets, plan, work.bytes // buckets)
+        ApplyTask(log, work.feed, slices, position, bucket, buckets, plan, weight, doubt, until)
         for bucket in range(buckets)
     ]
 
@@ -66,6 +78,7 @@ def apply(task: ApplyTask) -> Applied:
     try:
         net = _folded(task)
         part = task.plan.write(net)
+        doubted = task.doubt.after(net, part) if task.doubt is not None else None
     except Undecodable as error:
         return Applied(task.feed.name, error=error.keeping(_undecodable(task) or error.messages))
     except PenstockError as error:
@@ -76,12 +89,12 @@ def apply(task: ApplyTask) -> Applied:
             "This is a bug: please report it with the table's definition; the other tables go on",
         )
         return Applied(task.feed.name, error=bug)
-    return Applied(task.feed.name, part, net.changes, net.truncated, net.last_commit_time)
+    return Applied(task.feed.name, part, net.changes, net.truncated, net.last_commit_time, doubted=doubted)
 
 
 def _folded(task: ApplyTask) -> NetEffect:
     fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
-    return fold(_changes(task), position=task.position, bucket=task.bucket, buckets=task.buckets)
+    return fold(_changes(task), position=task.position, until=task.until, bucket=task.bucket, buckets=task.buckets)
 
 
 def _undecodable(task: ApplyTask) -> list[RawMessage]:

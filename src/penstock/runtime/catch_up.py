@@ -3,27 +3,37 @@
 Each range was read under a snapshot of its own position C. The log is replayed from the lowest C until every C has been
 passed: a key that has not changed since then has not moved and was read once; a changed key is replaced by its last
 image, however often it was read. So in between the files hold a state that never was, and nobody sees it; once the
-replay has passed every C they hold the table as it was at the replay's position. docs/copy.md says why that is exact.
+replay has passed every C they hold the table as it was at the replay's position, but for rows in doubt (`doubt`: cells
+that were not sent, and that the copy is not sure to have). Those are read again by key under a new snapshot C', and put
+into their places when the replay is exactly there. docs/copy.md says why that is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
+import pyarrow as pa
+
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
+from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, JobRunner, WrittenPart
-from penstock.errors import CommitUnknown, PositionLost
+from penstock.errors import CommitUnknown, PositionLost, RangeVoid
+from penstock.fold.keys import encode_keys
+from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
-from penstock.runtime.batch import TableWork, gather, require_same_structure
+from penstock.runtime.batch import Batch, gather, require_same_structure
+from penstock.runtime.doubt import Doubts
 
 FEW_CHANGES = 10_000  # what is left to replay when a table joins the stream: it is applied between two batches
 POLL_SECONDS = 0.1
+MOST_REREADS = 5
+MOST_DOUBTS = 100_000  # rows to read again by key: past that, reading the table anew is not much slower
 
 
 @dataclass(frozen=True)
@@ -33,17 +43,11 @@ class FinishedRange:
 
 
 class Unresolved(Exception):
-    """A changed row has cells that were not sent, and the copy is not sure to have them; see `_doubtful`."""
+    """Rows stay in doubt, however often they are read again, or they are too many: the copy is to start anew."""
 
 
-def _doubtful(work: TableWork, written: Sequence[WrittenPart], *, settled: bool) -> bool:
-    """Whether cells that were not sent may be missing or another row's. Only when ranges have different positions.
-
-    Until the replay has passed all of them (`settled`), a row that changed its key may be in no range, and another row
-    that took that key be in one.
-    """
-    missing = any(part.unresolved for part in written)
-    return missing or (not settled and bool(work.moved_keys) and any(part.fetched for part in written))
+Reread = Callable[[pa.Table], FinishedRange]
+"""Reads the rows of some keys (given as columns) under a new snapshot; RangeVoid when the table is rewritten then."""
 
 
 def catch_up(
@@ -57,52 +61,123 @@ def catch_up(
     ranges: Sequence[FinishedRange],
     taken_at: Position,
     stop: Event,
+    reread: Reread,
 ) -> Position | None:
     """Brings the copy to a position near the log's end and commits it; gives that position, None when told to stop.
 
     `taken_at` is the position of the newest snapshot, which counts even when the table had no range to read.
+    Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows.
     """
-    position = min([finished.position for finished in ranges], default=taken_at)
-    passed = max([finished.position for finished in ranges], default=taken_at)
-    parts = [finished.part for finished in ranges if not finished.part.empty]
+    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at)
     start = log.start()
-    if start is not None and position < start:
+    if start is not None and replay.position < start:
         raise PositionLost(
             f"table {feed.name}: the change log begins at {position_text(start)}, after its copy's position "
-            f"{position_text(position)}",
+            f"{position_text(replay.position)}",
             "Its copy starts again by itself; raise log.max_bytes if this repeats",
         )
-    while True:
-        if stop.is_set():
-            return None
-        batch = gather(log, log.segments(after=position), {feed: position}, limits)
-        if batch is None:
-            if position >= passed:
-                break
-            stop.wait(POLL_SECONDS)  # capture has not come that far yet
+    rereads = 0
+    while not stop.is_set():
+        batch = gather(log, log.segments(after=replay.position), {feed: replay.position}, limits)
+        if batch is not None:
+            replay.step(batch)
+        if not replay.settled:
+            if batch is None:
+                stop.wait(POLL_SECONDS)  # capture has not come that far yet
+        elif batch is not None and batch.changes >= FEW_CHANGES:
             continue
-        work = batch.tables.get(feed.name)
+        elif not replay.doubts:
+            return replay.commit()
+        else:
+            if rereads == MOST_REREADS or len(replay.doubts) > MOST_DOUBTS:
+                raise Unresolved(
+                    f"{len(replay.doubts)} rows changed while it was copied from several snapshots, and their "
+                    f"unchanged cells are in none of them (read again {rereads} times)"
+                )
+            rereads += 1
+            replay.read_again(reread)
+    return None
+
+
+class _Replay:
+    """The copy's parts, and how far the log has been replayed over them."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        source: str,
+        feed: Feed,
+        schema: TableSchema,
+        ranges: Sequence[FinishedRange],
+        taken_at: Position,
+    ) -> None:
+        self._destination, self._runner, self._log = destination, runner, log
+        self._source, self._feed, self._schema = source, feed, schema
+        self._parts = [finished.part for finished in ranges if not finished.part.empty]
+        self._passed = max([finished.position for finished in ranges], default=taken_at)
+        self._reread: FinishedRange | None = None  # rows that are to come in at its position
+        self._reread_keys: pa.Table | None = None
+        self.position = min([finished.position for finished in ranges], default=taken_at)
+        self.doubts = Doubts(schema)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the parts hold the table as it was at `position`, but for rows in doubt."""
+        return self._reread is None and self.position >= self._passed
+
+    def step(self, batch: Batch) -> None:
+        """Replays the batch, or as much of it as comes before rows that were read again."""
+        end = batch.end if self._reread is None else min(batch.end, self._reread.position)
+        work = batch.tables.get(self._feed.name)
         if work is not None:
             for seen in work.schemas.values():
-                require_same_structure(schema, seen)
-            plan = destination.plan_catchup(feed.target, source, parts, position)
-            results = runner.run(apply, tasks_for(log, work, position, plan))
+                require_same_structure(self._schema, seen)
+            # Until the snapshots of all ranges have been passed, a row that changed its key may be in no range, and
+            # another row that took that key be in one.
+            any_fetched = self.position < self._passed and bool(work.moved_keys)
+            doubt = self.doubts.before(any_fetched=any_fetched) if self._schema.key else None
+            plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
+            results = self._runner.run(apply, tasks_for(self._log, work, self.position, plan, doubt, end))
             error = next((result.error for result in results if result.error), None)
             if error is not None:
                 raise error
-            written = [result.part for result in results if result.part is not None]
-            if _doubtful(work, written, settled=position >= passed):
-                destination.discard(written)
-                raise Unresolved
             if any(result.truncated for result in results):
-                parts = []  # nothing of what was copied is left; the files are garbage once the copy is committed
-            parts += [part for part in written if not part.empty]
-        position = batch.end
-        if position >= passed and batch.changes < FEW_CHANGES:
-            break
-    try:
-        destination.commit_copy(feed.target, source, parts, position)
-    except CommitUnknown:
-        if destination.position(feed.target, source) != position:
-            raise
-    return position
+                self._parts = []  # nothing of it is left; the files are garbage once the copy is committed
+            self._add(*(result.part for result in results if result.part is not None))
+            self.doubts.take(result.doubted for result in results)
+        self.position = end
+        if self._reread is not None and self.position == self._reread.position:
+            self._exchange(self._reread)
+
+    def read_again(self, reread: Reread) -> None:
+        """Has the rows in doubt read under a new snapshot; a rewrite at this very moment is a try that failed."""
+        try:
+            self._reread, self._reread_keys = reread(self.doubts.rows), self.doubts.rows
+        except RangeVoid:
+            return
+        if self._reread.position <= self.position:
+            self._exchange(self._reread)
+
+    def _exchange(self, read: FinishedRange) -> None:
+        """Puts rows that were read again in the place of all that the copy has of their keys."""
+        assert self._reread_keys is not None
+        keys = encode_keys([self._reread_keys[name] for name in self._schema.key])
+        nothing = arrow_schema(self._schema).empty_table()
+        gone = NetEffect(False, nothing, encode_keys([nothing[name] for name in self._schema.key]), keys, (), 0, 0)
+        plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
+        self._add(plan.write(gone), read.part)
+        self.doubts.drop(keys)
+        self._reread = self._reread_keys = None
+
+    def _add(self, *parts: WrittenPart) -> None:
+        self._parts += [part for part in parts if not part.empty]
+
+    def commit(self) -> Position:
+        try:
+            self._destination.commit_copy(self._feed.target, self._source, self._parts, self.position)
+        except CommitUnknown:
+            if self._destination.position(self._feed.target, self._source) != self.position:
+                raise
+        return self.position

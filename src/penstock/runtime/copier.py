@@ -18,20 +18,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+import pyarrow as pa
 import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
-from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SourceError
+from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SchemaChanged, SourceError
 from penstock.failpoints import reach
 from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
-from penstock.runtime.copy_task import CopyTask, copy_range
+from penstock.runtime.copy_task import CopyTask, RereadTask, copy_range, reread
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
@@ -42,6 +43,7 @@ LOG = structlog.get_logger("copy")
 FIRST_RETRY_SECONDS = 10.0
 MOST_RETRIES = 5
 IDLE_SECONDS = 0.2
+WHOLE = 1 << 62  # bytes of a range: no relation is cut
 NOT_KEPT = (State.SYNC_WAIT, State.CATCHUP)
 
 
@@ -73,6 +75,8 @@ class CopyingTable:
     finished: dict[int, FinishedRange] = field(default_factory=dict)
     filter: str | None = None
     copy: str = ""
+    plan: CopyPlan | None = None
+    from_zero: str = ""  # why what was read of it before did not count
     replay_from: Position | None = None  # the lowest position of what is read by now, or being read
 
     @property
@@ -226,8 +230,9 @@ class Copier:
                 copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
-            if not self._resume(copying, planned):
-                self._begin(copying, planned)
+            void = self._resume(copying, planned)
+            if void is not None:
+                self._begin(copying, planned, void)
                 copying.replay_from = snapshot.position
         except PenstockError as error:
             self._failed(copying, error)
@@ -239,31 +244,55 @@ class Copier:
         record = self._state.copy_of(self._destination.name, copying.table)
         self._destination.ensure_table(copying.target, schema, self._pipeline.name, None, unfinished_parts(record))
 
-    def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> bool:
-        """Takes up finished ranges, if the table is still the one that they were read from."""
+    def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> str | None:
+        """Takes up finished ranges, if the table is still the one that they were read from.
+
+        Otherwise the reason why not, "" when there are none.
+        """
         record = self._state.copy_of(self._destination.name, copying.table)
-        if record is None or record.fingerprint != copying.schema.fingerprint or not copying.schema.key:
-            return False
+        if record is None:
+            return copying.from_zero
         ranges, finished = recorded(record)
-        files = {(item.relation_id, item.filenode) for item in planned}
-        if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
-            return False
-        if not all(self._destination.parts_intact([item.part for item in finished.values()])):
-            return False
-        known = {item.relation_id for item in ranges.values()}
-        if any(item.relation_id not in known for item in planned):
-            return False  # a partition that had no rows then: the plan does not cover it
+        void = self._why_void(copying, planned, record, ranges, finished)
+        if void:
+            return void if finished else copying.from_zero
         copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished
         copying.rows = sum(item.part.rows for item in finished.values())
         if finished:
             LOG.info("copy goes on", table=str(copying.table), ranges=len(ranges), finished=len(finished))
-        return True
+        return None
 
-    def _begin(self, copying: CopyingTable, planned: list[CopyRange]) -> None:
+    def _why_void(
+        self,
+        copying: CopyingTable,
+        planned: list[CopyRange],
+        record: CopyRecord,
+        ranges: dict[int, CopyRange],
+        finished: dict[int, FinishedRange],
+    ) -> str:
+        if not copying.schema.key:
+            return "it has no key, by which the log could heal what was read from another snapshot"
+        if record.fingerprint != copying.schema.fingerprint:
+            return "its structure changed"
+        files = {(item.relation_id, item.filenode) for item in planned}
+        if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
+            return "it was rewritten or truncated"
+        if not all(self._destination.parts_intact([item.part for item in finished.values()])):
+            return "files of its copy are gone"
+        known = {item.relation_id for item in ranges.values()}
+        if any(item.relation_id not in known for item in planned):
+            return "a partition has rows that had none"  # the plan does not cover it
+        return ""
+
+    def _begin(self, copying: CopyingTable, planned: list[CopyRange], void: str) -> None:
+        """`void` says why what was read before does not count, if there was something; people see it in the state."""
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
         content = [(pickle.dumps(item), item.bytes) for item in planned]
         self._state.begin_copy(self._destination.name, copying.table, copying.copy, copying.schema.fingerprint, content)
+        if void:
+            LOG.info("copy starts from zero", table=str(copying.table), why=void)
+            self._state.note_copy(self._destination.name, copying.table, f"started from zero: {void}")
         reach("copy.begun")
 
     def _read_ranges(self, tables: list[CopyingTable], snapshot: ExportedSnapshot, until: float) -> None:
@@ -272,11 +301,11 @@ class Copier:
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
             try:
-                plan = self._destination.plan_copy(copying.target, self._pipeline.name)
+                copying.plan = self._destination.plan_copy(copying.target, self._pipeline.name)
             except PenstockError as error:
                 self._failed(copying, error)
                 continue
-            work += [(copying, item, plan) for item in copying.left]
+            work += [(copying, item, copying.plan) for item in copying.left]
         running = [self._ranges.submit(self._read, *item, snapshot, until) for item in work]
         for done in running:
             done.result()
@@ -333,15 +362,17 @@ class Copier:
                 [copying.finished[number] for number in sorted(copying.finished)],
                 taken_at,
                 self._stopping,
+                lambda keys: self._reread(copying, keys),
             )
-        except Unresolved:
-            self._start_over(copying, "a row moved between two snapshots, so its unchanged cells may be in neither")
+        except Unresolved as error:
+            self._start_over(copying, str(error))
             return
         except PositionLost as error:
             self._start_over(copying, error.what)
             return
         except PenstockError as error:
-            self._failed(copying, error)
+            if not self._stopping.is_set():
+                self._failed(copying, error)
             return
         if position is None:
             return
@@ -353,6 +384,33 @@ class Copier:
         self.remove(copying.table)
         self._joined(copying, position)
 
+    def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
+        """Rows of the copy that are in doubt, as a new snapshot sees them."""
+        publication = self._pipeline.source.publication
+        LOG.info("rows are read again", table=str(copying.table), rows=keys.num_rows)
+        note = f"{keys.num_rows} rows that changed between two snapshots are read again"
+        self._state.note_copy(self._destination.name, copying.table, note)
+        with export_snapshot(
+            self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting([copying], who)
+        ) as snapshot:
+            with snapshot_connection(self._url, snapshot.name) as connection:
+                found = discover(connection, lambda table: table == copying.feed.table, publication)
+                if found != [copying.schema]:
+                    raise SchemaChanged(
+                        f"table {copying.table}: its structure changed before all of it was copied",
+                        "Its copy is tried again with the new structure",
+                    )
+                relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
+            source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
+            assert copying.plan is not None
+            task = RereadTask(source, tuple(relations), keys, copying.plan, self._settings.statement_timeout)
+            result = self._runner.run(reread, [task])[0]
+        if result.error is not None:
+            raise result.error
+        assert result.part is not None
+        self._state.note_copy(self._destination.name, copying.table, "")
+        return FinishedRange(result.part, snapshot.position)
+
     def _give_up(self, copying: CopyingTable) -> bool:
         """For this snapshot; False when another of the table's ranges has done so already."""
         with self._lock:
@@ -363,6 +421,8 @@ class Copier:
         if not self._give_up(copying) or not self._still_wanted(copying):
             return
         LOG.warning("copy starts again", table=str(copying.table), why=why)
+        copying.from_zero = why
+        self._state.add_event("copy starts again", why, copying.table)
         self._state.end_copy(self._destination.name, copying.table)
         self._discard([item.part for item in copying.finished.values()])
         copying.ranges, copying.finished, copying.rows, copying.replay_from = {}, {}, 0, None

@@ -1,14 +1,21 @@
 """The work of one copy task, on an executor: read one range of a table under the snapshot, write it as a file.
 
-Like `apply_task`, it returns what went wrong as its result. Neighbour: `copier` runs one job a range.
+And that of reading single rows again, by key, for a copy that is being caught up. Like `apply_task`, both return what
+went wrong as their result. Neighbours: `copier` runs one job a range, `catch_up` asks for rows again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
+from penstock.fold.keys import encode_keys
+from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange
 from penstock.source.postgres.copy_read import CopySource, read_range
 
@@ -45,3 +52,29 @@ def copy_range(task: CopyTask) -> Copied:
         return Copied(task.plan.write_rows(batches))
     except PenstockError as error:
         return Copied(error=error)
+
+
+@dataclass(frozen=True)
+class RereadTask:
+    """The rows of `keys` (the key's columns), as the snapshot sees them."""
+
+    source: CopySource
+    relations: tuple[CopyRange, ...]  # each whole: the table, or the leaves of a partitioned one
+    keys: pa.Table
+    plan: CopyPlan
+    statement_timeout: float
+
+
+def reread(task: RereadTask) -> Copied:
+    try:
+        return Copied(task.plan.write_rows(_rows(task)))
+    except PenstockError as error:
+        return Copied(error=error)
+
+
+def _rows(task: RereadTask) -> Iterator[pa.RecordBatch]:
+    key = task.source.schema.key
+    conditions, wanted = key_conditions(key, task.keys), encode_keys([task.keys[name] for name in key])
+    for relation in task.relations:
+        for batch in read_range(task.source, relation, statement_timeout=task.statement_timeout, conditions=conditions):
+            yield batch.filter(pc.is_in(encode_keys([batch[name] for name in key]), wanted))

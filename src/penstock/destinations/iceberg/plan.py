@@ -42,6 +42,7 @@ class IcebergPart:
     delete: WrittenFile | None = None
     fetched: int = 0
     unresolved: int = 0
+    unresolved_rows: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -81,7 +82,7 @@ class IcebergPlan:
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
             deletes = {} if net.truncated or net.touched_keys is None else self._rows_of(net.touched_keys)
-            upserts, fetched = self._filled(net)
+            upserts, missing = self._filled(net)
             data = None
             if upserts.num_rows:
                 data = write_rows(self.folder, self.columns, [upserts], self.prefix)
@@ -89,7 +90,7 @@ class IcebergPlan:
                     self.index.write(data.path, net.upsert_keys)
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
         wanted = sum(len(fetch.rows) for fetch in net.fetches)
-        return IcebergPart(data, delete, fetched, wanted - fetched)
+        return IcebergPart(data, delete, wanted - len(missing), len(missing), tuple(np.unique(missing).tolist()))
 
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
         """The rows of keys that have some, by data file."""
@@ -104,19 +105,21 @@ class IcebergPlan:
         data_file = DataFile(file.path)
         return encode_keys([data_file.column(by_name[name]) for name in self.index.key])
 
-    def _filled(self, net: NetEffect) -> tuple[pa.Table, int]:
-        """The upserts with missing cells read from the base, and how many were found there; the others stay null."""
-        upserts, fetched = net.upserts, 0
+    def _filled(self, net: NetEffect) -> tuple[pa.Table, Rows]:
+        """The upserts with missing cells read from the base; and for each that is not there, which stays null, its
+        row.
+        """
+        upserts, missing = net.upserts, [NO_ROWS]
         if net.truncated or not net.fetches:
-            return upserts, 0
+            return upserts, NO_ROWS
         located = [self._locate(fetch.keys) for fetch in net.fetches]
         numbers = np.unique(np.concatenate([places.files for places in located]))
         dead = deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
         for fetch, places in zip(net.fetches, located, strict=True):
             found = self._live(places, dead, len(fetch.keys))
             upserts = self._with_cells(upserts, fetch, places, found)
-            fetched += int((found >= 0).sum())
-        return upserts, fetched
+            missing.append(fetch.rows[found < 0])
+        return upserts, np.concatenate(missing)
 
     def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
         """For each key the newest of its places that is alive; -1 where none is."""

@@ -10,7 +10,7 @@ The reader's strongest lock is ACCESS SHARE, on the relation it reads, for as lo
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -48,30 +48,38 @@ class CopySource:
 
 
 def read_range(
-    source: CopySource, range: CopyRange, *, max_rows_per_second: float | None = None, statement_timeout: float
+    source: CopySource,
+    range: CopyRange,
+    *,
+    max_rows_per_second: float | None = None,
+    statement_timeout: float,
+    conditions: Sequence[str] | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
 
+    With `conditions` (copy_keys.py), those of the whole relation that satisfy one of them, found by an index.
     RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the range was planned;
     ValueDoesNotFit as the stream; SourceUnreachable when connection or snapshot has gone, or after `statement_timeout`
     seconds, in which the time counts that the caller takes, and the waits that `max_rows_per_second` makes.
     """
     schema = arrow_schema(source.schema)
-    query = _query(source, range)
+    blocks = _blocks(range)
     with copy_session(source.url, source.snapshot, statement_timeout=statement_timeout) as session:
         with driver_errors(_doing(range), source.url):
-            received = _lock(session, source, range, query)
+            received = _lock(session, source, range, _query(source, range, blocks))
             _check_unchanged(session, source, range)
             _check_types(source, received)
         began, rows = time.monotonic(), 0
-        with closing(session.batches(query, BATCH_BYTES)) as batches:
-            while (batch := _next(batches, source, range)) is not None:
-                if batch.num_rows == 0:
-                    continue
-                rows += batch.num_rows
-                yield _typed(source.schema, schema, range, batch)
-                if max_rows_per_second:
-                    time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
+        for condition in [blocks] if conditions is None else conditions:
+            query = _query(source, range, condition)
+            with closing(session.batches(query, BATCH_BYTES, by_block=conditions is None)) as batches:
+                while (batch := _next(batches, source, range)) is not None:
+                    if batch.num_rows == 0:
+                        continue
+                    rows += batch.num_rows
+                    yield _typed(source.schema, schema, range, batch)
+                    if max_rows_per_second:
+                        time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
         with driver_errors(_doing(range), source.url):
             _check_unchanged(session, source, range)
 
@@ -100,14 +108,16 @@ def estimate(connection: Connection, schema: TableSchema) -> tuple[int, int]:
     return round(rows), sum(leaf.bytes for leaf in sizes)
 
 
-def _query(source: CopySource, range: CopyRange) -> str:
+def _blocks(range: CopyRange) -> str:
+    first = f"ctid >= '({range.first_block},0)'::pg_catalog.tid"
+    return first if range.end_block is None else f"{first} AND ctid < '({range.end_block},0)'::pg_catalog.tid"
+
+
+def _query(source: CopySource, range: CopyRange, condition: str) -> str:
     columns = ", ".join(expression(column) for column in source.schema.columns)
-    conditions = [f"ctid >= '({range.first_block},0)'::pg_catalog.tid"]
-    if range.end_block is not None:
-        conditions.append(f"ctid < '({range.end_block},0)'::pg_catalog.tid")
     if source.row_filter is not None:
-        conditions.append(f"({source.row_filter})")
-    return f"SELECT {columns} FROM ONLY {quoted_table(range.relation)} WHERE {' AND '.join(conditions)}"
+        condition = f"{condition} AND ({source.row_filter})"
+    return f"SELECT {columns} FROM ONLY {quoted_table(range.relation)} WHERE {condition}"
 
 
 def _lock(session: CopySession, source: CopySource, range: CopyRange, query: str) -> pa.Schema:

@@ -56,12 +56,13 @@ class CopySession:
             rows: list[dict[str, Any]] = reader.read_all().to_pylist()
         return rows[0] if rows else None
 
-    def batches(self, query: str, batch_bytes: int) -> Generator[pa.RecordBatch, None, None]:
+    def batches(self, query: str, batch_bytes: int, *, by_block: bool) -> Generator[pa.RecordBatch, None, None]:
         """The query's rows as they come, in batches of about `batch_bytes`, or one row if that is larger.
 
-        To be closed before the session, if it is left before its end.
+        `by_block` leaves the server no other plan than reading blocks by their numbers. To be closed before the
+        session, if it is left before its end.
         """
-        self.run(_set(dict.fromkeys(_OTHER_PLANS, "off")))
+        self.run(_set(dict.fromkeys(_OTHER_PLANS, "off" if by_block else "on")))
         with self._result(query, {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes)}) as reader:
             yield from reader
         self.run(_set(dict.fromkeys(_OTHER_PLANS, "on")))

@@ -1,0 +1,235 @@
+"""A copy that breaks off and goes on under other snapshots: the real source and log, the in-memory twin of the lake.
+
+Without Spark and in one process, so that it can be broken off anywhere, many times, within seconds. What kills do to a
+whole pipeline is in tests/faults/test_copy_kills.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import pytest
+
+from capturing import PUBLICATION, CaptureBench
+from databases import Database
+from penstock.changelog.log import ChangeLog
+from penstock.config.load import load
+from penstock.config.model import BatchConfig
+from penstock.destinations.contract import InProcessRunner
+from penstock.destinations.memory import MemoryDestination
+from penstock.model.feed import Feed
+from penstock.model.position import Position
+from penstock.model.table import TableId
+from penstock.runtime.apply_loop import ApplyLoop
+from penstock.runtime.copier import Copier, CopyingTable
+from penstock.runtime.copy_task import CopyTask, RereadTask
+from penstock.source.postgres.connect import connect
+from penstock.source.postgres.discover import discover
+from penstock.state.memory import MemoryStateStore
+from running import make_pipeline
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+DOCS = TableId("public", "docs")
+SECONDS = 60.0
+
+
+class BrokenOff(Exception):
+    """Stands for a kill: nothing that comes after it is recorded."""
+
+
+@dataclass
+class Breaking:
+    """Runs tasks in this process; breaks off at the given number of ranges. Remembers what was read."""
+
+    at: int | None = None
+    ranges: list[int] = field(default_factory=list)
+    reread: list[int] = field(default_factory=list)  # keys each time
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        for task in tasks:
+            if isinstance(task, CopyTask):
+                if len(self.ranges) == self.at:
+                    raise BrokenOff
+                self.ranges.append(task.range.number)
+            if isinstance(task, RereadTask):
+                self.reread.append(task.keys.num_rows)
+        return [function(task) for task in tasks]
+
+
+class NoView:
+    def update(self, table: TableId, rows: int, total: int | None, done: int, in_all: int) -> None: ...
+
+    def finish(self, table: TableId) -> None: ...
+
+    def drop(self, table: TableId) -> None: ...
+
+
+@dataclass
+class Resuming:
+    """One table, its log, and a copy of it that outlives its copiers."""
+
+    bench: CaptureBench
+    folder: Path
+    lake: MemoryDestination = field(default_factory=lambda: MemoryDestination("lake"))
+    state: MemoryStateStore = field(default_factory=MemoryStateStore)
+
+    @property
+    def database(self) -> Database:
+        return self.bench.database
+
+    def copy(self, break_at: int | None = None) -> Breaking:
+        """Goes on with the copy until it is handed over, or until it breaks off."""
+        settings = {"range_bytes": "64KiB", "max_connections": 1}
+        source = {"type": "postgres", "url": self.database.url, "publication": PUBLICATION}
+        pipeline = load(make_pipeline(self.folder, self.database, copy=settings, source=source).path)
+        with connect(self.database.url) as connection:
+            (schema,) = discover(connection, lambda table: table == DOCS, PUBLICATION)
+        record = self.state.copy_of("lake", DOCS)
+        self.lake.ensure_table(DOCS, schema, pipeline.name, None)
+        runner, joined = Breaking(break_at), Event()
+
+        def noted(copied: CopyingTable, position: Position) -> None:
+            joined.set()
+
+        copier = Copier(pipeline, self.lake, runner, self.bench.log, self.state, noted, NoView())
+        copier.add(Feed.clone(DOCS), schema, record)
+        copier.start()
+        for _ in range(int(SECONDS / 0.05)):
+            if joined.wait(0.05) or copier.failure is not None:
+                break
+        copier.stop()
+        if break_at is None:
+            assert copier.failure is None, copier.failure
+            assert joined.is_set(), self.state.table_status("lake")
+        else:
+            assert isinstance(copier.failure, BrokenOff), copier.failure
+        return runner
+
+    def follow(self) -> None:
+        """Applies what the log has after the copy."""
+        name = load(self.folder / "pipeline.yaml").name
+        loop = ApplyLoop(name, self.lake, InProcessRunner(), self.bench.log, BatchConfig(), self.state)
+        with connect(self.database.url) as connection:
+            (schema,) = discover(connection, lambda table: table == DOCS, PUBLICATION)
+        position, start = self.lake.position(DOCS, name), self.bench.log.start()
+        assert position is not None
+        assert start is not None
+        loop.track(Feed.clone(DOCS), schema, position, start)
+        loop.begin(start)
+        while loop.step(now=True):
+            pass
+        loop.close()
+
+    def assert_equal(self) -> None:
+        """The lake's table is the source's."""
+        columns = list(self.lake.rows(DOCS).column_names)
+        with self.database.connect() as connection:
+            rows = connection.execute(f"select {', '.join(columns)} from docs".encode()).fetchall()
+        found = [tuple(row.values()) for row in self.lake.rows(DOCS).to_pylist()]
+        assert sorted(map(str, found)) == sorted(map(str, rows))
+
+
+@pytest.fixture
+def resuming(postgres: Database, tmp_path: Path) -> Resuming:
+    return Resuming(CaptureBench(postgres, ChangeLog(str(tmp_path / "log"))), tmp_path)
+
+
+TABLES = {
+    "one integer": ("id int primary key", "", "{g}"),
+    "text and date": ("id int, a text, b date, primary key (a, b)", "", "{g}, 'k''' || {g}, date '2020-01-01' + {g}"),
+    "partitioned": ("id int primary key", "partition by hash (id)", "{g}"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_that_hid_between_two_snapshots_are_read_again(resuming: Resuming, kind: str) -> None:
+    """Updated rows move into room that was read before they came; their large cells are never sent."""
+    key, partitions, values = TABLES[kind]
+    leaves = [
+        f"create table docs_{n} partition of docs for values with (modulus 2, remainder {n})"
+        for n in (range(2) if partitions else ())
+    ]
+    resuming.bench.prepare(
+        f"create table docs ({key}, n int, body text) {partitions}",
+        *leaves,
+        "alter table docs alter body set storage external",
+        f"insert into docs select {values.format(g='g')}, g, repeat(md5(g::text), 100) from generate_series(1, 3000) g",
+        "delete from docs where n % 2 = 0 and n < 1500",
+        "vacuum docs",
+    )
+    database = resuming.database
+    database.execute(f"alter publication {PUBLICATION} set (publish_via_partition_root = true)")
+    with resuming.bench.capturing() as capture:
+        first = resuming.copy(break_at=6)
+        assert len(first.ranges) == 6
+        database.execute("update docs set n = -n where n > 2500")
+        second = resuming.copy(break_at=5)
+        database.execute("update docs set n = n + 100000 where n % 3 = 0 and n > 0")
+        if kind != "text and date":
+            database.execute("update docs set id = id + 50000 where n % 50 = 1")
+        capture.drain()
+        last = resuming.copy()
+        resuming.assert_equal()
+    assert set(first.ranges).isdisjoint(second.ranges), "a finished range was read again"
+    assert set(first.ranges + second.ranges).isdisjoint(last.ranges)
+    assert first.ranges + second.ranges + last.ranges == sorted(first.ranges + second.ranges + last.ranges)
+    assert last.reread, "nothing hid: the test shows nothing"
+    assert sum(last.reread) < 1500
+
+
+def test_rows_are_read_again_while_everything_goes_on(resuming: Resuming) -> None:
+    """Changes go on while single rows are read again; what the copy ends with is the table at its position."""
+    resuming.bench.prepare(
+        "create table docs (id int primary key, n int, body text)",
+        "alter table docs alter body set storage external",
+        "insert into docs select g, g, repeat(md5(g::text), 100) from generate_series(1, 2000) g",
+        "delete from docs where id % 2 = 0 and id < 1000",
+        "vacuum docs",
+    )
+    database, original = resuming.database, resuming.lake.plan_catchup
+    moves = iter(range(4))
+
+    def while_catching_up(*arguments: object) -> object:
+        """Just before each step of the replay: key changes, updates without the large cell, deletes."""
+        number = next(moves, None)
+        if number is not None:
+            database.execute(
+                f"update docs set id = id + 10000 where id % 40 = {number} and id < 10000",
+                f"update docs set n = n + 1 where id % 7 = {number % 7}",
+                f"delete from docs where id % 41 = {number}",
+                f"insert into docs select 20000 + {number}, 0, repeat('z', 5000)",
+            )
+        return original(*arguments)  # type: ignore[arg-type]
+
+    with resuming.bench.capturing() as capture:
+        resuming.copy(break_at=4)
+        database.execute("update docs set n = -n where id > 1500")
+        capture.drain()
+        resuming.lake.plan_catchup = while_catching_up  # type: ignore[method-assign, assignment]
+        last = resuming.copy()
+        assert next(moves, None) is None, "it was over before everything had happened"
+        capture.drain()
+        resuming.follow()
+        resuming.assert_equal()
+    assert last.reread
+
+
+def test_a_table_without_a_key_starts_from_zero_and_says_so(resuming: Resuming) -> None:
+    resuming.bench.prepare(
+        "create table docs (n int, body text)",
+        "insert into docs select g, repeat('x', 1000) from generate_series(1, 1000) g",
+    )
+    with resuming.bench.capturing():
+        first = resuming.copy(break_at=3)
+        broken = resuming.copy(break_at=2)
+        note = resuming.state.copy_progress("lake")[DOCS].note
+        assert note.startswith("started from zero: it has no key")
+        last = resuming.copy()
+        resuming.assert_equal()
+    assert (first.ranges[0], broken.ranges[0], last.ranges[0]) == (0, 0, 0)
+    assert last.reread == []
