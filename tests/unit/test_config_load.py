@@ -277,7 +277,8 @@ def test_a_folder_and_bytes_are_no_pipeline_files(folder: Path) -> None:
 def test_the_keys_of_the_file_are_these() -> None:
     """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
     assert {field.alias or name for name, field in Pipeline.model_fields.items()} == {
-        "version", "name", "source", "tables", "destinations", "log", "batch", "copy", "state", "spark",
+        "version", "name", "source", "sources", "sid_column", "tables", "destinations", "log", "batch", "copy", "state",
+        "spark",
     }  # fmt: skip
 
 

@@ -103,6 +103,9 @@ class _Document:
         if first["type"] == "unknown_key":
             at = (*at, first["ctx"]["key"])
             problem, value = f"is an {first['msg']}", ""
+        elif first["type"] == "misplaced":
+            at = (*at, *first["ctx"]["at"])
+            problem, value = first["msg"], ""
         else:
             problem, value = _problem(first), self._shown(at, first)
         more = f" ({len(details) - 1} more to correct)" if len(details) > 1 else ""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -28,12 +30,14 @@ from pydantic_core import PydanticCustomError
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
-from penstock.model.feed import Feed, Mode, feed_name
+from penstock.errors import UsageError
+from penstock.model.feed import Feed, Mode, Sid, feed_name
 from penstock.model.table import TableId
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
 
-_TARGET = re.compile(r"(?:[^.{}]|\{schema\}|\{table\})+\.(?:[^.{}]|\{schema\}|\{table\})+")
+_TARGET_PART = r"(?:[^.{}]|\{schema\}|\{table\}|\{source\})+"
+_TARGET = re.compile(rf"{_TARGET_PART}\.{_TARGET_PART}")
 
 
 def _pattern(text: str) -> str:
@@ -60,7 +64,10 @@ def _targets(value: Any) -> Any:
     """The first mode's table, or a table for each mode."""
     given = value.values() if isinstance(value, dict) else [value] if value is not None else []
     if not all(isinstance(text, str) and _TARGET.fullmatch(text) for text in given):
-        raise ValueError("must be namespace.table, in which {schema} and {table} stand for the source's names")
+        raise ValueError(
+            "must be namespace.table, in which {schema} and {table} stand for the table's names at its source, and"
+            " {source} for the source's"
+        )
     return value
 
 
@@ -72,6 +79,13 @@ def _modes(value: Any) -> list[Any]:
     if len(set(named)) < len(named):
         raise ValueError("names one mode twice; each may be there once")
     return named
+
+
+def _sid(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    if value is not None and not whole and not (isinstance(value, str) and value):
+        raise ValueError("must be text or a whole number")
+    return value
 
 
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -115,10 +129,16 @@ def _unknown(section: type[Section], key: object) -> str:
 
 
 class PostgresSource(Section):
-    """Where changes come from. `publication` and `slot` are `penstock_{name}` unless the file says otherwise."""
+    """Where changes come from.
 
+    Unless the file says otherwise, `publication` and `slot` of the only `source` are `penstock_{pipeline}`, and those
+    of each of `sources` are `penstock_{pipeline}_{name}`.
+    """
+
+    name: Name = ""
     type: Literal["postgres"]
     url: Annotated[SecretStr, AfterValidator(_source_url)]
+    sid: Annotated[str | int | None, BeforeValidator(_sid)] = None
     publication: Identifier = ""
     slot: SlotName = ""
 
@@ -147,16 +167,21 @@ class TableRule(Section):
                 raise ValueError("target must contain {table}, for match stands for more than one table")
         return self
 
-    def feeds(self, table: TableId) -> tuple[Feed, ...]:
-        """What becomes of a table that the rule covers: one feed for each mode."""
-        first = self._named(self._named_targets.get(self.modes[0]), table) or table
+    def feeds(self, table: TableId, source: str, sid: Sid | None) -> tuple[Feed, ...]:
+        """What becomes of a source's table that the rule covers: one feed for each mode.
+
+        Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
+        """
+        first = self._named(self._named_targets.get(self.modes[0]), table, source) or table
+        own = self._named_targets.get(self.modes[0], "")  # names the others too, unless they have names
         return tuple(
             Feed(
                 feed_name(table, mode, first=mode is self.modes[0]),
                 table,
-                self._named(self._named_targets.get(mode), table)
+                self._named(self._named_targets.get(mode), table, source)
                 or feed_name(first, mode, first=mode is self.modes[0]),
                 mode,
+                None if "{source}" in self._named_targets.get(mode, own) else sid,
             )
             for mode in self.modes
         )
@@ -169,11 +194,11 @@ class TableRule(Section):
         return {} if self.target is None else {self.modes[0]: self.target}
 
     @staticmethod
-    def _named(target: str | None, table: TableId) -> TableId | None:
+    def _named(target: str | None, table: TableId, source: str) -> TableId | None:
         if target is None:
             return None
         namespace, name = target.split(".")
-        names = {"schema": table.schema, "table": table.name}
+        names = {"schema": table.schema, "table": table.name, "source": source}
         return TableId(namespace.format(**names), name.format(**names))
 
     def covers(self, table: TableId) -> bool:
@@ -233,11 +258,17 @@ class BatchConfig(Section):
 
 
 class Pipeline(Section):
-    """One pipeline file. Made by `penstock.config.load.load`."""
+    """One pipeline file. Made by `penstock.config.load.load`.
+
+    The file names one `source` or a list of `sources`. What concerns one source asks the pipeline as that source sees
+    it (`of`, `lanes`); with one `source` that is the pipeline itself.
+    """
 
     version: Literal[1]
     name: Name
-    source: PostgresSource
+    only_source: Annotated[PostgresSource | None, Field(alias="source")] = None
+    many_sources: Annotated[list[PostgresSource], Field(alias="sources")] = []
+    sid_column: Identifier = "sid"
     tables: list[TableRule] = Field(min_length=1)
     destinations: list[IcebergDestination] = Field(min_length=1, max_length=1)
     log: LogConfig = LogConfig()
@@ -247,20 +278,87 @@ class Pipeline(Section):
     spark: Properties = {}
 
     _file: Path = PrivateAttr(Path())
+    _lane: PostgresSource | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
     def _names_by_default(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not isinstance(data.get("source"), dict):
+        if not isinstance(data, dict):
             return data
-        default = f"penstock_{data.get('name')}"[:63]
-        return {**data, "source": {"publication": default, "slot": default, **data["source"]}}
+        pipeline = data.get("name")
+        filled = dict(data)
+        if isinstance(data.get("source"), dict):
+            default = f"penstock_{pipeline}"[:63]
+            filled["source"] = {"name": pipeline, "publication": default, "slot": default, **data["source"]}
+        if isinstance(data.get("sources"), list):
+            filled["sources"] = [
+                {"publication": default, "slot": default, **source} if isinstance(source, dict) else source
+                for source in data["sources"]
+                for default in [f"penstock_{pipeline}_{source.get('name', '')}" if isinstance(source, dict) else ""]
+            ]
+        return filled
+
+    @model_validator(mode="after")
+    def _one_or_many_sources(self) -> Pipeline:
+        if self.only_source is None and not self.many_sources:
+            raise misplaced("source", "is missing, and so is `sources`; name one of them")
+        if self.only_source is not None and self.many_sources:
+            raise misplaced("sources", "is there beside `source`; say one of them")
+        require_distinct(self.many_sources)
+        return self
 
     @model_validator(mode="after")
     def _know_the_file(self, info: ValidationInfo) -> Pipeline:
         self._file = (info.context or {}).get("file", Path.cwd() / "pipeline.yaml")
-        self.source._pipeline = self.name
+        for source in self.sources:
+            source._pipeline = self.name
         return self
+
+    @property
+    def sources(self) -> list[PostgresSource]:
+        """All of them, be it one."""
+        return [self.only_source] if self.only_source is not None else self.many_sources
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether names, paths and rows of state tell sources apart: the file has a list of them."""
+        return self.only_source is None
+
+    @property
+    def source(self) -> PostgresSource:
+        """The only source, or the one whose view of the pipeline this is."""
+        if self._lane is not None:
+            return self._lane
+        if self.only_source is None:
+            raise UsageError(
+                f"pipeline {self.name} has several sources: {', '.join(source.name for source in self.sources)}",
+                "Name one of them with --source",
+            )
+        return self.only_source
+
+    def of(self, source: PostgresSource) -> Pipeline:
+        """The pipeline as one of its sources sees it: as if it were the only one."""
+        if self.only_source is source:
+            return self
+        view = self.model_copy()
+        view._lane = source
+        return view
+
+    @property
+    def lanes(self) -> list[Pipeline]:
+        """The pipeline as each of its sources sees it."""
+        return [self.of(source) for source in self.sources]
+
+    @property
+    def key(self) -> str:
+        """By this name the destination's tables keep the source's position."""
+        return f"{self.name}.{self.source.name}" if self.is_scoped else self.name
+
+    @property
+    def sid(self) -> Sid | None:
+        """What the rows of this source carry: its `sid`, or its name when there may be others."""
+        value = self.source.sid if self.source.sid is not None else self.source.name if self.is_scoped else None
+        return None if value is None else Sid(self.sid_column, value, self.name)
 
     @property
     def file(self) -> Path:
@@ -276,7 +374,8 @@ class Pipeline(Section):
 
     @property
     def log_uri(self) -> str:
-        return self.log.uri or str(self.home / "log")
+        uri = self.log.uri or str(self.home / "log")
+        return f"{uri.rstrip('/')}/{self.source.name}" if self.is_scoped else uri
 
     @property
     def state_url(self) -> str:
@@ -290,7 +389,7 @@ class Pipeline(Section):
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
         """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""
         rule = self.rule_for(table)
-        return () if rule is None else rule.feeds(table)
+        return () if rule is None else rule.feeds(table, self.source.name, self.sid)
 
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
@@ -302,6 +401,36 @@ class Pipeline(Section):
     def target(self, table: TableId) -> TableId:
         """The table's name at the destination, in the first of its modes."""
         return next((feed.target for feed in self.feeds(table)), table)
+
+
+def require_distinct(sources: Sequence[PostgresSource]) -> None:
+    """Raises what makes two of the sources one, or leaves one without a name of its own."""
+    sids = [source.sid if source.sid is not None else source.name for source in sources]
+    if len({type(sid) for sid in sids}) > 1:
+        raise misplaced("sources", "must have sids that are all text or all numbers, for they are one column")
+    seen: set[tuple[str, object]] = set()
+    for number, (source, sid) in enumerate(zip(sources, sids, strict=True)):
+        url = source.url.get_secret_value()
+        server = tuple(conninfo_to_dict(url).get(key) for key in ("host", "port"))
+        own = (
+            ("name", source.name, source.name),
+            ("sid", sid, sid),
+            ("slot", source.slot, (server, source.slot)),
+            ("publication", source.publication, (url, source.publication)),
+        )
+        for key, value, identity in own:
+            if value == "":
+                raise misplaced(("sources", number, key), "is missing")
+            if (key, identity) in seen:
+                problem = f"is {value}, and so is another source's; give each its own"
+                raise misplaced(("sources", number, key), problem)
+            seen.add((key, identity))
+
+
+def misplaced(at: str | tuple[str | int, ...], problem: str) -> PydanticCustomError:
+    """A mistake that shows only when several keys are looked at, told at one of them."""
+    place = at if isinstance(at, tuple) else (at,)
+    return PydanticCustomError("misplaced", "{problem}", {"at": place, "problem": problem})
 
 
 def local_path(located: str) -> Path | None:

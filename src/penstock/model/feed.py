@@ -18,14 +18,27 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
+class Sid:
+    """What tells the rows of one source from those of others in one table: a column, and this source's value in it.
+
+    All sources of one `family` (a pipeline) may share tables, each with a value of its own.
+    """
+
+    column: str
+    value: str | int
+    family: str
+
+
+@dataclass(frozen=True)
 class Feed:
     """`name` is how people, the state store and requests know it: the source table's name, and for its second and
-    later modes `{table}__{mode}`."""
+    later modes `{table}__{mode}`. `sid` is set when other sources may feed the same target."""
 
     name: TableId
     table: TableId
     target: TableId
     mode: Mode = Mode.CLONE
+    sid: Sid | None = None
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

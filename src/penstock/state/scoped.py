@@ -1,0 +1,124 @@
+"""The state store as one of several sources sees it: what it writes and reads are its own rows only.
+
+In the store its tables are named `source:schema.table`, its components `source:component`, and what it has processed is
+kept under `source:destination`. Nobody behind this view knows of it: the runtime of one source works as if it were the
+only one. Whoever looks at all sources (`control/`) reads the store itself, or the views of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from penstock.model.position import Position
+from penstock.model.table import TableId
+from penstock.model.table_state import TableProgress, TableStatus
+from penstock.state.store import CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
+
+Value = TypeVar("Value")
+
+
+def scoped(store: StateStore, source: str | None) -> StateStore:
+    """The store as the source sees it; None: there is one source only, and the store is its own."""
+    return store if source is None else ScopedStateStore(store, source)
+
+
+def scoped_table(source: str, table: TableId) -> TableId:
+    """The name that the store, and people, know a source's table by: `eu:public.orders`."""
+    return TableId(f"{source}:{table.schema}", table.name)
+
+
+class ScopedStateStore:
+    def __init__(self, store: StateStore, source: str) -> None:
+        self._store, self._source, self._prefix = store, source, f"{source}:"
+
+    def table_status(self, destination: str) -> dict[TableId, TableStatus]:
+        return self._own(self._store.table_status(destination))
+
+    def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
+        self._store.set_table_status(destination, self._named(table), status)
+
+    def record_progress(self, destination: str, progress: Mapping[TableId, TableProgress]) -> None:
+        self._store.record_progress(destination, {self._named(table): made for table, made in progress.items()})
+
+    def progress(self, destination: str) -> dict[TableId, TableProgress]:
+        return self._own(self._store.progress(destination))
+
+    def set_processed(self, destination: str, position: Position) -> None:
+        self._store.set_processed(self._prefix + destination, position)
+
+    def processed(self, destination: str) -> Position | None:
+        return self._store.processed(self._prefix + destination)
+
+    def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
+        """The message says which source it is about."""
+        self._store.add_event(kind, f"{self._source}: {message}", None if table is None else self._named(table))
+
+    def events(self, limit: int = 20) -> list[Event]:
+        """Those about its tables; of the newest `limit` of all sources."""
+        return [
+            replace(event, table=self._bare(event.table))
+            for event in self._store.events(limit)
+            if event.table is not None and self._is_own(event.table)
+        ]
+
+    def set_health(self, component: str, health: Health) -> None:
+        self._store.set_health(self._prefix + component, health)
+
+    def health(self) -> dict[str, Health]:
+        return {
+            component.removeprefix(self._prefix): health
+            for component, health in self._store.health().items()
+            if component.startswith(self._prefix)
+        }
+
+    def begin_copy(
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+    ) -> None:
+        self._store.begin_copy(destination, self._named(table), copy, fingerprint, ranges)
+
+    def finish_range(
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+    ) -> bool:
+        return self._store.finish_range(destination, self._named(table), copy, number, position, part, rows)
+
+    def note_copy(self, destination: str, table: TableId, note: str) -> None:
+        self._store.note_copy(destination, self._named(table), note)
+
+    def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
+        return self._store.copy_of(destination, self._named(table))
+
+    def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
+        return self._own(self._store.copy_progress(destination))
+
+    def end_copy(self, destination: str, table: TableId) -> None:
+        self._store.end_copy(destination, self._named(table))
+
+    def add_request(self, kind: RequestKind, table: TableId) -> int:
+        return self._store.add_request(kind, self._named(table))
+
+    def requests(self) -> list[Request]:
+        return [
+            replace(request, table=self._bare(request.table))
+            for request in self._store.requests()
+            if self._is_own(request.table)
+        ]
+
+    def drop_request(self, number: int) -> None:
+        self._store.drop_request(number)
+
+    def close(self) -> None:
+        """The store is closed by whoever opened it."""
+
+    def _named(self, table: TableId) -> TableId:
+        return scoped_table(self._source, table)
+
+    def _is_own(self, table: TableId) -> bool:
+        return table.schema.startswith(self._prefix)
+
+    def _bare(self, table: TableId) -> TableId:
+        return TableId(table.schema.removeprefix(self._prefix), table.name)
+
+    def _own(self, rows: Mapping[TableId, Value]) -> dict[TableId, Value]:
+        return {self._bare(table): value for table, value in rows.items() if self._is_own(table)}
