@@ -1,4 +1,4 @@
-"""One suite for every state store: the twin in memory, SQLite, Postgres."""
+"""One suite for every state store: the twin in memory, SQLite, Postgres, and what one of several sources sees."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.model.quarantine import RawMessage
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.memory import MemoryStateStore
+from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
 from penstock.state.store import EVENTS_KEPT, CopyProgress, Health, RangeRecord, StateStore
 
@@ -33,11 +34,13 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "scoped"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore]:
     store: StateStore
     if request.param == "memory":
         store = MemoryStateStore()
+    elif request.param == "scoped":
+        store = scoped(MemoryStateStore(), "eu")
     elif request.param == "sqlite":
         store = open_store(tmp_path / "deep" / "state.db")
     else:

@@ -7,14 +7,15 @@ only one. Whoever looks at all sources (`control/`) reads the store itself, or t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from penstock.model.position import Position
+from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
 from penstock.model.table_state import TableProgress, TableStatus
-from penstock.state.store import CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
+from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
 Value = TypeVar("Value")
 
@@ -52,16 +53,20 @@ class ScopedStateStore:
         return self._store.processed(self._prefix + destination)
 
     def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
-        """The message says which source it is about."""
-        self._store.add_event(kind, f"{self._source}: {message}", None if table is None else self._named(table))
+        """One that is about no table is about the source as a whole, and says which."""
+        if table is None:
+            self._store.add_event(kind, f"{self._prefix} {message}")
+        else:
+            self._store.add_event(kind, message, self._named(table))
 
     def events(self, limit: int = 20) -> list[Event]:
-        """Those about its tables; of the newest `limit` of all sources."""
-        return [
-            replace(event, table=self._bare(event.table))
-            for event in self._store.events(limit)
-            if event.table is not None and self._is_own(event.table)
-        ]
+        own = []
+        for event in self._store.events(EVENTS_KEPT):
+            if event.table is not None and self._is_own(event.table):
+                own.append(replace(event, table=self._bare(event.table)))
+            elif event.table is None and event.message.startswith(f"{self._prefix} "):
+                own.append(replace(event, message=event.message.removeprefix(f"{self._prefix} ")))
+        return own[-limit:]
 
     def set_health(self, component: str, health: Health) -> None:
         self._store.set_health(self._prefix + component, health)
@@ -107,6 +112,25 @@ class ScopedStateStore:
 
     def drop_request(self, number: int) -> None:
         self._store.drop_request(number)
+
+    def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
+        self._store.quarantine(destination, self._named(table), messages)
+
+    def quarantined(self, destination: str) -> list[Quarantined]:
+        return [
+            replace(message, table=self._bare(message.table))
+            for message in self._store.quarantined(destination)
+            if self._is_own(message.table)
+        ]
+
+    def quarantined_counts(self, destination: str) -> dict[TableId, int]:
+        return self._own(self._store.quarantined_counts(destination))
+
+    def release(self, numbers: Collection[int]) -> None:
+        self._store.release(numbers)
+
+    def release_before(self, destination: str, table: TableId, position: Position) -> int:
+        return self._store.release_before(destination, self._named(table), position)
 
     def close(self) -> None:
         """The store is closed by whoever opened it."""
