@@ -52,6 +52,7 @@ def log_to_stderr() -> None:
     """Plain lines for a file, colours for a terminal."""
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),

@@ -346,8 +346,18 @@ class Pipeline(Section):
 
     @property
     def lanes(self) -> list[Pipeline]:
-        """The pipeline as each of its sources sees it."""
-        return [self.of(source) for source in self.sources]
+        """The pipeline as each of its sources sees it; of such a view, itself."""
+        return [self] if self._lane is not None else [self.of(source) for source in self.sources]
+
+    def lane(self, name: str | None) -> Pipeline:
+        """The pipeline as the source of that name sees it; None: as the only one does."""
+        if name is None:
+            return self.lanes[0] if len(self.lanes) == 1 else self.of(self.source)
+        for source in self.sources:
+            if source.name == name:
+                return self.of(source)
+        names = ", ".join(source.name for source in self.sources)
+        raise UsageError(f"pipeline {self.name} has no source {name}", f"It has {names}")
 
     @property
     def key(self) -> str:

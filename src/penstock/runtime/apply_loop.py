@@ -37,6 +37,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply_task import Applied, apply, tasks_for
 from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather, require_same_structure
+from penstock.runtime.log_context import inheriting
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
@@ -83,7 +84,7 @@ class ApplyLoop:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
         self._planner, self._limits = BatchPlanner(log, limits), limits
         self._joining: SimpleQueue[TrackedTable] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
+        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
         self.processed: Position = 0

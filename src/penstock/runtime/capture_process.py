@@ -1,8 +1,8 @@
 """The capture process: joins the source's capture to the change log's writer.
 
-`python -m penstock.runtime.capture_process FILE` is started by supervisor.py. Its standard input is a pipe from its
-parent: when that ends, for whatever reason, so does this process, at once, so that an orphan never holds the slot.
-SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
+`python -m penstock.runtime.capture_process FILE [SOURCE]` is started by supervisor.py. Its standard input is a pipe
+from its parent: when that ends, for whatever reason, so does this process, at once, so that an orphan never holds the
+slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
 
     {"event": "started", "position": POSITION}
     {"event": "sealed", "end": POSITION, "bytes": N}          at most four a second; N since the last such line
@@ -91,13 +91,13 @@ def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: 
         Capture(settings, LogSink(writer), stop, report).run()
 
 
-def main(file: Path) -> int:
+def main(file: Path, source: str | None = None) -> int:
     stop = SignalFlag()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains, then sends SIGTERM
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     try:
-        run_capture(load(file), stop, _report, patient=True)
+        run_capture(load(file).lane(source), stop, _report, patient=True)
     except PenstockError as error:
         kind = type(error).__name__
         _report({"event": "failed", "kind": kind, "what": error.what, "solution": error.solution})
@@ -120,4 +120,4 @@ def _report(report: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:3]))

@@ -33,6 +33,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy_task import CopyTask, RereadTask, copy_range, reread
+from penstock.runtime.log_context import inherited, inheriting
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
@@ -121,8 +122,10 @@ class Copier:
         self._tables: dict[TableId, CopyingTable] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="copier", daemon=True)
-        self._ranges = ThreadPoolExecutor(self._settings.max_connections, thread_name_prefix="copy")
+        self._thread = threading.Thread(target=inherited(self._work), name="copier", daemon=True)
+        self._ranges = ThreadPoolExecutor(
+            self._settings.max_connections, thread_name_prefix="copy", initializer=inheriting()
+        )
         self.failure: BaseException | None = None
 
     def start(self) -> None:
@@ -242,7 +245,7 @@ class Copier:
     def _require_fitting(self, copying: CopyingTable, schema: TableSchema) -> None:
         """SchemaChanged when the destination's table cannot take what the source's has become."""
         record = self._state.copy_of(self._destination.name, copying.table)
-        self._destination.ensure_table(copying.target, schema, self._pipeline.name, None, unfinished_parts(record))
+        self._destination.ensure_table(copying.target, schema, self._pipeline.key, None, unfinished_parts(record))
 
     def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> str | None:
         """Takes up finished ranges, if the table is still the one that they were read from.
@@ -301,7 +304,7 @@ class Copier:
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
             try:
-                copying.plan = self._destination.plan_copy(copying.target, self._pipeline.name)
+                copying.plan = self._destination.plan_copy(copying.target, self._pipeline.key)
             except PenstockError as error:
                 self._failed(copying, error)
                 continue
@@ -356,7 +359,7 @@ class Copier:
                 self._runner,
                 self._log,
                 self._pipeline.batch,
-                self._pipeline.name,
+                self._pipeline.key,
                 copying.feed,
                 copying.schema,
                 [copying.finished[number] for number in sorted(copying.finished)],

@@ -21,6 +21,8 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
 from penstock.runtime.copier import Copier, unfinished_parts
+from penstock.runtime.log_context import inherited
+from penstock.runtime.owners import Owners
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publication import ensure_publication
@@ -33,17 +35,22 @@ COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, St
 
 class Membership:
     def __init__(
-        self, pipeline: Pipeline, loop: ApplyLoop, copier: Copier, state: StateStore, log_begins: Position
+        self,
+        pipeline: Pipeline,
+        loop: ApplyLoop,
+        copier: Copier,
+        state: StateStore,
+        log_begins: Position,
+        owners: Owners,
     ) -> None:
         """`log_begins` is where the log begins, or will begin when capture writes the first of it."""
         self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
-        self._log_begins = log_begins
+        self._log_begins, self._owners = log_begins, owners
         self._known: dict[TableId, TableSchema] = {}
         self._feeds: dict[TableId, Feed] = {}  # by name
-        self._owners: dict[TableId, Feed] = {}  # by the table at the destination
         self._looked: SimpleQueue[list[TableSchema]] = SimpleQueue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="table-watch", daemon=True)
+        self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
         self._asked_at = 0.0
 
     def start(self) -> None:
@@ -64,10 +71,10 @@ class Membership:
         """Streams the table if the destination holds it, and copies it first if not, or if its copy was under way."""
         destination = self._loop.destination
         self._feeds[feed.name] = feed
-        owner = self._owners.setdefault(feed.target, feed)
-        if owner != feed:
+        owner = self._owners.claim(self._pipeline.source.name, feed)
+        if owner is not None:
             shared = TableError(
-                f"table {feed.name}: {owner.name} is written to {feed.target} already",
+                f"table {feed.name}: {owner} is written to {feed.target} already",
                 "Give them different names in `target`, and start again",
             )
             self._loop.track_errored(feed, schema, shared)
@@ -76,7 +83,7 @@ class Membership:
         start = self._loop.log.start()
         keep = unfinished_parts(record)
         try:
-            position = destination.ensure_table(feed.target, schema, self._pipeline.name, None, keep)
+            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep)
         except TableError as error:
             self._loop.track_errored(feed, schema, error)
             return

@@ -49,7 +49,7 @@ def session(pipeline: Pipeline) -> SparkSession:
     for destination in reversed(pipeline.destinations):
         settings |= spark_settings(destination, local_file_io=file_io)
     # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
-    settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections}]"
+    settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"
     settings["spark.default.parallelism"] = str(cores())
     pipeline.home.mkdir(parents=True, exist_ok=True)
     return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")

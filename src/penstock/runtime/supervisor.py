@@ -12,14 +12,15 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from penstock import errors
+from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
 from penstock.runtime.backoff import Backoff
+from penstock.runtime.log_context import inherited
 from penstock.state.store import Health, HealthState, StateStore
 
 LOG = structlog.get_logger("capture")
@@ -30,20 +31,24 @@ SETTLED_AFTER = 10.0
 class CaptureSupervisor:
     """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can mend."""
 
-    def __init__(self, file: Path, state: StateStore) -> None:
-        self._file, self._state = file, state
+    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+        """`pipeline` and `state` are as the source sees them."""
+        self._pipeline, self._state = pipeline, state
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
-        self._thread = threading.Thread(target=self._supervise, name="capture-supervisor", daemon=True)
+        self._thread: threading.Thread | None = None
         self._waiting = False
         self.failure: PenstockError | None = None
 
     def start(self) -> None:
+        self._thread = threading.Thread(target=inherited(self._supervise), name="capture-supervisor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Lets capture seal what it holds, and waits for its end."""
         self._stopping.set()
+        if self._thread is None:
+            return
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -76,7 +81,7 @@ class CaptureSupervisor:
     def _run_once(self) -> PenstockError | None:
         """Runs the process to its end; gives the error that it reported, if any."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.runtime.capture_process", str(self._file)],
+            [sys.executable, "-m", "penstock.runtime.capture_process", *arguments(self._pipeline)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -121,6 +126,11 @@ class CaptureSupervisor:
             self._state.set_health("capture", Health(state, datetime.now(UTC), message, solution, attempts))
         except errors.StateError as error:
             LOG.warning("health not recorded", what=error.what)
+
+
+def arguments(pipeline: Pipeline) -> list[str]:
+    """The file and, if it has a list of sources, which of them."""
+    return [str(pipeline.file), *([pipeline.source.name] if pipeline.is_scoped else [])]
 
 
 def _passes(error: PenstockError) -> bool:

@@ -1,0 +1,156 @@
+"""One source's way into the destination: its capture process, change log, batches, copies and members.
+
+A pipeline has a lane for each of its sources. What a lane works on is its own, but for what all lanes share: the
+destination, Spark's runner and the state store, of which it sees its own rows. Order of things: `prepare`,
+`start_capture`, `stream`, `close`. Neighbours: `pipeline` runs the only lane, `lanes` runs several side by side.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import Pipeline
+from penstock.destinations.contract import Destination, JobRunner
+from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
+from penstock.model.position import Position, position_text
+from penstock.model.table_state import State, TableStatus
+from penstock.runtime.apply_loop import ApplyLoop
+from penstock.runtime.backoff import Backoff
+from penstock.runtime.copier import Copier, ProgressView
+from penstock.runtime.housekeeping import Housekeeping
+from penstock.runtime.membership import Membership
+from penstock.runtime.owners import Owners
+from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.signals import SignalFlag
+from penstock.runtime.supervisor import CaptureSupervisor
+from penstock.source.postgres.connect import Connection, connect
+from penstock.source.postgres.slot import flush_position
+from penstock.state.store import Health, HealthState, StateStore
+
+LOG = structlog.get_logger("pipeline")
+POLL_SECONDS = 0.05
+
+
+class Lane:
+    """`pipeline` and `state` are as the source sees them. With `once` it ends when all that the source had at
+    `prepare` is applied."""
+
+    def __init__(
+        self, pipeline: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool
+    ) -> None:
+        self.pipeline, self.state = pipeline, state
+        self._owners, self._progress, self._once = owners, progress, once
+        self._log = ChangeLog(pipeline.log_uri)
+        self._capture = CaptureSupervisor(pipeline, state)
+        self._prepared: Prepared | None = None
+        self._until: Position | None = None  # with `once`
+
+    def prepare(self) -> None:
+        """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
+        with connect(self.pipeline.source.url.get_secret_value()) as connection:
+            self._prepared = self._prepare(connection)
+            self._until = flush_position(connection) if self._once else None
+
+    def start_capture(self) -> None:
+        self._capture.start()
+
+    def close(self) -> None:
+        self._capture.stop()
+
+    def stream(self, destination: Destination, runner: JobRunner, stop: SignalFlag) -> None:
+        """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
+        assert self._prepared is not None
+        pipeline, state, log = self.pipeline, self.state, self._log
+        start = log.start()
+        log_begins = self._prepared.slot_position if start is None else start
+        with ExitStack() as cleanup:
+            loop = ApplyLoop(pipeline.key, destination, runner, log, pipeline.batch, state)
+            cleanup.callback(loop.close)
+            copier = Copier(
+                pipeline,
+                destination,
+                runner,
+                log,
+                state,
+                lambda copied, position: loop.join(copied.feed, copied.schema, position),
+                self._progress,
+            )
+            membership = Membership(pipeline, loop, copier, state, log_begins, self._owners)
+            for schema in self._prepared.schemas:
+                membership.admit(schema)
+            loop.begin(log_begins)
+            copier.start()
+            cleanup.callback(copier.stop)
+            membership.start()
+            cleanup.callback(membership.stop)
+            LOG.info("streaming", tables=len(self._prepared.schemas), position=position_text(loop.processed))
+            self._drive(loop, copier, membership, stop)
+            LOG.info("stopped", position=position_text(loop.processed))
+            errored = [tracked.table for tracked in loop.tables.values() if tracked.errored] + copier.errored
+        if self._once and errored:
+            raise CheckFailed(
+                f"{len(errored)} of {len(self._prepared.schemas)} tables are Errored: "
+                f"{', '.join(map(str, sorted(errored)))}",
+                f"`penstock status {pipeline.file.name}` says why and what to do",
+            )
+
+    def tell(self, component: str, health: HealthState, error: PenstockError | None = None, attempts: int = 0) -> None:
+        """For people: a state store that is away must not end the run."""
+        what, solution = (error.what, error.solution) if error else ("", "")
+        try:
+            self.state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
+        except StateError as away:
+            LOG.warning("health not recorded", what=away.what)
+
+    def _prepare(self, connection: Connection) -> Prepared:
+        """A gap that shows here is told for every table."""
+        try:
+            return prepare_source(connection, self.pipeline, self._log)
+        except GapError as gap:
+            for destination in self.pipeline.destinations:
+                for table in self.state.table_status(destination.name):
+                    status = TableStatus(State.ERRORED, datetime.now(UTC), gap.what, gap.solution, gap.retry)
+                    self.state.set_table_status(destination.name, table, status)
+            raise
+
+    def _drive(self, loop: ApplyLoop, copier: Copier, membership: Membership, stop: SignalFlag) -> None:
+        maintenance, until = self.pipeline.destinations[0].maintenance, self._until
+        housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from)
+        backoff = Backoff()
+        component = f"destination {loop.destination.name}"
+        self.tell(component, "ok")
+
+        def drained() -> bool:
+            return until is not None and loop.processed >= until and not copier.busy and loop.level
+
+        while not stop.is_set() and not drained():
+            if copier.failure is not None:
+                raise copier.failure
+            if self._capture.failure is not None:
+                if isinstance(self._capture.failure, GapError | LogDamaged):
+                    loop.mark_all_errored(self._capture.failure)
+                raise self._capture.failure
+            try:
+                membership.tend()
+                worked = loop.step(now=until is not None or backoff.attempts > 0)
+                housekeeping.run()
+            except LogDamaged as error:
+                loop.mark_all_errored(error)
+                raise
+            except PenstockError as error:
+                if error.retry not in ("backoff", "at once"):
+                    raise
+                LOG.warning("waiting", what=error.what, solution=error.solution, seconds=backoff.delay)
+                self.tell(component, "retrying", error, backoff.attempts + 1)
+                backoff.wait(stop)
+                continue
+            if backoff.attempts:
+                backoff.reset()
+                self.tell(component, "ok")
+            if not worked:
+                stop.wait(POLL_SECONDS)
+        self.tell(component, "stopped")

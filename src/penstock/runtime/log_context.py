@@ -1,0 +1,30 @@
+"""What log lines carry (which source they are about) goes along into threads: by itself it stays in the one that said
+it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+
+
+def inheriting() -> Callable[[], None]:
+    """Called in another thread, it gives that thread what log lines carry in this one."""
+    carried = contextvars.copy_context()
+
+    def inherit() -> None:
+        for variable, value in carried.items():
+            variable.set(value)
+
+    return inherit
+
+
+def inherited(function: Callable[[], None]) -> Callable[[], None]:
+    """The function, for another thread to run, with what log lines carry here."""
+    inherit = inheriting()
+
+    def run() -> None:
+        inherit()
+        function()
+
+    return run
