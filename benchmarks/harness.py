@@ -11,9 +11,10 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -141,3 +143,67 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:,.2f}"
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+class Run:
+    """A `penstock run` that works while a benchmark goes on; `applied` has what it says of each batch."""
+
+    def __init__(self, folder: Path, url: str, **settings: Any) -> None:
+        self.folder = folder
+        self.file = folder / "pipeline.yaml"
+        content = {
+            "version": 1,
+            "name": "bench",
+            "source": {"type": "postgres", "url": url},
+            "tables": [{"match": "public.*"}],
+            "destinations": [{"type": "iceberg", "warehouse": str(folder / "warehouse")}],
+            **settings,
+        }
+        self.file.write_text(yaml.safe_dump(content))
+        self.applied: list[dict[str, float]] = []
+        self.said: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Run:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", "run", str(self.file)], stderr=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def await_joined(self, tables: int, seconds: float = 900) -> None:
+        """Until that many tables have been copied and stream."""
+        self._await(lambda: sum(" table joined " in line for line in self.said) >= tables, f"{tables} tables", seconds)
+
+    def await_applied(self, changes: int, seconds: float = 900) -> None:
+        """Until that many changes have been applied since the start."""
+        self._await(lambda: sum(one["changes"] for one in self.applied) >= changes, f"{changes} changes", seconds)
+
+    def _await(self, holds: Callable[[], bool], what: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"waited in vain for {what}:\n" + "".join(self.said[-20:]))
+            time.sleep(0.02)
+
+    def _listen(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line)
+            if " applied " in line:
+                figures = re.findall(r"(changes|tables|seconds)=([\d.]+)", line)
+                self.applied.append({name: float(value) for name, value in figures})
