@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Most tests wait for a pipeline half of the time, so two files of tests share the cores.
+WORKERS ?= --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-full lint bench lock clean
@@ -32,10 +34,10 @@ lint: $(READY) ## style, types, import rules
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## lint and the whole suite, in the sizes that CI runs
-	$(BIN)/python -m pytest --durations=15
+	$(BIN)/python -m pytest $(WORKERS) --durations=15
 
 test-full: lint ## the same with the sizes that the issues state (about an hour)
-	$(BIN)/python -m pytest --full --durations=25
+	$(BIN)/python -m pytest $(WORKERS) --full --durations=25
 
 CASE ?= $(filter-out harness plot debezium,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one

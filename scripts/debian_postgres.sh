@@ -21,6 +21,11 @@ stop_with() {
 
 newest_binaries && exit 0
 
+# Several may ask at once, and apt serves one: the others find the binaries there when it is their turn.
+exec 9>"${TMPDIR:-/tmp}/penstock-debian-postgres.lock"
+flock 9
+newest_binaries && exit 0
+
 command -v apt-get >/dev/null || stop_with "no apt-get here: install a PostgreSQL server below /usr/lib/postgresql by hand"
 as_root=""
 if [ "$(id -u)" -ne 0 ]; then

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from databases import Database, fresh_database
 from lake import Lake, reader_session
 from penstock.demo.server import PostgresServer
 from running import PipelineFactory, make_pipeline
+
+settings.register_profile("penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 _SCRIPTS = Path(__file__).parent.parent / "scripts"
 

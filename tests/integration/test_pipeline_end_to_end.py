@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
 from psycopg import pq
 
 from databases import Database
@@ -218,6 +219,9 @@ def test_run_waits_until_another_capture_lets_go(pipeline: PipelineFactory, post
         other.clean_up()
 
 
+@pytest.mark.parametrize(
+    "any_postgres", ["embedded_server", pytest.param("debian_server", marks=pytest.mark.full)], indirect=True
+)
 def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_path: Path, lake: Lake) -> None:
     any_postgres.execute(ORDERS)
     pipeline = make_pipeline(tmp_path, any_postgres)

@@ -39,7 +39,8 @@ spark.stop()
 
 
 def folder() -> Path:
-    return Path(sys.prefix) / "share" / "penstock" / "jars"
+    """Without links in its path: Java's class archive knows jars by their paths."""
+    return Path(sys.prefix).resolve() / "share" / "penstock" / "jars"
 
 
 def class_archive() -> Path:

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -59,6 +60,7 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours."""
     require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
     conf = SparkConf(loadDefaults=False).setAll(
         list((_defaults(name) | _jar_settings(settings) | dict(settings)).items())
     )
