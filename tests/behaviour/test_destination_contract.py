@@ -13,7 +13,7 @@ import pytest
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, in_buckets, net, ordered, table, write
 from penstock.destinations.contract import Destination
-from penstock.errors import PositionLost, SchemaChanged, StaleBase
+from penstock.errors import PositionLost, StaleBase
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 ONE = {"id": 1, "amount": 10, "note": "one"}
@@ -167,21 +167,6 @@ def test_an_existing_table_keeps_its_position(any_lake: Lake, driver: Destinatio
     assert again.ensure_table(ORDERS.table, ORDERS, SOURCE, START) == START + 1
     apply(again, ORDERS, START + 2, net(ORDERS, [TWO], deletes=[{"id": 1}]))
     assert any_lake.rows(ORDERS) == [TWO]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        table("orders", "id int8, amount int4"),
-        table("orders", "id int8, amount int4, note text, more text"),
-        table("orders", "id int8, amount int8, note text"),
-        table("orders", "id int8, amount int4, note text", key=("id", "amount")),
-        table("orders", "id int8, amount int4, note text", key=()),
-    ],
-)
-def test_another_structure_is_refused(any_lake: Lake, driver: Destination, other: TableSchema) -> None:
-    with pytest.raises(SchemaChanged, match=r"public\.orders"):
-        any_lake.driver().ensure_table(other.table, other, SOURCE, START)
 
 
 def test_a_table_of_somebody_else_is_refused(any_lake: Lake, driver: Destination) -> None:

@@ -291,14 +291,12 @@ def test_table_without_a_key_refuses_the_rest(message: bytes) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        table_schema({"id": INT8, "body": TEXT}),
-        table_schema({"id": INT8, "text": TEXT, "note": TEXT}),
         table_schema({"id": INT4, "body": TEXT, "note": TEXT}),
         table_schema({"id": INT8, "body": TEXT, "note": TEXT}, key=("id", "body")),
     ],
-    ids=["fewer", "renamed", "retyped", "other key"],
+    ids=["retyped", "other key"],
 )
-def test_another_structure_is_refused(other: Any) -> None:
+def test_another_key_is_refused(other: Any) -> None:
     message = insert(*["1"] * len(other.columns))
     changes = [Stream().transaction(insert("1", "a", "b")).raw(THINGS), Stream().transaction(message).raw(other)]
     with pytest.raises(SchemaChanged, match=r"public\.things"):

@@ -157,6 +157,8 @@ class TableRule(Section):
     exclude: list[TablePattern] = []
     modes: Annotated[list[Mode], BeforeValidator(_modes), Field(alias="mode")] = [Mode.CLONE]
     target: Annotated[str | dict[str, str] | None, BeforeValidator(_targets)] = None
+    on_column_drop: Literal["keep", "drop", "rename"] = "keep"
+    on_type_change: Literal["resync", "error"] = "resync"
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
@@ -182,6 +184,8 @@ class TableRule(Section):
                 or feed_name(first, mode, first=mode is self.modes[0]),
                 mode,
                 None if "{source}" in self._named_targets.get(mode, own) else sid,
+                on_column_drop=self.on_column_drop,
+                on_type_change=self.on_type_change,
             )
             for mode in self.modes
         )

@@ -23,6 +23,13 @@ write rows that nobody sees, `plan_catchup` takes those parts for the base of a 
 be in several parts of a copy: a write over them ends each of its rows, and so do later writes over the committed table.
 Parts outlive their driver: who remembers them can go on with them, if `parts_intact` says that they are still there.
 
+**Structure.** A table carries the structure of the source that it follows, with the numbers of its columns, and that
+moves in the same step as rows and position. `plan` and `plan_copy` may name the structure that the table has after the
+commit; the parts of that plan are written under it. A column keeps its identity when it is renamed or widened. A column
+that goes at the source stays, goes or is renamed, as `on_drop` says. `plan` takes only what `fold.evolution.follow`
+calls light; `plan_copy` takes anything, for `commit_copy` replaces all rows. Columns that a person added stay, and are
+null in rows that are written anew.
+
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
 `ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
 been shut out of the table.
@@ -42,6 +49,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from penstock.destinations.structure import OnDrop
 from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -172,8 +180,9 @@ class Destination(Protocol):
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
 
         `start` None creates it without a position: it has to be copied. None is given as long as it is not.
-        SchemaChanged if it exists with other columns, types or key; PositionLost if it exists without a position of
-        this source and was not made to be copied from it. Must come before plans in each process; also removes what
+        `schema` counts for a new table only: one that exists follows the structure that it says itself (`structure`).
+        SchemaChanged if somebody took columns from it; PositionLost if it exists without a position of this source and
+        was not made to be copied from it. Must come before plans in each process; also removes what
         killed writers left behind, but for the parts `keep` of a copy that goes on."""
         ...
 
@@ -181,16 +190,26 @@ class Destination(Protocol):
         """As the destination has it now; None when there is no such table, or none of this source."""
         ...
 
-    def plan(self, target: TableId, source: str) -> WritePlan:
-        """Reads the table as it is now; cheap when nobody else touched it."""
+    def structure(self, target: TableId, source: str) -> TableSchema:
+        """The structure of the source that the table follows, as it was last committed; after `ensure_table`."""
+        ...
+
+    def plan(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> WritePlan:
+        """Reads the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
+        commit, every column numbered; None: it stays."""
         ...
 
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
         """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`."""
         ...
 
-    def plan_copy(self, target: TableId, source: str) -> CopyPlan:
-        """Where a copy of the table goes, and the base of its commit: what the table holds now is what it replaces."""
+    def plan_copy(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> CopyPlan:
+        """Where a copy of the table goes, and the base of its commit: what the table holds now is what it replaces, its
+        structure too, if `schema` is another."""
         ...
 
     def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> WritePlan:
@@ -205,7 +224,7 @@ class Destination(Protocol):
         """All that the table holds goes, the parts' rows come, and the position is set, in one step.
 
         StaleBase if another driver has opened the table and removed leftovers, or has moved its position, since
-        `plan_copy`, which must come first in each process."""
+        `plan_copy`, which must come first in each process. RangeVoid if the parts are not of the structure planned."""
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
-from penstock.errors import PositionLost, SchemaChanged, StaleBase
+from penstock.destinations.structure import Held, OnDrop, numbered, steps
+from penstock.errors import PositionLost, RangeVoid, StaleBase
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.model.position import Position, position_text
@@ -28,17 +29,49 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table's state: a value. Every commit puts a new one in its place."""
+    """A table's state: a value. Every commit puts a new one in its place.
 
-    schema: pa.Schema
-    key: tuple[str, ...]
+    `structure` is the source's that it follows; its rows may have columns more: `numbers` tells which are which.
+    """
+
+    structure: TableSchema
+    numbers: Mapping[str, int]
     rows: pa.Table
     positions: Mapping[str, Position]
     copying: frozenset[str] = frozenset()  # sources from which it was made to be copied
     version: int = 0
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
     def keys(self) -> pa.Array | None:
-        return keys_of(self.rows, self.key)
+        return keys_of(self.rows, self.structure.key)
+
+    def evolved(self, structure: TableSchema | None, on_drop: OnDrop) -> StoredTable:
+        """The same rows under another structure; None: as they are."""
+        if structure is None or structure.fingerprint == self.structure.fingerprint:
+            return self
+        held = [Held(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
+        taken = steps(held, structure, on_drop)
+        names, widened = dict(taken.renamed), {one.name: one for one in taken.widened}
+        columns: dict[pa.Field, pa.ChunkedArray] = {}
+        for one in self.schema:
+            if one.name in taken.deleted:
+                continue
+            name = names.get(one.name, one.name)
+            nullable = name not in taken.required and (one.nullable or name in taken.loosened)
+            field = widened.get(name, pa.field(name, one.type)).with_nullable(nullable)
+            columns[field] = self.rows[one.name].cast(field.type)
+        for field in taken.added:
+            columns[field] = pa.chunked_array([pa.nulls(self.rows.num_rows, field.type)])
+        rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))
+        numbers = {column.name: column.number for column in structure.columns}
+        return replace(self, structure=structure, numbers=numbers, rows=rows)
+
+    def with_rows(self, *added: pa.Table) -> pa.Table:
+        """Its rows and these, whose columns are those that follow the source."""
+        return pa.concat_tables([self.rows, *(conformed(rows, self.schema) for rows in added)])
 
 
 @dataclass
@@ -127,6 +160,7 @@ class MemoryDestination:
         self.name = name
         self.store = store if store is not None else MemoryStore()
         self._replaced_at: dict[TableId, Position | None] = {}  # where tables stood when their copies were planned
+        self._becomes: dict[TableId, tuple[TableSchema, OnDrop]] = {}  # the structures that copies bring
 
     def open(self) -> None:
         """Nothing to open."""
@@ -146,17 +180,14 @@ class MemoryDestination:
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
     ) -> Position | None:
-        wanted = arrow_schema(schema)
         table = self.store.tables.get(target)
         if table is None:
+            schema = numbered(schema)
             positions = {} if start is None else {source: start}
             copying = frozenset([source] if start is None else [])
-            table = StoredTable(wanted, schema.key, wanted.empty_table(), positions, copying)
+            numbers = {column.name: column.number for column in schema.columns}
+            table = StoredTable(schema, numbers, arrow_schema(schema).empty_table(), positions, copying)
             self.store.tables[target] = table
-        if not table.schema.equals(wanted) or table.key != schema.key:
-            raise SchemaChanged(
-                f"table {target}: its columns or its key differ from the source's", f"Drop {target} to start anew"
-            )
         if source not in table.positions and source not in table.copying:
             raise PositionLost(
                 f"table {target} holds no position of {source}", f"Drop {target} or give it another target"
@@ -167,17 +198,22 @@ class MemoryDestination:
         table = self.store.tables.get(target)
         return None if table is None else table.positions.get(source)
 
-    def plan(self, target: TableId, source: str) -> MemoryPlan:
+    def structure(self, target: TableId, source: str) -> TableSchema:
+        return self.store.tables[target].structure
+
+    def plan(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> MemoryPlan:
         table = self.store.tables[target]
         if source not in table.positions:
             raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
-        return MemoryPlan(target, source, table.positions[source], table)
+        return MemoryPlan(target, source, table.positions[source], table.evolved(schema, on_drop))
 
     def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
-        table = self.store.tables[plan.target]
         if not isinstance(plan, MemoryPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
-        if table.version != plan.base.version:
+        table = plan.base
+        if table.version != self.store.tables[plan.target].version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
         rows = table.schema.empty_table() if truncated else table.rows
         keys = table.keys() if not truncated else None
@@ -185,18 +221,22 @@ class MemoryDestination:
             if keys is not None and part.touched_keys is not None:
                 alive = pc.invert(pc.is_in(keys, value_set=part.touched_keys))
                 rows, keys = rows.filter(alive), keys.filter(alive)
-        rows = pa.concat_tables([rows, *(part.upserts for part in ours(parts))])
+        rows = replace(table, rows=rows).with_rows(*(part.upserts for part in ours(parts)))
         self._replace(plan.target, table, rows, {**table.positions, plan.source: position})
 
-    def plan_copy(self, target: TableId, source: str) -> MemoryCopy:
+    def plan_copy(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> MemoryCopy:
+        structure = schema or self.store.tables[target].structure
         self._replaced_at[target] = self.position(target, source)
-        return MemoryCopy(target, self.store.tables[target].schema)
+        self._becomes[target] = structure, on_drop
+        return MemoryCopy(target, arrow_schema(structure))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> MemoryCatchup:
-        table = self.store.tables[target]
-        return MemoryCatchup(target, source, position, table.schema, table.key, tuple(ours(base)))
+        structure, _ = self._becomes[target]
+        return MemoryCatchup(target, source, position, arrow_schema(structure), structure.key, tuple(ours(base)))
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
         table, written = self.store.tables[target], ours(parts)
@@ -204,11 +244,13 @@ class MemoryDestination:
             raise StaleBase(
                 f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
             )
-        living = [part.upserts.take(pa.array(living_rows(part, written))) for part in written]
-        rows = pa.concat_tables([table.schema.empty_table(), *living])
-        self._replace(
-            target, replace(table, copying=table.copying - {source}), rows, {**table.positions, source: position}
-        )
+        structure, on_drop = self._becomes[target]
+        if any(part.upserts.schema != arrow_schema(structure) for part in written if part.rows):
+            raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
+        empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
+        emptied = empty.evolved(structure, on_drop)
+        rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
+        self._replace(target, emptied, rows, {**table.positions, source: position})
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         return [part.name not in self.store.discarded for part in ours(parts)]
@@ -234,6 +276,14 @@ def ours(parts: Sequence[WrittenPart]) -> list[MemoryPart]:
         if not isinstance(part, MemoryPart):
             raise TypeError(f"{type(part).__name__} is not a part of a table in memory")
     return [part for part in parts if isinstance(part, MemoryPart)]
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With the columns of `schema`: null where the rows have none."""
+    columns = [
+        rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def keys_of(rows: pa.Table, key: tuple[str, ...]) -> pa.Array | None:

@@ -23,6 +23,7 @@ from penstock.decode.messages import UNCHANGED, Mask, Messages, Places
 from penstock.decode.schema import arrow_schema
 from penstock.errors import KeyRequired, SchemaChanged
 from penstock.fold.events import Events, events_of
+from penstock.fold.evolution import arrow_type, key_numbers, places
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.fold.patch import fill
 from penstock.fold.unsent import UnsentCells, resolve
@@ -38,8 +39,12 @@ def fold_clone(
     until: Position | None = None,
     bucket: int = 0,
     buckets: int = 1,
+    schema: TableSchema | None = None,
 ) -> NetEffect:
     """Folds the changes of one table with position <= commit_lsn < until.
+
+    They may be under several versions of the table's structure: each is decoded under its own, and the result is under
+    `schema`, the newest (None: that of the last change). Columns are the same ones if their numbers are.
 
     All buckets must be given the same changes. More than one bucket may be asked for only while no key changes, or
     under replica identity FULL, where an old image is complete.
@@ -48,7 +53,8 @@ def fold_clone(
     if not given:
         raise ValueError("fold_clone needs at least one slice: an empty one will do")
     counted = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = _one_schema(counted)
+    schema = schema or counted[-1].schema
+    _require_one_key(schema, counted)
     sources = [Messages(one) for one in counted]
     _check_key(sources)
     ranks = _ranks(sources)
@@ -88,10 +94,11 @@ def fold_append(
     until: Position | None = None,
     bucket: int = 0,
     buckets: int = 1,
+    schema: TableSchema | None = None,
 ) -> NetEffect:
     """As `fold_clone`, as if nobody had deleted or truncated anything. A row whose key changes takes its new key."""
     kept = (RawChanges(one.schema, _without_removals(one.batch)) for one in changes)
-    return fold_clone(kept, position=position, until=until, bucket=bucket, buckets=buckets)
+    return fold_clone(kept, position=position, until=until, bucket=bucket, buckets=buckets, schema=schema)
 
 
 def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -106,16 +113,18 @@ def _within(batch: pa.RecordBatch, position: Position, until: Position | None) -
     return batch if wanted.all() else batch.filter(pa.array(wanted))
 
 
-def _one_schema(changes: Sequence[RawChanges]) -> TableSchema:
-    schema = changes[-1].schema
-    expected = arrow_schema(schema)
+def _require_one_key(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
+    """Rows are compared by key across versions: it must be the same columns, of the same types."""
     for other in {one.schema.fingerprint: one.schema for one in changes}.values():
-        if other.key != schema.key or not arrow_schema(other).equals(expected):
+        if key_numbers(other) != key_numbers(schema) or _key_types(other) != _key_types(schema):
             raise SchemaChanged(
-                f"table {schema.table}: its columns or its key changed from {_outline(other)} to {_outline(schema)}",
-                "penstock does not follow changes of structure yet: drop the table there, then `penstock retry`",
+                f"table {schema.table}: its key changed from {_outline(other)} to {_outline(schema)}",
+                "Copy it again: `penstock resync`",
             )
-    return schema
+
+
+def _key_types(schema: TableSchema) -> list[pa.DataType]:
+    return [arrow_type(schema.column(name)) for name in schema.key]
 
 
 def _outline(schema: TableSchema) -> str:
@@ -199,6 +208,7 @@ class _Upserts:
 
     def __post_init__(self) -> None:
         width = len(self.schema.columns)
+        types = arrow_schema(self.schema).types
         self.chunks = [[] for _ in range(width)]
         unsent: list[list[Places]] = [[] for _ in range(width)]
         begin = 0
@@ -206,9 +216,13 @@ class _Upserts:
             if len(chosen) == 0:
                 continue
             cells = messages.images(chosen)
-            for index in range(width):
-                self.chunks[index].append(column(messages, cells, index))
-                is_unsent: Mask = cells.kind[index] == UNCHANGED
+            for index, place in enumerate(places(messages.schema, self.schema)):
+                if place is None:
+                    self.chunks[index].append(pa.nulls(len(chosen), types[index]))
+                    continue
+                decoded = column(messages, cells, place)
+                self.chunks[index].append(decoded if decoded.type == types[index] else decoded.cast(types[index]))
+                is_unsent: Mask = cells.kind[place] == UNCHANGED
                 if is_unsent.any():
                     unsent[index].append(begin + np.flatnonzero(is_unsent))
             begin += len(chosen)
@@ -228,8 +242,10 @@ def _complete(
         return ()
     unsent = {index: UnsentCells(rows, made_by[rows]) for index, rows in upserts.unsent.items()}
     fetches = []
-    for index, (found, missing) in resolve(events, sources, unsent).items():
-        upserts.chunks[index] = fill(upserts.chunks[index], sources, index, found)
+    where = [places(messages.schema, upserts.schema) for messages in sources]
+    for index, (found, missing) in resolve(events, sources, unsent, where).items():
+        at = [of_source[index] for of_source in where]
+        upserts.chunks[index] = fill(upserts.chunks[index], sources, at, found)
         if len(missing.rows) == 0:
             continue
         if truncated:

@@ -16,8 +16,13 @@ from penstock.fold.unsent import FoundCells
 _PIECE_SHIFT = 30  # one value has at most 1 GiB; pieces cut at 1 GiB stay within the 2 GiB that 32-bit offsets reach
 
 
-def fill(chunks: Sequence[pa.Array], sources: Sequence[Messages], index: int, found: FoundCells) -> list[pa.Array]:
-    """Column `index`, whose rows are numbered through its chunks, with the found cells in their places."""
+def fill(
+    chunks: Sequence[pa.Array], sources: Sequence[Messages], at: Sequence[int | None], found: FoundCells
+) -> list[pa.Array]:
+    """A column, whose rows are numbered through its chunks, with the found cells in their places.
+
+    `at` is where each source has the column.
+    """
     filled: list[pa.Array] = []
     begin = 0
     for chunk in chunks:
@@ -27,7 +32,7 @@ def fill(chunks: Sequence[pa.Array], sources: Sequence[Messages], index: int, fo
         else:
             for low, high in _pieces(chunk, found.rows[inside] - begin, found.end[inside] - found.start[inside]):
                 here = inside[(found.rows[inside] >= begin + low) & (found.rows[inside] < begin + high)]
-                filled.append(_patched(chunk[low:high], begin + low, sources, index, found, here))
+                filled.append(_patched(chunk[low:high], begin + low, sources, at, found, here))
         begin += len(chunk)
     return filled
 
@@ -43,7 +48,12 @@ def _pieces(chunk: pa.Array, rows: Places, added: Places) -> list[tuple[int, int
 
 
 def _patched(
-    chunk: pa.Array, begin: int, sources: Sequence[Messages], index: int, found: FoundCells, cells: Places
+    chunk: pa.Array,
+    begin: int,
+    sources: Sequence[Messages],
+    at: Sequence[int | None],
+    found: FoundCells,
+    cells: Places,
 ) -> pa.Array:
     arrays = [chunk]
     picked = np.arange(len(chunk))
@@ -52,7 +62,10 @@ def _patched(
         of_source = cells[found.source[cells] == number]
         of_source = of_source[np.argsort(found.row[of_source])]
         kind, start, stop = found.kind[of_source], found.start[of_source], found.end[of_source]
-        arrays.append(values(sources[number], index, found.row[of_source], kind, start, stop))
+        place = at[number]
+        assert place is not None, "a cell was found in a source that does not have the column"
+        decoded = values(sources[number], place, found.row[of_source], kind, start, stop)
+        arrays.append(decoded if decoded.type == chunk.type else decoded.cast(chunk.type))
         picked[found.rows[of_source] - begin] = end + np.arange(len(of_source))
         end += len(of_source)
     return pa.concat_arrays(arrays).take(pa.array(picked))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Octets, Places
+from penstock.decode.messages import NULL, UNCHANGED, Cells, Mask, Messages, Octets, Places
 from penstock.fold.events import NOT_MOVED, Events
 
 
@@ -45,16 +45,22 @@ class MissingCells:
 
 
 def resolve(
-    events: Events, sources: Sequence[Messages], unsent: Mapping[int, UnsentCells]
+    events: Events,
+    sources: Sequence[Messages],
+    unsent: Mapping[int, UnsentCells],
+    where: Sequence[Sequence[int | None]],
 ) -> dict[int, tuple[FoundCells, MissingCells]]:
-    """For each column: what earlier images of the batch fill, and what they don't."""
+    """For each column: what earlier images of the batch fill, and what they don't.
+
+    `where` says for each source and column at which place the source has it; an image from before the column has NULL.
+    """
     lineage = lineages(events)
     wanted = np.zeros(int(lineage.max()) + 1, np.bool_)
     for cells in unsent.values():
         wanted[lineage[cells.events]] = True
     members = np.flatnonzero(wanted[lineage] & ~events.moved_away)
     members = members[np.argsort(lineage[members], kind="stable")]
-    earlier = _Earlier(events, sources, lineage, members)
+    earlier = _Earlier(events, sources, lineage, members, where)
     return {column: earlier.search(column, cells) for column, cells in unsent.items()}
 
 
@@ -91,36 +97,47 @@ def lineages(events: Events) -> Places:
 class _Earlier:
     """The images of some lineages, each lineage in stream order, one after the other."""
 
-    def __init__(self, events: Events, sources: Sequence[Messages], lineage: Places, members: Places) -> None:
+    def __init__(
+        self,
+        events: Events,
+        sources: Sequence[Messages],
+        lineage: Places,
+        members: Places,
+        where: Sequence[Sequence[int | None]],
+    ) -> None:
         self._events, self._sources, self._members = events, sources, members
         self._lineage = lineage[members]
         begins = np.flatnonzero(np.diff(self._lineage, prepend=-1) != 0)
         self._begin = np.repeat(begins, np.diff(begins, append=len(members)))
         self._place = np.full(len(events.key), -1, np.int64)
         self._place[members] = np.arange(len(members))
-        self._images: list[tuple[Places, Cells]] = []
+        self._images: list[tuple[Places, Cells, Sequence[int | None]]] = []
         images = np.flatnonzero(events.is_image[members])
         images = images[np.lexsort((events.row[members[images]], events.source[members[images]]))]
         ends = np.searchsorted(events.source[members[images]], np.arange(1, len(sources)))
-        for messages, at in zip(sources, np.split(images, ends), strict=True):
+        for messages, at, places in zip(sources, np.split(images, ends), where, strict=True):
             if len(at):
-                self._images.append((at, messages.images(events.row[members[at]])))
+                self._images.append((at, messages.images(events.row[members[at]]), places))
 
     def search(self, column: int, unsent: UnsentCells) -> tuple[FoundCells, MissingCells]:
         kind = np.zeros(len(self._members), np.uint8)  # stays 0 where a row was deleted: a search ends there too
         start, end = np.zeros(len(self._members), np.int64), np.zeros(len(self._members), np.int64)
-        for at, cells in self._images:
-            kind[at], start[at], end[at] = cells.kind[column], cells.start[column], cells.end[column]
+        for at, cells, places in self._images:
+            place = places[column]
+            if place is None:
+                kind[at] = NULL
+            else:
+                kind[at], start[at], end[at] = cells.kind[place], cells.start[place], cells.end[place]
         last_known = np.maximum.accumulate(np.where(kind != UNCHANGED, np.arange(len(kind)), -1))
-        place = self._place[unsent.events]
-        known = last_known[place]
-        found = known >= self._begin[place]
-        self._check_origin(found, known, place)
+        event = self._place[unsent.events]
+        known = last_known[event]
+        found = known >= self._begin[event]
+        self._check_origin(found, known, event)
         at = known[found]
         source, row = self._events.source[self._members[at]], self._events.row[self._members[at]]
         return (
             FoundCells(unsent.rows[found], source, row, kind[at], start[at], end[at]),
-            MissingCells(unsent.rows[~found], self._lineage[place[~found]]),
+            MissingCells(unsent.rows[~found], self._lineage[event[~found]]),
         )
 
     def _check_origin(self, found: Mask, known: Places, place: Places) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from penstock.model.table import TableId
 
@@ -32,13 +33,16 @@ class Sid:
 @dataclass(frozen=True)
 class Feed:
     """`name` is how people, the state store and requests know it: the source table's name, and for its second and
-    later modes `{table}__{mode}`. `sid` is set when other sources may feed the same target."""
+    later modes `{table}__{mode}`. `sid` is set when other sources may feed the same target. `on_column_drop` says what
+    becomes of a column that goes at the source, `on_type_change` what is done about a type that no longer fits."""
 
     name: TableId
     table: TableId
     target: TableId
     mode: Mode = Mode.CLONE
     sid: Sid | None = None
+    on_column_drop: Literal["keep", "drop", "rename"] = "keep"
+    on_type_change: Literal["resync", "error"] = "resync"
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+UNSURE = -1
+
 
 @dataclass(frozen=True, order=True)
 class TableId:
@@ -51,9 +53,16 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class Column:
+    """`number` is the column's own for life, whatever its name (0: not known). `filled` is the text that rows from
+    before the column show in it; None: they show NULL, or it is not known.
+    """
+
     name: str
     type: ColumnType
     nullable: bool = True
+    number: int = 0
+    filled: str | None = None
+    generated: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,12 @@ class TableSchema:
 
     `key` names the columns that identify a row (empty: the table has no key). `identity` is what the source sends
     of a row's old image: "key" (the key columns, when they change), "full" (all columns) or "nothing".
+
+    The rest tells versions apart that look alike. `storage` names what holds the rows, and changes when they are
+    written anew; `stamp` changes whenever a column's definition does; `numbered` is how many column numbers were ever
+    given (0: not known, for all three). A `storage` of UNSURE: altered more than once, in an order that nobody knows.
+    `guessed`: the source's catalogue may be newer than the version. `plain`: the commands that made it are known, and
+    none of them computed new values.
     """
 
     table: TableId
@@ -69,11 +84,28 @@ class TableSchema:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     identity: str = "key"
+    storage: int = 0
+    stamp: int = 0
+    numbered: int = 0
+    guessed: bool = False
+    plain: bool = False
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the structure, as hexadecimal."""
+        """SHA-256 over everything that the version says, as hexadecimal."""
         return hashlib.sha256(self._canonical.encode()).hexdigest()
+
+    @cached_property
+    def structure(self) -> str:
+        """SHA-256 over names, types, nullability, key and identity: the same for any table of the same structure."""
+        columns = [
+            {key: value for key, value in asdict(column).items() if key not in ("number", "filled")}
+            for column in self.columns
+        ]
+        text = json.dumps(
+            [str(self.table), [_without_oids(column) for column in columns], self.key, self.identity], sort_keys=True
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def _canonical(self) -> str:
@@ -88,9 +120,11 @@ class TableSchema:
         return cls(
             table=TableId(**raw["table"]),
             relation_id=raw["relation_id"],
-            columns=tuple(Column(c["name"], ColumnType.from_raw(c["type"]), c["nullable"]) for c in raw["columns"]),
+            columns=tuple(
+                Column(**{**column, "type": ColumnType.from_raw(column["type"])}) for column in raw["columns"]
+            ),
             key=tuple(raw["key"]),
-            identity=raw["identity"],
+            **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed", "plain")},
         )
 
     def column(self, name: str) -> Column:
@@ -98,3 +132,10 @@ class TableSchema:
 
     def index(self, name: str) -> int:
         return next(i for i, column in enumerate(self.columns) if column.name == name)
+
+
+def _without_oids(value: Any) -> Any:
+    """Numbers that differ from one database to the next say nothing of the structure."""
+    if isinstance(value, dict):
+        return {key: _without_oids(item) for key, item in value.items() if key != "oid"}
+    return [_without_oids(item) for item in value] if isinstance(value, list | tuple) else value

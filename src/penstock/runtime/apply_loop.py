@@ -26,17 +26,19 @@ from penstock.errors import (
     DestinationUnreachable,
     PenstockError,
     PositionLost,
+    SchemaChanged,
     StaleBase,
     StateError,
     TableError,
 )
 from penstock.failpoints import reach
-from penstock.model.feed import Feed
+from penstock.fold.evolution import Followed, follow
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply_task import Applied, apply, tasks_for
-from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather, require_same_structure
+from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.log_context import inheriting
 from penstock.state.store import StateStore
 
@@ -69,6 +71,14 @@ class TrackedTable:
         return self.feed.target
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """The base of one table's write, and where its structure goes."""
+
+    plan: WritePlan
+    followed: Followed
+
+
 class ApplyLoop:
     """`processed` is how far the log has been applied to every table that is not Errored."""
 
@@ -84,6 +94,7 @@ class ApplyLoop:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
         self._planner, self._limits = BatchPlanner(log, limits), limits
         self._joining: SimpleQueue[TrackedTable] = SimpleQueue()
+        self.resyncs: SimpleQueue[tuple[TableId, str]] = SimpleQueue()  # feeds to be copied again, and why
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
@@ -127,7 +138,7 @@ class ApplyLoop:
     def level(self) -> bool:
         """Whether no table is behind the others."""
         waiting = any(tracked.level is not None and not tracked.errored for tracked in self.tables.values())
-        return self._joining.empty() and not waiting
+        return self._joining.empty() and self.resyncs.empty() and not waiting
 
     def forget(self, table: TableId) -> None:
         """From now on the table takes no part; its destination stays as it is."""
@@ -136,10 +147,11 @@ class ApplyLoop:
     def step(self, *, now: bool = False) -> bool:
         """Applies the next batch, if there is one. Raises what concerns the destination as a whole; then call again."""
         caught_up = self._catch_up()
-        batch = self._planner.next(self.processed, self._level_positions(), now=now)
+        batch = self._planner.next(self.processed, self._level_positions(), self._relations(), now=now)
         if batch is None:
             return caught_up
         began = time.monotonic()
+        self._take_renamed(batch)
         committed = self._apply(batch) if batch.tables else {}
         if committed:
             reach("apply.batch_committed")
@@ -201,6 +213,18 @@ class ApplyLoop:
             if not tracked.errored and tracked.level is None
         }
 
+    def _relations(self) -> dict[int, TableId]:
+        return {tracked.schema.relation_id: tracked.feed.table for tracked in self.tables.values()}
+
+    def _take_renamed(self, batch: Batch) -> None:
+        """What a table went through under another name is not in its own changes."""
+        for name, other in batch.renamed.items():
+            batch.tables.pop(name, None)
+            try:
+                self.want_resync(self.tables[name], f"it was called {other} for a while, and changed under that name")
+            except TableError as error:
+                self.mark_errored(self.tables[name], error)
+
     def _catch_up(self) -> bool:
         """One batch for each table that is behind the others; those that are level with them take part from now on."""
         while not self._joining.empty():
@@ -210,7 +234,7 @@ class ApplyLoop:
         for tracked in behind:
             assert tracked.level is not None
             segments = [name for name in self.log.segments(after=tracked.level) if name.end <= self.processed]
-            batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits)
+            batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations())
             if batch is None:
                 tracked.level = None
                 self._mark_ready(tracked)
@@ -218,6 +242,7 @@ class ApplyLoop:
                 self.state.release_before(self.destination.name, tracked.table, passed)
                 LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
                 continue
+            self._take_renamed(batch)
             committed = self._apply(batch) if batch.tables else {}
             tracked.level = batch.end
             self._record(committed)
@@ -247,15 +272,16 @@ class ApplyLoop:
             "Stop the other writer",
         )
 
-    def _plans(self, pending: Mapping[TableId, TableWork], end: Position) -> dict[TableId, WritePlan]:
+    def _plans(self, pending: Mapping[TableId, TableWork], end: Position) -> dict[TableId, _Planned]:
         """The base of each table's write. A table that is at `end` already needs none."""
         plans = {}
         for table, work in pending.items():
             tracked = self.tables[table]
             try:
-                for schema in work.schemas.values():
-                    require_same_structure(tracked.schema, schema)
-                plan = self.destination.plan(tracked.target, self.source)
+                followed = self._followed(tracked, work)
+                if followed is None:
+                    continue
+                plan = self.destination.plan(tracked.target, self.source, followed.schema, tracked.feed.on_column_drop)
                 if plan.position < tracked.position:
                     raise PositionLost(
                         f"table {table}: its position went back from {position_text(tracked.position)} to "
@@ -267,17 +293,43 @@ class ApplyLoop:
                 continue
             tracked.position = plan.position
             if tracked.position < end:
-                plans[table] = plan
+                plans[table] = _Planned(plan, followed)
         return plans
 
+    def _followed(self, tracked: TrackedTable, work: TableWork) -> Followed | None:
+        """Where the table's structure goes in this batch; None when it has to be copied again."""
+        followed = follow(tracked.schema, work.versions)
+        if not followed.resync:
+            return followed
+        if followed.misfit and tracked.feed.on_type_change == "error":
+            raise SchemaChanged(
+                f"table {tracked.table}: {followed.misfit}, and `on_type_change` is error",
+                f"Copy it with its new type: penstock resync FILE {tracked.table}; or change the type back first",
+            )
+        self.want_resync(tracked, followed.resync)
+        return None
+
+    def want_resync(self, tracked: TrackedTable, why: str) -> None:
+        """Takes no more changes; copied again, by itself, unless it keeps rows that the source no longer has."""
+        if tracked.feed.mode is not Mode.CLONE:
+            raise SchemaChanged(
+                f"table {tracked.table}: {why}, and a table of mode {tracked.feed.mode} is not copied again by itself",
+                f"penstock resync FILE {tracked.table} copies it as the source is now; what only it still has is lost",
+            )
+        LOG.warning("table is copied again", table=str(tracked.table), why=why)
+        tracked.errored = True
+        status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")
+        self.state.set_table_status(self.destination.name, tracked.table, status)
+        self.resyncs.put((tracked.table, why))
+
     def _run_job(
-        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, WritePlan]
+        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, _Planned]
     ) -> dict[TableId, list[Applied]]:
         """One job for all tables. Tables whose changes cannot be applied become Errored here."""
         tasks = [
             task
-            for table, plan in plans.items()
-            for task in tasks_for(self.log, pending[table], self.tables[table].position, plan)
+            for table, planned in plans.items()
+            for task in tasks_for(self.log, pending[table], self.tables[table].position, planned.plan, planned.followed)
         ]
         grouped: dict[TableId, list[Applied]] = {}
         for result in self.runner.run(apply, tasks):
@@ -295,7 +347,7 @@ class ApplyLoop:
             del grouped[table]
         return grouped
 
-    def _commit(self, plan: WritePlan, results: list[Applied], end: Position) -> Applied | None:
+    def _commit(self, planned: _Planned, results: list[Applied], end: Position) -> Applied | None:
         """Commits one table; None when it has to be done again from its new state."""
         table = results[0].table
         tracked = self.tables[table]
@@ -307,11 +359,12 @@ class ApplyLoop:
             truncated=truncated,
             last_commit_time=max(result.last_commit_time for result in results),
         )
-        if not truncated and all(part.empty for part in parts):
+        followed = planned.followed
+        if not truncated and not followed.changes and all(part.empty for part in parts):
             return total  # nothing to write; the position follows with the table's next commit, or when it is idle
         reach("apply.before_commit")
         try:
-            self.destination.commit(plan, parts, truncated=truncated, position=end)
+            self.destination.commit(planned.plan, parts, truncated=truncated, position=end)
         except StaleBase as error:
             LOG.warning("commit refused", table=str(table), what=error.what)
             self._discard(results)
@@ -321,8 +374,20 @@ class ApplyLoop:
             if self.destination.position(tracked.target, self.source) != end:
                 return None
         reach("apply.after_commit")
-        tracked.position = end
+        tracked.position, tracked.schema = end, followed.schema
+        if followed.changes:
+            self._tell_changes(tracked, followed, end)
         return total
+
+    def _tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
+        what = "; ".join(followed.changes)
+        guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""
+        LOG.info("structure followed", table=str(tracked.table), what=what, guessed=followed.guessed)
+        try:
+            told = f"table {tracked.table}: {what}, up to {position_text(position)}{guessed}"
+            self.state.add_event("structure", told, tracked.table)
+        except StateError as error:
+            LOG.warning("event not recorded", what=error.what)
 
     def _discard(self, results: Iterable[Applied]) -> None:
         parts = [result.part for result in results if result.part is not None]

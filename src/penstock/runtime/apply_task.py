@@ -6,7 +6,7 @@ as files of the destination.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,13 @@ from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
 from penstock.fold.clone import fold_append, fold_clone
+from penstock.fold.evolution import Followed
 from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.runtime.batch import TableWork
 from penstock.runtime.doubt import Doubt, Doubted
 
@@ -39,6 +40,8 @@ class ApplyTask:
     bucket: int
     buckets: int
     plan: WritePlan
+    schema: TableSchema  # of the outcome
+    versions: Mapping[str, TableSchema]  # by fingerprint: those of the slices, with their columns numbered
     weight: int  # bytes to read, for an even spread over partitions
     doubt: Doubt | None = None  # of a copy that is caught up
     until: Position | None = None  # what commits there or later is not for this batch
@@ -62,6 +65,7 @@ def tasks_for(
     work: TableWork,
     position: Position,
     plan: WritePlan,
+    followed: Followed,
     doubt: Doubt | None = None,
     until: Position | None = None,
 ) -> list[ApplyTask]:
@@ -69,7 +73,20 @@ def tasks_for(
     buckets, slices = work.buckets(), tuple(work.slices)
     weight = work.bytes // buckets
     return [
-        ApplyTask(log, work.feed, slices, position, bucket, buckets, plan, weight, doubt, until)
+        ApplyTask(
+            log,
+            work.feed,
+            slices,
+            position,
+            bucket,
+            buckets,
+            plan,
+            followed.schema,
+            followed.versions,
+            weight,
+            doubt,
+            until,
+        )
         for bucket in range(buckets)
     ]
 
@@ -94,7 +111,14 @@ def apply(task: ApplyTask) -> Applied:
 
 def _folded(task: ApplyTask) -> NetEffect:
     fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
-    return fold(_changes(task), position=task.position, until=task.until, bucket=task.bucket, buckets=task.buckets)
+    return fold(
+        _changes(task),
+        position=task.position,
+        until=task.until,
+        bucket=task.bucket,
+        buckets=task.buckets,
+        schema=task.schema,
+    )
 
 
 def _undecodable(task: ApplyTask) -> list[RawMessage]:
@@ -114,4 +138,5 @@ def _changes(task: ApplyTask) -> Iterator[RawChanges]:
     for segment, fingerprint in task.slices:
         wanted.setdefault(segment, []).append(fingerprint)
     for segment, fingerprints in wanted.items():
-        yield from task.log.read(segment, fingerprints)
+        for changes in task.log.read(segment, fingerprints):
+            yield RawChanges(task.versions[changes.schema.fingerprint], changes.batch)

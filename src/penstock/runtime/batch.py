@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from penstock.changelog.log import ChangeLog, SegmentName
 from penstock.config.model import BatchConfig
-from penstock.decode.schema import arrow_schema
-from penstock.errors import SchemaChanged
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -29,24 +27,27 @@ class TableWork:
 
     feed: Feed
     slices: list[tuple[str, str]] = field(default_factory=list)  # segment name, schema fingerprint
-    schemas: dict[str, TableSchema] = field(default_factory=dict)
+    versions: list[TableSchema] = field(default_factory=list)  # in stream order; the same one again counts again
     bytes: int = 0
     rows: int = 0
     moved_keys: int = 0
 
     def buckets(self) -> int:
         """How many tasks share the table. Keys that move may need another key's earlier image: then it is one."""
-        if self.moved_keys or not all(schema.key for schema in self.schemas.values()):
+        if self.moved_keys or not all(schema.key for schema in self.versions):
             return 1
         return max(1, min(MOST_BUCKETS, math.ceil(self.bytes / BUCKET_BYTES)))
 
 
 @dataclass(frozen=True)
 class Batch:
+    """`renamed`: feeds whose table has changed under another name, with that name."""
+
     end: Position
     tables: dict[TableId, TableWork]  # by the feed's name
     changes: int
     bytes: int
+    renamed: dict[TableId, TableId] = field(default_factory=dict)
 
 
 class BatchPlanner:
@@ -56,16 +57,23 @@ class BatchPlanner:
         self._log, self._limits = log, limits
         self._first_seen: float | None = None
 
-    def next(self, processed: Position, positions: Mapping[Feed, Position], *, now: bool = False) -> Batch | None:
+    def next(
+        self,
+        processed: Position,
+        positions: Mapping[Feed, Position],
+        relations: Mapping[int, TableId] | None = None,
+        *,
+        now: bool = False,
+    ) -> Batch | None:
         """What follows `processed` for the feeds in `positions`, or None while there is nothing, or not enough yet.
 
-        With `now`, whatever there is makes a batch at once.
+        `relations` are the source's tables by their relation. With `now`, whatever there is makes a batch at once.
         """
         segments = self._log.segments(after=processed)
         if not segments:
             self._first_seen = None
             return None
-        batch = gather(self._log, segments, positions, self._limits)
+        batch = gather(self._log, segments, positions, self._limits, relations)
         if batch is None:
             return None
         if self._first_seen is None:
@@ -79,10 +87,15 @@ class BatchPlanner:
 
 
 def gather(
-    log: ChangeLog, segments: Sequence[SegmentName], positions: Mapping[Feed, Position], limits: BatchConfig
+    log: ChangeLog,
+    segments: Sequence[SegmentName],
+    positions: Mapping[Feed, Position],
+    limits: BatchConfig,
+    relations: Mapping[int, TableId] | None = None,
 ) -> Batch | None:
     """The batch that these segments make for the feeds in `positions`, up to the limits; None without segments."""
     tables: dict[TableId, TableWork] = {}
+    renamed: dict[TableId, TableId] = {}
     feeds: dict[TableId, list[Feed]] = {}
     for feed in positions:
         feeds.setdefault(feed.table, []).append(feed)
@@ -92,12 +105,17 @@ def gather(
         end = name.end
         for part in log.slices(name):
             schema = part.table_schema
+            known_as = (relations or {}).get(schema.relation_id, schema.table)
+            if known_as != schema.table:
+                behind = [feed for feed in feeds.get(known_as, ()) if part.slice.last_commit >= positions[feed]]
+                renamed |= {feed.name: schema.table for feed in behind}
             behind = [feed for feed in feeds.get(schema.table, ()) if part.slice.last_commit >= positions[feed]]
             for feed in behind:
                 work = tables.setdefault(feed.name, TableWork(feed))
                 if (name.text, schema.fingerprint) not in work.slices:
                     work.slices.append((name.text, schema.fingerprint))
-                work.schemas[schema.fingerprint] = schema
+                if not work.versions or work.versions[-1] != schema:
+                    work.versions.append(schema)
                 work.bytes += part.slice.bytes
                 work.rows += part.slice.rows
                 work.moved_keys += part.slice.moved_keys
@@ -105,20 +123,4 @@ def gather(
             size += part.slice.bytes * len(behind)
         if size >= limits.max_bytes or changes >= limits.max_changes:
             break
-    return None if end is None else Batch(end, tables, changes, size)
-
-
-def require_same_structure(known: TableSchema, seen: TableSchema) -> None:
-    """Raises SchemaChanged when changes of `seen` cannot go into a table made for `known`."""
-    if known.key == seen.key and arrow_schema(known).equals(arrow_schema(seen)):
-        return
-    before = {field.name: field.type for field in arrow_schema(known)}
-    after = {field.name: field.type for field in arrow_schema(seen)}
-    differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    detail = (
-        f"column {', '.join(differing)}" if differing else f"key ({', '.join(known.key)}) → ({', '.join(seen.key)})"
-    )
-    raise SchemaChanged(
-        f"table {known.table}: its structure changed ({detail}), and schema changes are not followed yet",
-        f"Drop {known.table} at the destination, then `penstock retry`: it is copied with the new structure",
-    )
+    return None if end is None else Batch(end, tables, changes, size, renamed)

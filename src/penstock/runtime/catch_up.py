@@ -21,13 +21,14 @@ from penstock.config.model import BatchConfig
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, JobRunner, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost, RangeVoid
+from penstock.fold.evolution import Followed, follow
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
-from penstock.runtime.batch import Batch, gather, require_same_structure
+from penstock.runtime.batch import Batch, TableWork, gather
 from penstock.runtime.doubt import Doubts
 
 FEW_CHANGES = 10_000  # what is left to replay when a table joins the stream: it is applied between two batches
@@ -48,6 +49,20 @@ class Unresolved(Exception):
 
 Reread = Callable[[pa.Table], FinishedRange]
 """Reads the rows of some keys (given as columns) under a new snapshot; RangeVoid when the table is rewritten then."""
+
+
+def _unaltered(schema: TableSchema, work: TableWork) -> Followed:
+    """RangeVoid when the table was altered since it was read: what was read is of another structure."""
+    followed = follow(schema, work.versions)
+    altered = arrow_schema(followed.schema) != arrow_schema(schema) or any(
+        arrow_schema(version) != arrow_schema(schema) for version in followed.versions.values()
+    )
+    if followed.resync or altered:
+        raise RangeVoid(
+            f"table {work.feed.name} was altered while it was copied: {followed.resync or '; '.join(followed.changes)}",
+            "What was read of it is void; its copy starts again by itself",
+        )
+    return followed
 
 
 def catch_up(
@@ -132,14 +147,14 @@ class _Replay:
         end = batch.end if self._reread is None else min(batch.end, self._reread.position)
         work = batch.tables.get(self._feed.name)
         if work is not None:
-            for seen in work.schemas.values():
-                require_same_structure(self._schema, seen)
+            followed = _unaltered(self._schema, work)
             # Until the snapshots of all ranges have been passed, a row that changed its key may be in no range, and
             # another row that took that key be in one.
             any_fetched = self.position < self._passed and bool(work.moved_keys)
             doubt = self.doubts.before(any_fetched=any_fetched) if self._schema.key else None
             plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
-            results = self._runner.run(apply, tasks_for(self._log, work, self.position, plan, doubt, end))
+            tasks = tasks_for(self._log, work, self.position, plan, followed, doubt, end)
+            results = self._runner.run(apply, tasks)
             error = next((result.error for result in results if result.error), None)
             if error is not None:
                 raise error

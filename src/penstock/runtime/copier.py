@@ -77,6 +77,7 @@ class CopyingTable:
     filter: str | None = None
     copy: str = ""
     plan: CopyPlan | None = None
+    why: str = ""  # it is copied again
     from_zero: str = ""  # why what was read of it before did not count
     replay_from: Position | None = None  # the lowest position of what is read by now, or being read
 
@@ -138,10 +139,10 @@ class Copier:
             self._thread.join()
         self._ranges.shutdown()
 
-    def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None) -> None:
-        """`record` is of a copy that was under way at an earlier start."""
+    def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None, why: str = "") -> None:
+        """`record` is of a copy that was under way at an earlier start; `why` tells people why it is copied again."""
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
-        copying = CopyingTable(feed, schema, replay_from=min(positions, default=None))
+        copying = CopyingTable(feed, schema, replay_from=min(positions, default=None), why=why)
         self._set_state(copying, State.INIT)
         with self._lock:
             self._tables[feed.name] = copying
@@ -227,8 +228,6 @@ class Copier:
                 found = discover(connection, lambda table: table == copying.feed.table, publication)
                 if not found:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
-                if found[0] != copying.schema:
-                    self._require_fitting(copying, found[0])
                 copying.schema = found[0]
                 copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
@@ -241,11 +240,6 @@ class Copier:
             self._failed(copying, error)
             return False
         return True
-
-    def _require_fitting(self, copying: CopyingTable, schema: TableSchema) -> None:
-        """SchemaChanged when the destination's table cannot take what the source's has become."""
-        record = self._state.copy_of(self._destination.name, copying.table)
-        self._destination.ensure_table(copying.target, schema, self._pipeline.key, None, unfinished_parts(record))
 
     def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> str | None:
         """Takes up finished ranges, if the table is still the one that they were read from.
@@ -304,7 +298,9 @@ class Copier:
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
             try:
-                copying.plan = self._destination.plan_copy(copying.target, self._pipeline.key)
+                copying.plan = self._destination.plan_copy(
+                    copying.target, self._pipeline.key, copying.schema, copying.feed.on_column_drop
+                )
             except PenstockError as error:
                 self._failed(copying, error)
                 continue
@@ -475,7 +471,8 @@ class Copier:
         present = self._state.table_status(name).get(copying.table)
         if state is State.INIT and present is not None and present.state in NOT_KEPT:
             self._state.set_table_status(name, copying.table, TableStatus(State.FINISHED_COPY, now))
-        self._state.set_table_status(name, copying.table, TableStatus(state, now, reason, solution, retry))
+        status = TableStatus(state, now, reason or copying.why, solution, retry)
+        self._state.set_table_status(name, copying.table, status)
 
 
 def recorded(record: CopyRecord) -> tuple[dict[int, CopyRange], dict[int, FinishedRange]]:

@@ -15,7 +15,7 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError, StateError, TableError
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
@@ -30,6 +30,8 @@ from penstock.state.store import CopyRecord, Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
+ASKED_FOR = "a resync was asked for"
+MADE_ANEW = "the table was dropped and created again"
 COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP)
 
 
@@ -90,9 +92,13 @@ class Membership:
         if position is None or self._was_copying(feed.name, record, position):
             self._copier.add(feed, schema, record)
             return
+        follows = destination.structure(feed.target, self._pipeline.key)
+        if follows.relation_id != schema.relation_id and feed.mode is Mode.CLONE:
+            self._copy_again(feed.name, MADE_ANEW)
+            return
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, feed.name)
-        self._loop.track(feed, schema, position, self._log_begins if start is None else start)
+        self._loop.track(feed, follows, position, self._log_begins if start is None else start)
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
         """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
@@ -106,6 +112,8 @@ class Membership:
         """Between two batches."""
         while not self._looked.empty():
             self._compare(self._looked.get())
+        while not self._loop.resyncs.empty():
+            self._copy_again(*self._loop.resyncs.get())
         if time.monotonic() - self._asked_at < REQUESTS_EVERY:
             return
         self._asked_at = time.monotonic()
@@ -121,6 +129,7 @@ class Membership:
         for table, schema in there.items():
             if table in self._known:
                 self._known[table] = schema
+                self._look_for_another(schema)
             else:
                 LOG.info("table found", table=str(table))
                 self._state.add_event("found", f"table {table} matches and is copied", table)
@@ -129,6 +138,35 @@ class Membership:
                     self._resume(feed)
         for table in [table for table in self._known if table not in there]:
             self._vanished(table)
+
+    def _look_for_another(self, schema: TableSchema) -> None:
+        """A table that was dropped and made again is seen here, even if no row of it ever changes."""
+        for feed in self._pipeline.feeds(schema.table):
+            tracked = self._loop.tables.get(feed.name)
+            if tracked is None or tracked.errored or tracked.schema.relation_id == schema.relation_id:
+                continue
+            try:
+                self._loop.want_resync(tracked, MADE_ANEW)
+            except TableError as error:
+                self._loop.mark_errored(tracked, error)
+
+    def _copy_again(self, name: TableId, why: str) -> None:
+        """Readers see the table as it is until its copy replaces it."""
+        feed = self._feeds.get(name)
+        schema = None if feed is None else self._known.get(feed.table)
+        if feed is None or schema is None:
+            return  # it has vanished meanwhile
+        destination = self._loop.destination.name
+        self._loop.forget(name)
+        self._copier.remove(name)
+        self._state.end_copy(destination, name)
+        if why != ASKED_FOR:
+            self._state.add_event("resync", f"table {name} is copied again: {why}", name)
+        status = self._state.table_status(destination).get(name)
+        if status is not None and status.state not in (State.INIT, State.ERRORED, State.READY):
+            before = TableStatus(State.ERRORED, datetime.now(UTC), why, "Nothing: it is copied again", "at once")
+            self._state.set_table_status(destination, name, before)
+        self._copier.add(feed, schema, why=why)
 
     def _vanished(self, table: TableId) -> None:
         schema = self._known.pop(table)
@@ -150,15 +188,8 @@ class Membership:
             return
         LOG.info("asked for", kind=request.kind, table=str(table))
         self._state.add_event(request.kind, f"table {table}: {request.kind} was asked for", table)
-        name = self._loop.destination.name
         if request.kind == "resync":
-            self._loop.forget(table)
-            self._copier.remove(table)
-            self._state.end_copy(name, table)
-            if self._state.table_status(name)[table].state not in (State.INIT, State.ERRORED, State.READY):
-                why = TableStatus(State.ERRORED, datetime.now(UTC), "a resync was asked for", "", "at once")
-                self._state.set_table_status(name, table, why)
-            self._copier.add(feed, schema)
+            self._copy_again(table, ASKED_FOR)
         elif tracked is not None and tracked.errored:
             self._loop.forget(table)
             self._admit(feed, schema)

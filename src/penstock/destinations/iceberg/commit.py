@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from penstock.destinations.iceberg.data_files import WrittenFile
+from penstock.destinations.iceberg.evolution import Move, evolve, structure_property
 from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
 from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
@@ -34,6 +35,12 @@ class StrictTransaction:
         for key, value in properties.items():
             update.set(key, value)
         update.commit()
+
+    def evolve(self, move: Move, source: str) -> None:
+        """The table's structure moves on. Rows that are added in the same transaction are of the new one."""
+        if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != move.identifiers:
+            evolve(self._java, self._transaction, move.steps, move.schema)
+        self.set_properties({structure_property(source): move.recorded.to_json()})
 
     def mark(self) -> None:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""

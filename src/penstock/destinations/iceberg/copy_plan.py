@@ -39,7 +39,7 @@ class IcebergCopy:
             if self.index.key:
                 with removed_on_error(data.path):
                     self.index.write(data.path, pa.concat_arrays(keys))
-        return IcebergPart(data)
+        return IcebergPart(data, columns=tuple(column.id for column in self.columns))
 
     def _noting_keys(self, groups: Iterator[pa.Table], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for group in groups:

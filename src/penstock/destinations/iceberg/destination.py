@@ -31,6 +31,7 @@ from penstock.destinations.iceberg.catalog import (
 from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
+from penstock.destinations.iceberg.evolution import Move, Recorded, columns_of, planned, recorded, structure_property
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
@@ -38,7 +39,7 @@ from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
-from penstock.destinations.iceberg.table_schema import IcebergColumn, matched, to_iceberg
+from penstock.destinations.iceberg.table_schema import matched, to_iceberg, unfollowed
 from penstock.destinations.iceberg.table_state import (
     COPIED,
     COPYING,
@@ -51,7 +52,8 @@ from penstock.destinations.iceberg.table_state import (
     read_state,
     unpartitioned_spec,
 )
-from penstock.errors import DestinationError, PositionLost, StaleBase
+from penstock.destinations.structure import OnDrop, numbered
+from penstock.errors import DestinationError, PositionLost, RangeVoid, StaleBase
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -92,17 +94,16 @@ class IcebergDestination:
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
     ) -> Position | None:
-        columns = arrow_schema(schema)
+        schema = numbered(schema)
         require_warehouse(self._settings)
         with translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
             if table is None:
-                self._create(target, to_iceberg(columns, schema.key), source, start)
+                self._create(target, schema, source, start)
                 table = self._load(target)
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
-            found = matched(target, self._java.schemas.toJson(table.schema()), columns, schema.key)
-            opened, state = self._opened(target, table, found, schema.key)
+            opened, state = self._opened(target, table, source, schema)
             metadata = table.operations().current()
             position, copying = position_of(metadata, source), is_copying(metadata, source)
         if position is None and not copying:
@@ -119,8 +120,13 @@ class IcebergDestination:
             table = self._load(target)
             return None if table is None else position_of(table.operations().current(), source)
 
-    def plan(self, target: TableId, source: str) -> IcebergPlan:
-        opened, state = self._current(target)
+    def structure(self, target: TableId, source: str) -> TableSchema:
+        return self._current(target, source)[0].following.schema
+
+    def plan(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> IcebergPlan:
+        opened, state = self._current(target, source)
         with translated(f"table {target}: its position cannot be read"):
             position = position_of(opened.table.operations().current(), source)
         if position is None:
@@ -128,6 +134,7 @@ class IcebergDestination:
                 f"table {target} has no position of {source}",
                 f"Drop {target}, then `penstock retry`: it is copied again",
             )
+        move = self._move(opened, schema, on_drop)
         return IcebergPlan(
             target=target,
             source=source,
@@ -135,8 +142,9 @@ class IcebergDestination:
             metadata=state.metadata,
             snapshot=state.snapshot,
             folder=opened.folder,
-            columns=opened.columns,
-            index=self._key_index(opened),
+            columns=move.columns if move else opened.columns,
+            index=self._key_index(opened, move),
+            move=move,
             files=tuple(IndexedFile(file.path, file.records, file.sequence) for file in state.data),
             delete_files=tuple(file.path for file in state.deletes),
         )
@@ -149,6 +157,8 @@ class IcebergDestination:
         opened = self._tables[plan.target]
         before = opened.state
         with strict(self._java, opened, plan.metadata, f"table {plan.target}: its commit") as transaction:
+            if plan.move is not None:
+                transaction.evolve(plan.move, plan.source)
             if truncated:
                 transaction.replace_all(written, plan.snapshot)
             elif written:
@@ -157,15 +167,20 @@ class IcebergDestination:
                 transaction.mark()
             transaction.set_properties({position_property(plan.source): position_text(position)})
         opened.commits_since_expiry += 1
+        self._follow(opened, plan.move)
         files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
         removed = None if truncated else frozenset[str]()
         opened.state = None if before is None else carried_on(opened, before, files, removed)
 
-    def plan_copy(self, target: TableId, source: str) -> IcebergCopy:
-        opened, _ = self._current(target)
+    def plan_copy(
+        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+    ) -> IcebergCopy:
+        opened, _ = self._current(target, source)
         with translated(f"table {target}: its position cannot be read"):
             opened.copy_base = copy_base(opened.table.operations().current(), source)
-        return IcebergCopy(target, opened.folder, opened.columns, self._key_index(opened))
+        opened.copy_move = move = self._move(opened, schema, on_drop)
+        columns = move.columns if move else opened.columns
+        return IcebergCopy(target, opened.folder, columns, self._key_index(opened, move))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
@@ -179,8 +194,8 @@ class IcebergDestination:
             metadata="",
             snapshot=None,
             folder=opened.folder,
-            columns=opened.columns,
-            index=self._key_index(opened),
+            columns=opened.copy_move.columns if opened.copy_move else opened.columns,
+            index=self._key_index(opened, opened.copy_move),
             files=files,
             delete_files=delete_files,
             prefix=COPY_PREFIX,
@@ -189,19 +204,23 @@ class IcebergDestination:
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
         what = f"table {target}: the commit of its copy"
         written = [part for part in _ours(parts) if not part.empty]
-        opened, state = self._current(target)
+        opened, state = self._current(target, source)
         with translated(what):
             base = copy_base(opened.table.operations().current(), source)
         if base != opened.copy_base:
             raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
+        move = self._again(opened, written)
         with strict(self._java, opened, state.metadata, what) as transaction:
+            if move is not None:
+                transaction.evolve(move, source)
             if written or state.data or state.deletes or self._mark:
                 transaction.replace_by_copy(written)
             transaction.set_properties(
                 {position_property(source): position_text(position), copy_property(source): COPIED}
             )
         opened.commits_since_expiry += 1
-        opened.copy_base = None
+        opened.copy_base = opened.copy_move = None
+        self._follow(opened, move)
         opened.state = carried_on(opened, state, [file for part in written for file in part.files], None)
         self._clean_up_after_copy(opened)
 
@@ -213,7 +232,7 @@ class IcebergDestination:
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         what = f"table {target}: advancing its position"
-        opened, state = self._current(target)
+        opened, state = self._current(target, source)
         with translated(what):
             found = position_of(opened.table.operations().current(), source)
         if found != expected:
@@ -247,18 +266,21 @@ class IcebergDestination:
         except TableMissing:
             return None
 
-    def _create(self, target: TableId, schema: str, source: str, start: Position | None) -> None:
+    def _create(self, target: TableId, schema: TableSchema, source: str, start: Position | None) -> None:
         """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
         same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
-        builder = catalog.buildTable(self._java.identifier(target), self._java.schemas.fromJson(schema))
+        described = self._java.schemas.fromJson(to_iceberg(arrow_schema(schema), schema.key))
+        builder = catalog.buildTable(self._java.identifier(target), described)
         location = table_location(self._settings, target)
         if location is not None:
             builder.withLocation(location)
         standing = (
             (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
         )
-        for key, value in (*PROPERTIES.items(), standing):
+        first = Recorded(schema, {column.number: place for place, column in enumerate(schema.columns, start=1)})
+        follows = (structure_property(source), first.to_json())
+        for key, value in (*PROPERTIES.items(), standing, follows):
             builder.withProperty(key, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -269,22 +291,61 @@ class IcebergDestination:
             return  # it is read next, and must be what we would have made
 
     def _opened(
-        self, target: TableId, table: JavaObject, columns: tuple[IcebergColumn, ...], key: tuple[str, ...]
+        self, target: TableId, table: JavaObject, source: str, schema: TableSchema
     ) -> tuple[OpenTable, TableState]:
-        state = read_state(self._java, table, table.operations().current())
+        """`schema` is what the table follows when it does not say so itself: when this source has just made it."""
+        metadata = table.operations().current()
+        found = self._java.schemas.toJson(table.schema())
+        following = recorded(metadata, source)
+        if following is None:
+            made = matched(target, found, arrow_schema(schema), schema.key)
+            fields = dict(zip((one.number for one in schema.columns), (one.id for one in made), strict=True))
+            following = Recorded(schema, fields)
+        columns, others = columns_of(target, found, following), unfollowed(found, following.fields.values())
+        state = read_state(self._java, table, metadata)
         location, spec = table.location(), unpartitioned_spec(table, target)
         path = local_path(location)
         with reaching(f"table {target}: its folder cannot be made"):
             if path is not None:
                 (path / "data").mkdir(exist_ok=True)
-        opened = OpenTable(target, table, columns, key, location, table.specs(), spec, state, state.snapshots)
+        opened = OpenTable(
+            target, table, following, columns, others, location, table.specs(), spec, state, state.snapshots
+        )
         return opened, state
 
-    def _key_index(self, opened: OpenTable) -> KeyIndex:
+    def _key_index(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
         folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
-        return KeyIndex(folder, opened.key)
+        return KeyIndex(folder, move.schema.key if move else opened.key)
 
-    def _current(self, target: TableId) -> tuple[OpenTable, TableState]:
+    def _move(self, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop) -> Move | None:
+        """From the structure that the table follows to another; None when that is the same."""
+        if schema is None or schema.fingerprint == opened.following.schema.fingerprint:
+            return None
+        with translated(f"table {opened.target}: its new structure cannot be tried"):
+            return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop)
+
+    def _again(self, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
+        """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
+        planned_for = opened.copy_move
+        move = self._move(opened, planned_for.schema, planned_for.on_drop) if planned_for else None
+        columns = move.columns if move else opened.columns
+        ids = tuple(column.id for column in columns)
+        if any(part.data is not None and part.columns != ids for part in parts):
+            raise RangeVoid(
+                f"table {opened.target}: its columns have changed at the destination since its copy began",
+                "What was read of it is void; its copy starts again by itself",
+            )
+        return move
+
+    def _follow(self, opened: OpenTable, move: Move | None) -> None:
+        """After the commit that made the move."""
+        if move is not None:
+            opened.following, opened.columns = move.recorded, move.columns
+            with translated(f"table {opened.target}: its columns cannot be read"):
+                found = self._java.schemas.toJson(opened.table.schema())
+            opened.others = unfollowed(found, opened.following.fields.values())
+
+    def _current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
         """The table and its state as it is now; cheap when the catalog names the metadata file that we know."""
         require_warehouse(self._settings)
         opened = self._tables[target]
@@ -293,6 +354,10 @@ class IcebergDestination:
                 metadata = opened.table.operations().refresh()
                 state = opened.state
                 if state is None or metadata.metadataFileLocation() != state.metadata:
+                    found = self._java.schemas.toJson(metadata.schema())
+                    opened.following = recorded(metadata, source) or opened.following
+                    opened.columns = columns_of(target, found, opened.following)
+                    opened.others = unfollowed(found, opened.following.fields.values())
                     state = opened.state = read_state(self._java, opened.table, metadata, state)
         except TableMissing as error:
             raise PositionLost(

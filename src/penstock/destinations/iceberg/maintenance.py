@@ -37,6 +37,8 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
     state = opened.state
     if state is None or state is opened.settled or state.snapshot is None or not state.only_positional:
         return NOTHING
+    if opened.others is None:
+        return NOTHING  # a person's column that we could not carry over
     state = opened.state = _counted(state, opened, run)
     choice = choose(state, opened.spec, settings.compact_files)
     if not choice:
@@ -47,7 +49,7 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
         MergeData(
             opened.target,
             opened.folder,
-            opened.columns,
+            (*opened.columns, *opened.others),
             index,
             tuple(file.path for file in group),
             tuple(

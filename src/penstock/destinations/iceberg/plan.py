@@ -24,6 +24,7 @@ from penstock.destinations.iceberg.data_files import (
     write_deletes,
     write_rows,
 )
+from penstock.destinations.iceberg.evolution import Move
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
@@ -43,6 +44,7 @@ class IcebergPart:
     fetched: int = 0
     unresolved: int = 0
     unresolved_rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()  # Iceberg's numbers of those that the data file was written with
 
     @property
     def rows(self) -> int:
@@ -78,6 +80,7 @@ class IcebergPlan:
     files: tuple[IndexedFile, ...]
     delete_files: tuple[str, ...]
     prefix: str = PREFIX  # of the names of its files
+    move: Move | None = None  # what the commit makes of the table's structure; None: it stays
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
@@ -90,7 +93,9 @@ class IcebergPlan:
                     self.index.write(data.path, net.upsert_keys)
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
         wanted = sum(len(fetch.rows) for fetch in net.fetches)
-        return IcebergPart(data, delete, wanted - len(missing), len(missing), tuple(np.unique(missing).tolist()))
+        rows_in_doubt = tuple(np.unique(missing).tolist())
+        columns = tuple(column.id for column in self.columns)
+        return IcebergPart(data, delete, wanted - len(missing), len(missing), rows_in_doubt, columns)
 
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
         """The rows of keys that have some, by data file."""

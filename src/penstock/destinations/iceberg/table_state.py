@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from penstock.destinations.iceberg.evolution import Move, Recorded
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import local_path
@@ -37,8 +38,9 @@ class OpenTable:
 
     target: TableId
     table: JavaObject
-    columns: tuple[IcebergColumn, ...]
-    key: tuple[str, ...]
+    following: Recorded
+    columns: tuple[IcebergColumn, ...]  # that follow the source
+    others: tuple[IcebergColumn, ...] | None  # that do not; None when they cannot be read
     location: str
     specs: JavaObject
     spec: int  # the unpartitioned one
@@ -46,6 +48,11 @@ class OpenTable:
     commits_since_expiry: int
     settled: TableState | None = None  # in which there was nothing to compact
     copy_base: CopyBase | None = None  # as it was when a copy was planned
+    copy_move: Move | None = None  # what the copy will make of its structure
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.following.schema.key
 
     @property
     def is_local(self) -> bool:

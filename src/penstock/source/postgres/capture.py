@@ -25,7 +25,7 @@ from penstock.model.position import Position, position_text
 from penstock.source.postgres import pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
 from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
-from penstock.source.postgres.relation_schema import table_schema
+from penstock.source.postgres.relation_schema import RelationSchemas
 from penstock.source.postgres.resume import require_unmoved, resume_position
 from penstock.source.postgres.stream import ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
@@ -149,7 +149,8 @@ class _Session:
         self._position = position  # where the session began
         self._durable = position
         self._buffer = TransactionBuffer()
-        self._type_names: dict[int, str] = {}
+        self._schemas = RelationSchemas(connection)
+        self._xid = 0
         self._skipping = False
         self._in_parts = False
         self._closed_since: float | None = None
@@ -199,6 +200,7 @@ class _Session:
         body = frame[HEADER_BYTES:]
         if kind == pgoutput.BEGIN:
             begin = pgoutput.read_begin(body)
+            self._xid = begin.xid
             self._skipping = begin.commit_lsn < self._position
             if not self._skipping:
                 self._buffer.begin(begin)
@@ -208,11 +210,9 @@ class _Session:
             else:
                 self._take_commit(pgoutput.read_commit_end(body))
         elif kind == pgoutput.RELATION:
-            relation = pgoutput.read_relation(body)
-            self._buffer.relation(table_schema(self._connection, relation, self._type_names))
+            self._buffer.relation(self._schemas.schema(pgoutput.read_relation(body), self._xid))
         elif kind == pgoutput.TYPE:
-            oid, name = pgoutput.read_type(body)
-            self._type_names[oid] = name
+            self._schemas.type_name(*pgoutput.read_type(body))
         elif kind == pgoutput.TRUNCATE:
             if not self._skipping:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))

@@ -10,6 +10,7 @@ columns, types and key flags from the message and only the rest from here.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,30 +29,50 @@ class CatalogueColumn:
     type: ColumnType
     nullable: bool
     generated: bool
+    number: int
+    filled: str | None
+
+    def column(self) -> Column:
+        return Column(self.name, self.type, self.nullable, self.number, self.filled, self.generated)
 
 
 @dataclass(frozen=True)
 class CatalogueFacts:
-    """What the catalogue knows of a relation now; of all its columns, by name and in order."""
+    """What the catalogue knows of a relation now; of all its columns, by name and in order.
+
+    `changed_by` are the transactions that last wrote the definitions of its columns, dropped ones included.
+    """
 
     table: TableId
     relation_id: int
     columns: Mapping[str, CatalogueColumn]
     key: tuple[str, ...]
     identity: str
+    storage: int
+    stamp: int
+    numbered: int
+    changed_by: frozenset[int]
 
     def schema(self, names: Sequence[str]) -> TableSchema:
         """The structure of these columns, in this order. The key is empty when one of its columns is not among them."""
-        columns = tuple(Column(c.name, c.type, c.nullable) for c in (self.columns[name] for name in names))
+        columns = tuple(self.columns[name].column() for name in names)
         key = self.key if set(self.key) <= set(names) else ()
-        return TableSchema(self.table, self.relation_id, columns, key, self.identity)
+        return TableSchema(
+            self.table, self.relation_id, columns, key, self.identity, self.storage, self.stamp, self.numbered
+        )
 
 
 _RELATIONS = """
     SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
            (SELECT array_agg(a.attname::text ORDER BY k.place)
             FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
-            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum)
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum),
+           CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
+               SELECT coalesce(bit_xor((hashint8(leaf.relfilenode::bigint) & 2147483647)::bigint), 0) + 1
+               FROM pg_partition_tree(c.oid) tree JOIN pg_class leaf ON leaf.oid = tree.relid WHERE tree.isleaf
+           ) END,
+           (SELECT array_agg(a.attnum || ':' || a.xmin ORDER BY a.attnum)
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN LATERAL (
@@ -69,7 +90,11 @@ _TABLES = _RELATIONS + (
     """
 )
 _COLUMNS = """
-    SELECT a.attrelid, a.attname::text, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated <> ''
+    SELECT a.attrelid, a.attname::text, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated <> '', a.attnum,
+           (coalesce(a.attmissingval::text, (
+               SELECT min(l.attmissingval::text) FROM pg_partition_tree(a.attrelid) t JOIN pg_attribute l
+                   ON l.attrelid = t.relid AND l.attname = a.attname AND l.atthasmissing
+           ))::text[])[1]
     FROM pg_attribute a
     WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
@@ -110,8 +135,10 @@ def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:
 
 
 def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> CatalogueFacts:
-    relation_id, schema, name, replica_identity, key = row
+    relation_id, schema, name, replica_identity, key, storage, written = row
     assert isinstance(relation_id, int)
+    assert isinstance(storage, int)
+    stamps = [str(item) for item in written] if isinstance(written, list) else []
     key_columns = tuple(key) if isinstance(key, list) else ()
     if replica_identity == "f":
         identity = "full"
@@ -119,16 +146,26 @@ def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> Cat
         identity = "nothing"
     else:
         identity = "key"
-    return CatalogueFacts(TableId(str(schema), str(name)), relation_id, columns, key_columns, identity)
+    return CatalogueFacts(
+        TableId(str(schema), str(name)),
+        relation_id,
+        columns,
+        key_columns,
+        identity,
+        storage,
+        zlib.crc32(" ".join(stamps).encode()) or 1,
+        len(stamps),
+        frozenset(int(item.partition(":")[2]) for item in stamps),
+    )
 
 
 def _columns(connection: Connection, relation_ids: Sequence[int]) -> dict[int, dict[str, CatalogueColumn]]:
     rows = connection.execute(_COLUMNS, (list(relation_ids),)).fetchall()
-    types = column_types(connection, {(declared, modifier) for _, _, declared, modifier, _, _ in rows})
+    types = column_types(connection, {(row[2], row[3]) for row in rows})
     columns: dict[int, dict[str, CatalogueColumn]] = {}
-    for relation_id, name, declared, modifier, nullable, generated in rows:
+    for relation_id, name, declared, modifier, nullable, generated, number, filled in rows:
         columns.setdefault(relation_id, {})[name] = CatalogueColumn(
-            name, declared, modifier, types[declared, modifier], nullable, generated
+            name, declared, modifier, types[declared, modifier], nullable, generated, number, filled
         )
     return columns
 

@@ -1,0 +1,118 @@
+"""A table's structure in Iceberg: which structure of the source it follows, and how it moves on with its rows.
+
+The property `penstock.structure.<source>` has the source's structure and, by the source's column numbers, Iceberg's
+own. It moves in the same transaction as rows, position and schema. Which numbers new columns will get must be known
+before files are written: the steps are tried in a transaction that is never committed, and as a commit succeeds only on
+the very same base, they give the same numbers there. Neighbours: `structure` says the steps, `commit` and
+`destination` call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.decode.schema import arrow_schema
+from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.table_schema import IcebergColumn, held_columns, identifiers, located, to_iceberg
+from penstock.destinations.structure import OnDrop, Steps, steps
+from penstock.model.table import TableId, TableSchema
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The structure that a table follows, and Iceberg's numbers of its columns by the source's."""
+
+    schema: TableSchema
+    fields: Mapping[int, int]
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": json.loads(self.schema.to_json()), "fields": self.fields}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Move:
+    """From the structure that a table has to another. `columns` are those that follow the source, afterwards."""
+
+    schema: TableSchema
+    steps: Steps
+    columns: tuple[IcebergColumn, ...]
+    on_drop: OnDrop
+
+    @property
+    def identifiers(self) -> set[str]:
+        return identifiers(arrow_schema(self.schema), self.schema.key)
+
+    @property
+    def recorded(self) -> Recorded:
+        numbers = [column.number for column in self.schema.columns]
+        return Recorded(self.schema, dict(zip(numbers, (column.id for column in self.columns), strict=True)))
+
+
+def structure_property(source: str) -> str:
+    return f"penstock.structure.{source}"
+
+
+def recorded(metadata: JavaObject, source: str) -> Recorded | None:
+    text = metadata.properties().get(structure_property(source))
+    if text is None:
+        return None
+    raw = json.loads(text)
+    fields = {int(number): field for number, field in raw["fields"].items()}
+    return Recorded(TableSchema.from_json(json.dumps(raw["schema"])), fields)
+
+
+def columns_of(target: TableId, found: str, following: Recorded) -> tuple[IcebergColumn, ...]:
+    """The columns that follow the source, in its order. `found`: JSON of Iceberg's SchemaParser."""
+    ids = [following.fields[column.number] for column in following.schema.columns]
+    return located(target, found, arrow_schema(following.schema), ids)
+
+
+def planned(
+    java: Java, table: JavaObject, target: TableId, following: Recorded, schema: TableSchema, on_drop: OnDrop
+) -> Move:
+    """How the table, as it is now, gets to `schema`."""
+    found = java.schemas.toJson(table.schema())
+    numbers = {field: number for number, field in following.fields.items()}
+    types = {field.name: field.type for field in arrow_schema(following.schema)}
+    names = {column.number: column.name for column in following.schema.columns}
+    held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
+    taken = steps(held, schema, on_drop)
+    if taken or identifiers(arrow_schema(schema), schema.key) != set(table.schema().identifierFieldNames()):
+        tried = table.newTransaction()
+        evolve(java, tried, taken, schema)
+        found = java.schemas.toJson(tried.table().schema())
+    ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
+    wanted = arrow_schema(schema)
+    return Move(schema, taken, located(target, found, wanted, [ids[name] for name in wanted.names]), on_drop)
+
+
+def evolve(java: Java, transaction: JavaObject, taken: Steps, schema: TableSchema) -> None:
+    """The steps as part of a transaction. Names are freed first, then used again: that takes two updates."""
+    first = transaction.updateSchema().setIdentifierFields([])
+    for name in taken.deleted:
+        first.deleteColumn(name)
+    for before, after in taken.renamed:
+        first.renameColumn(before, after)
+    first.commit()
+    second = transaction.updateSchema().allowIncompatibleChanges()
+    for field in taken.added:
+        second.addColumn(None, field.name, _type(java, field))
+        if not field.nullable:
+            second.requireColumn(field.name)
+    for field in taken.widened:
+        second.updateColumn(field.name, _type(java, field))
+    for name in taken.loosened:
+        second.makeColumnOptional(name)
+    for name in taken.required:
+        second.requireColumn(name)
+    second.setIdentifierFields(sorted(identifiers(arrow_schema(schema), schema.key)))
+    second.commit()
+
+
+def _type(java: Java, field: pa.Field) -> JavaObject:
+    alone = java.schemas.fromJson(to_iceberg(pa.schema([field]), ()))
+    return alone.columns().get(0).type()

@@ -1,0 +1,98 @@
+"""How a destination's table gets from one structure to the next: steps, the same for every one that has columns.
+
+A table's columns are known by the source's column numbers, so that renames keep them. A column that is gone at the
+source stays (`keep`), goes (`drop`), or stays under another name (`rename`). What stays is null in rows written from
+then on, and makes room when the source uses its name again. Columns that nobody knows are a person's own: they stay.
+
+Pure. `iceberg.evolution` and `memory` apply the steps, `fold.evolution` has said before that rows can follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+import pyarrow as pa
+
+from penstock.decode.schema import arrow_schema
+from penstock.fold.evolution import resolve, widens
+from penstock.model.table import TableSchema
+
+OnDrop = Literal["keep", "drop", "rename"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A column that the table has. `number` is None when it follows no column of the source, or none any more."""
+
+    name: str
+    type: pa.DataType | None  # None: of a type that is none of ours
+    required: bool
+    number: int | None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """In the order of the fields; names in the first two are those from before, in the others those from after."""
+
+    deleted: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    added: tuple[pa.Field, ...] = ()
+    widened: tuple[pa.Field, ...] = ()
+    loosened: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.deleted or self.renamed or self.added or self.widened or self.loosened or self.required)
+
+
+def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop) -> Steps:
+    """What brings the table's columns to `after`, whose columns are all numbered. A column whose type is another one
+    and no wider is replaced by a new one of its name: right only where all rows are replaced too."""
+    wanted = arrow_schema(after)
+    numbers = {column.number: wanted.field(place) for place, column in enumerate(after.columns)}
+    followed = {one.number: one for one in held if one.number is not None}
+    stays = {
+        number: one
+        for number, one in followed.items()
+        if number in numbers and one.type is not None and _fits(one.type, numbers[number].type)
+    }
+    gone = [one for number, one in followed.items() if number not in stays]
+    replaced = {one.name for one in gone if one.number in numbers}
+    deleted = [one.name for one in gone if on_drop == "drop" or one.name in replaced]
+    renamed = {one.name: numbers[number].name for number, one in stays.items() if one.name != numbers[number].name}
+    left = [one for one in held if one.name not in deleted and one not in stays.values()]
+    taken = {*wanted.names, *(one.name for one in left)}
+    for one in left:
+        if one.name in wanted.names or (on_drop == "rename" and one in gone):
+            renamed[one.name] = _free(one.name, taken)
+            taken.add(renamed[one.name])
+    now = {number: numbers[number] for number in stays}
+    return Steps(
+        tuple(deleted),
+        tuple(renamed.items()),
+        tuple(field for number, field in numbers.items() if number not in stays),
+        tuple(field for number, field in now.items() if stays[number].type != field.type),
+        tuple(
+            [field.name for number, field in now.items() if stays[number].required and field.nullable]
+            + [renamed.get(one.name, one.name) for one in left if one.required]
+        ),
+        tuple(field.name for number, field in now.items() if not stays[number].required and not field.nullable),
+    )
+
+
+def numbered(schema: TableSchema) -> TableSchema:
+    """With a number for every column, where the source told none."""
+    if all(column.number for column in schema.columns):
+        return schema
+    return resolve(schema, schema)
+
+
+def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
+    return bool(held == wanted) or widens(held, wanted)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    return next(free for number in count(1) if (free := f"{name}_dropped_{number}") not in taken)

@@ -1,0 +1,223 @@
+"""What happened to a table between two versions of its structure, and whether its rows can follow without a new copy.
+
+Columns are told apart by their numbers, so that a rename is no drop and add. A change is **light** when the rows that
+the destination holds are right under the new structure as they are, or with a column more (all NULL), renamed or gone.
+Everything else needs the table copied again: `Followed.resync` then says why. A version that had to be guessed is
+followed only where a wrong guess could do no harm. docs/schema-changes.md has the whole table, and the reasons.
+
+Pure. `clone.py` aligns decoded columns with it, destinations their columns, the runtime decides by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.decode.types.registry import codec
+from penstock.model.table import UNSURE, Column, TableSchema
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A table's versions, one after the other, with every column numbered.
+
+    `schema` is the newest. `versions` has the given ones by their fingerprints. `changes` tells people what happened.
+    `resync`: why the table must be copied again; "" when its rows follow. `misfit`: the type changes among the reasons
+    that no widening explains.
+    """
+
+    schema: TableSchema
+    versions: dict[str, TableSchema]
+    changes: tuple[str, ...] = ()
+    resync: str = ""
+    misfit: str = ""
+    guessed: bool = False
+
+
+def follow(base: TableSchema, versions: Iterable[TableSchema]) -> Followed:
+    """From `base`, which the destination has, through `versions` in the order of the stream."""
+    versions = list(versions)
+    known = all(column.number for column in base.columns)
+    current = base if known or not versions else resolve(versions[0], base)
+    numbered: dict[str, TableSchema] = {}
+    changes: list[str] = []
+    why: list[str] = []
+    misfits: list[str] = []
+    guessed = False
+    for version in versions:
+        following = resolve(current, version)
+        numbered[version.fingerprint] = following
+        seen = differences(current, following)
+        changes += seen
+        guessed |= version.guessed and bool(seen)
+        why += [one for one in _heavy(current, following, version) if one not in why]
+        misfits += _misfits(current, following)
+        current = following
+    return Followed(current, numbered, tuple(changes), "; ".join(why), "; ".join(misfits), guessed)
+
+
+def resolve(before: TableSchema, after: TableSchema) -> TableSchema:
+    """`after` with every column numbered: where a number is not known, by name; a name that is new gets a number below
+    zero. What else is not known of it is as before."""
+    known = {column.name: column.number for column in before.columns}
+    fresh = min([0, *known.values()])
+    columns = []
+    for column in after.columns:
+        number = column.number or known.get(column.name, 0)
+        if number == 0:
+            fresh -= 1
+            number = fresh
+        columns.append(column if number == column.number else replace(column, number=number))
+    return replace(
+        after,
+        columns=tuple(columns),
+        storage=after.storage or before.storage,
+        stamp=after.stamp or before.stamp,
+        numbered=after.numbered or before.numbered,
+    )
+
+
+def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
+    """For each column of `newest` where `version` has it; None where it has no such column."""
+    if version is newest:
+        return list(range(len(newest.columns)))
+    at = {_label(column): index for index, column in enumerate(version.columns)}
+    return [at.get(_label(column)) for column in newest.columns]
+
+
+def key_numbers(schema: TableSchema) -> list[int | str]:
+    return [_label(schema.column(name)) for name in schema.key]
+
+
+def widens(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether every value of the one is the same value of the other, and Iceberg can read the one as the other."""
+    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
+        return bool(before.scale == after.scale and before.precision < after.precision)
+    return (before, after) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+def differences(before: TableSchema, after: TableSchema) -> list[str]:
+    """For people: what is other in `after`."""
+    told: list[str] = []
+    if before.table != after.table:
+        told.append(f"table renamed from {before.table}")
+    if before.relation_id != after.relation_id:
+        told.append("table dropped and created again")
+    was, now = _by_label(before), _by_label(after)
+    for label, column in was.items():
+        if label not in now:
+            told.append(f"column {column.name} dropped")
+    for label, column in now.items():
+        old = was.get(label)
+        if old is None:
+            shown = "" if column.filled is None else f", {column.filled!r} in older rows"
+            told.append(f"column {column.name} added ({type_text(column)}{shown})")
+            continue
+        if old.name != column.name:
+            told.append(f"column {old.name} renamed to {column.name}")
+        if old.type != column.type:
+            told.append(f"column {column.name} changed from {type_text(old)} to {type_text(column)}")
+        if old.nullable != column.nullable:
+            told.append(f"column {column.name} {'may be null' if column.nullable else 'is not null'}")
+        if old.generated != column.generated:
+            told.append(f"column {column.name} {'is generated' if column.generated else 'is no longer generated'}")
+    if key_numbers(before) != key_numbers(after):
+        told.append(f"key ({', '.join(before.key)}) changed to ({', '.join(after.key)})")
+    if before.identity != after.identity:
+        told.append(f"replica identity {before.identity} changed to {after.identity}")
+    return told
+
+
+def type_text(column: Column) -> str:
+    """The type as people write it, with its modifier where that is a length or a precision."""
+    name, modifier = column.type.name, column.type.modifier
+    if modifier < 4:
+        return name
+    if name == "numeric":
+        return f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
+    return f"{name}({modifier - 4})" if name in ("varchar", "bpchar") else name
+
+
+def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[str]:
+    """Why rows cannot follow. `given` is `after` before its unknown numbers were resolved."""
+    if before.relation_id != after.relation_id:
+        return ["the table was dropped and created again"]
+    if given.storage == UNSURE:
+        return ["it was altered several times within one transaction, in an order that the catalogue does not tell"]
+    was, now = _by_label(before), _by_label(after)
+    added = [column for label, column in now.items() if label not in was]
+    retyped = [
+        (was[label], column) for label, column in now.items() if label in was and _type_differs(was[label], column)
+    ]
+    why = [one for column in added if (one := _old_rows(column, before, given))]
+    if given.guessed:
+        why += _guesses(before, after, [new for _, new in retyped])
+    if key_numbers(before) != key_numbers(after):
+        why.append(f"its key changed from ({', '.join(before.key)}) to ({', '.join(after.key)})")
+    elif any(arrow_type(was[label]) != arrow_type(now[label]) for label in key_numbers(after)):
+        why.append("a column of its key has another type")
+    widened = all(widens(arrow_type(old), arrow_type(new)) for old, new in retyped)
+    if _rewritten(before, after) and not (after.plain and widened and not added):
+        why.append("its rows were written anew, and their values may be others (ALTER TYPE, a computed default)")
+    why += [
+        f"column {new.name} changed from {type_text(old)} to {type_text(new)}"
+        for old, new in retyped
+        if arrow_type(old) != arrow_type(new) and not widens(arrow_type(old), arrow_type(new))
+    ]
+    return why
+
+
+def _old_rows(column: Column, before: TableSchema, given: TableSchema) -> str:
+    """Why rows from before an added column may show something else than NULL in it; "" when they do not."""
+    if column.filled is not None:
+        return f"older rows show {column.filled!r} in the new column {column.name}"
+    if column.number < 0:
+        return f"column {column.name} is new, and the catalogue had moved on: what older rows show is not known"
+    if before.numbered and column.number <= before.numbered:
+        return f"column {column.name} is published only now, and older rows have values in it"
+    return ""
+
+
+def _guesses(before: TableSchema, after: TableSchema, retyped: Sequence[Column]) -> list[str]:
+    numbers = {column.name: column.number for column in before.columns}
+    anew = [column.name for column in after.columns if numbers.get(column.name, column.number) != column.number]
+    return [
+        f"column {name} may be another one, and the catalogue does not tell since when"
+        for name in [*anew, *(column.name for column in retyped if column.name not in anew)]
+    ]
+
+
+def _misfits(before: TableSchema, after: TableSchema) -> list[str]:
+    was = _by_label(before)
+    return [
+        f"column {column.name} changed from {type_text(was[label])} to {type_text(column)}"
+        for label, column in _by_label(after).items()
+        if label in was
+        and arrow_type(was[label]) != arrow_type(column)
+        and not widens(arrow_type(was[label]), arrow_type(column))
+    ]
+
+
+def _rewritten(before: TableSchema, after: TableSchema) -> bool:
+    """Other storage alone is VACUUM FULL, CLUSTER or TRUNCATE; with another definition of a column it may be more."""
+    known = before.storage > 0 and after.storage > 0
+    return known and before.storage != after.storage and before.stamp != after.stamp
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    return codec(column.type).arrow_type
+
+
+def _type_differs(old: Column, new: Column) -> bool:
+    return old.type != new.type
+
+
+def _by_label(schema: TableSchema) -> dict[int | str, Column]:
+    return {_label(column): column for column in schema.columns}
+
+
+def _label(column: Column) -> int | str:
+    """A column's number; its name where nobody knows the number."""
+    return column.number or column.name

@@ -1,0 +1,200 @@
+"""What a change of structure is, and whether rows can follow it: written out, version by version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.fold.clone import fold_clone
+from penstock.fold.evolution import Followed, follow, places
+from penstock.model.change import RawChanges
+from penstock.model.table import UNSURE, Column, ColumnType, TableId, TableSchema
+from pgoutput_messages import FLOAT8, INT4, INT8, TEXT, UNSENT, Change, insert, numeric, raw_changes, update
+
+VARCHAR = ColumnType(1043, "varchar", 14)
+FLOAT4 = ColumnType(700, "float4")
+
+
+def version(*columns: tuple[Any, ...], key: tuple[str, ...] = ("id",), **facts: Any) -> TableSchema:
+    """Columns as (number, name, type[, filled])."""
+    described = tuple(
+        Column(name, type, name not in key, number, *(filled if filled else (None,)))
+        for number, name, type, *filled in columns
+    )
+    told = {"storage": 7, "stamp": 1, "numbered": max(column.number for column in described), **facts}
+    return TableSchema(TableId("public", "things"), 16_385, described, key, **told)
+
+
+BASE = version((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4))
+
+
+def followed(*versions: TableSchema, base: TableSchema = BASE) -> Followed:
+    return follow(base, versions)
+
+
+def altered(*columns: tuple[Any, ...], **facts: Any) -> TableSchema:
+    return version(*columns, **{"stamp": 2, **facts})
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), (4, "b", TEXT)), "column b added (text)"),
+        (altered((1, "id", INT8), (2, "a", TEXT)), "column n dropped"),
+        (altered((1, "id", INT8), (2, "b", TEXT), (3, "n", INT4)), "column a renamed to b"),
+        (altered((1, "key", INT8), (2, "a", TEXT), (3, "n", INT4), key=("key",)), "column id renamed to key"),
+        (altered((1, "id", INT8), (3, "n", INT4), (2, "a", TEXT)), None),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), identity="full"), "replica identity key changed"),
+        (altered((1, "id", INT8), (2, "n", TEXT), (3, "a", INT4)), "column a renamed to n"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (4, "n", INT4)), "column n added"),
+        (altered((1, "id", INT8), (2, "a", VARCHAR), (3, "n", INT4)), "changed from text to varchar(10)"),
+    ],
+    ids=[
+        "added",
+        "dropped",
+        "renamed",
+        "renamed key",
+        "reordered",
+        "identity",
+        "swapped",
+        "dropped and re-added",
+        "type",
+    ],
+)
+def test_light_changes_are_followed(after: TableSchema, change: str | None) -> None:
+    found = followed(after)
+    assert found.resync == ""
+    assert change is None or any(change in one for one in found.changes), found.changes
+    assert [column.number for column in found.schema.columns] == [column.number for column in after.columns]
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), (4, "b", TEXT, "x")), "older rows show 'x'"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), (4, "b", TEXT), storage=8), "written anew"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT8), storage=8), "written anew"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", TEXT), storage=8), "n changed from int4 to text"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), storage=8), "written anew"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), key=("id", "n")), "key changed"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), key=("n",)), "key changed"),
+        (replace(BASE, relation_id=5), "created again"),
+        (replace(BASE, storage=UNSURE), "several times within one transaction"),
+        (altered((0, "id", INT8), (0, "a", TEXT), (0, "x", INT4), guessed=True, storage=0), "x is new"),
+        (altered((0, "id", INT8), (0, "a", TEXT), (0, "n", INT8), guessed=True, storage=0), "n may be another"),
+        (altered((1, "id", INT8), (2, "a", TEXT), (4, "n", INT4), guessed=True), "n may be another"),
+    ],
+    ids=[
+        *("default", "volatile default", "widened by a rewrite", "another type", "same type, computed", "longer key"),
+        *("another key", "made anew", "unsure", "guessed name", "guessed type", "guessed number"),
+    ],
+)
+def test_what_rows_cannot_follow_says_why(after: TableSchema, why: str) -> None:
+    assert why in followed(after).resync
+
+
+def test_a_column_that_is_published_only_now_has_values_in_old_rows() -> None:
+    narrow = version((1, "id", INT8), numbered=3)
+    assert "published only now" in followed(BASE, base=narrow).resync
+
+
+def test_rows_written_anew_alone_are_the_same_rows() -> None:
+    found = followed(replace(BASE, storage=8))  # VACUUM FULL, CLUSTER, TRUNCATE
+    assert (found.resync, found.changes) == ("", ())
+
+
+def test_a_plain_widening_is_followed_though_rows_were_written_anew() -> None:
+    base = version((1, "id", INT8), (2, "n", INT4), (3, "f", FLOAT4), (4, "d", numeric(8, 2)))
+    after = altered((1, "id", INT8), (2, "n", INT8), (3, "f", FLOAT8), (4, "d", numeric(12, 2)), storage=8, plain=True)
+    assert followed(after, base=base).resync == ""
+    narrower = altered(
+        (1, "id", INT8), (2, "n", INT4), (3, "f", FLOAT4), (4, "d", numeric(12, 3)), storage=8, plain=True
+    )
+    assert "numeric(8,2) to numeric(12,3)" in followed(narrower, base=base).resync
+    with_column = version(
+        (1, "id", INT8),
+        (2, "n", INT8),
+        (3, "f", FLOAT4),
+        (4, "d", numeric(8, 2)),
+        (5, "r", FLOAT8),
+        storage=8,
+        stamp=2,
+        plain=True,
+    )
+    assert "written anew" in followed(with_column, base=base).resync
+
+
+def test_a_guess_takes_numbers_by_name_and_is_told() -> None:
+    guessed = altered((0, "id", INT8), (0, "n", INT4), guessed=True, storage=0, numbered=0)
+    found = followed(guessed)
+    assert (found.resync, found.changes, found.guessed) == ("", ("column a dropped",), True)
+    assert [column.number for column in found.schema.columns] == [1, 3]
+    assert (found.schema.storage, found.schema.numbered) == (BASE.storage, BASE.numbered)
+    assert not followed(replace(BASE, guessed=True)).guessed  # nothing had to be guessed
+
+
+def test_versions_that_follow_a_guess_are_compared_with_what_was_known() -> None:
+    guessed = altered((0, "id", INT8), (0, "a", TEXT), (0, "n", INT4), guessed=True, storage=0, stamp=0)
+    rewritten = altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), storage=9)
+    assert "written anew" in followed(guessed, rewritten).resync
+    again = altered((1, "id", INT8), (2, "a", TEXT), (4, "n", INT4))
+    assert followed(guessed, again).changes == ("column n dropped", "column n added (int4)")
+
+
+def test_a_column_that_came_and_went_leaves_the_structure_as_it_was() -> None:
+    wider = altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4), (4, "b", TEXT))
+    found = followed(wider, replace(BASE, stamp=3, numbered=4))
+    assert found.changes == ("column b added (text)", "column b dropped")
+    assert places(found.versions[wider.fingerprint], found.schema) == [0, 1, 2]
+
+
+def raw(schema: TableSchema, *changes: tuple[int, int, bytes]) -> RawChanges:
+    return raw_changes(schema, [Change(*change) for change in changes])
+
+
+def test_rows_of_several_versions_fold_into_the_newest() -> None:
+    """Within one transaction: a column renamed, one added, one dropped, rows in between."""
+    second = altered((1, "id", INT8), (2, "b", TEXT), (3, "n", INT4), (4, "more", TEXT))
+    third = altered((1, "id", INT8), (2, "b", TEXT), (4, "more", TEXT), stamp=3)
+    found = followed(BASE, second, third)
+    net = fold_clone(
+        [
+            raw(
+                found.versions[BASE.fingerprint], (100, 0, insert("1", "long", "10")), (100, 1, insert("2", "x", "20"))
+            ),
+            raw(found.versions[second.fingerprint], (100, 2, update("1", UNSENT, "11", UNSENT))),
+            raw(found.versions[third.fingerprint], (100, 3, update("2", UNSENT, "m")), (100, 4, insert("3", "z", "y"))),
+        ],
+        position=0,
+        schema=found.schema,
+    )
+    assert net.upserts.column_names == ["id", "b", "more"]
+    rows = sorted(tuple(row.values()) for row in net.upserts.to_pylist())
+    assert rows == [(1, "long", None), (2, "x", "m"), (3, "z", "y")]
+    assert net.fetches == ()
+
+
+def test_a_value_decoded_under_a_narrower_type_becomes_the_wider() -> None:
+    wide = altered((1, "id", INT8), (2, "a", TEXT), (3, "n", INT8), storage=8, plain=True)
+    found = followed(wide)
+    net = fold_clone(
+        [
+            raw(BASE, (100, 0, insert("1", "x", "7")), (100, 1, insert("2", "y", "8"))),
+            raw(found.versions[wide.fingerprint], (200, 0, update("1", "z", UNSENT))),
+        ],
+        position=0,
+        schema=found.schema,
+    )
+    assert str(net.upserts.schema.field("n").type) == "int64"
+    assert sorted(net.upserts["n"].to_pylist()) == [7, 8]
+
+
+def test_the_same_structure_has_the_same_fingerprint() -> None:
+    elsewhere = replace(BASE, relation_id=99, storage=3, stamp=9, numbered=12)
+    other_numbers = replace(elsewhere, columns=tuple(replace(one, number=one.number + 4) for one in BASE.columns))
+    assert other_numbers.structure == BASE.structure
+    assert other_numbers.fingerprint != BASE.fingerprint
+    assert replace(BASE, key=()).structure != BASE.structure
+    assert TableSchema.from_json(BASE.to_json()) == BASE
