@@ -13,6 +13,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from penstock.demo.server import PostgresServer
+from penstock.model.partitions import Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -280,6 +281,19 @@ def test_requests_wait_in_order_until_they_are_taken_up(store: StateStore) -> No
     third = store.add_request("retry", ORDERS)
     assert third not in (first, second)
     assert [one.id for one in store.requests()] == [first, third]
+
+
+def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
+    moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
+    looked = Partitions(2**40, (Partition(ODD, 16384, 16390, True, "/7/8"),), (Remark(ODD, "kept", moment),))
+    store.set_partitions("lake", ORDERS, Partitions(1, ()))
+    store.set_partitions("lake", ORDERS, looked)
+    store.set_partitions("lake", ODD, Partitions(1, ()))
+    assert store.partitions("lake") == {ODD: Partitions(1, ()), ORDERS: looked}
+    assert store.partitions("other") == {}
+    store.set_partitions("lake", ODD, None)
+    store.set_partitions("lake", ODD, None)
+    assert list(store.partitions("lake")) == [ORDERS]
 
 
 def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:

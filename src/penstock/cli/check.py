@@ -38,8 +38,9 @@ def check(file: PipelineFile) -> None:
         return pipeline.rule_for(table) is not None
 
     with connect(url) as connection:
-        tables = [schema.table for schema in discover(connection, wanted, pipeline.source.publication)]
-        findings = check_source(connection, pipeline.source, wanted)
+        each = pipeline.each_partition
+        tables = [schema.table for schema in discover(connection, wanted, pipeline.source.publication, each)]
+        findings = check_source(connection, pipeline.source, wanted, each)
         version = _version(connection)
     console.print(f"{file}: pipeline {pipeline.name}", markup=False)
     console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)

@@ -159,6 +159,8 @@ class TableRule(Section):
     target: Annotated[str | dict[str, str] | None, BeforeValidator(_targets)] = None
     on_column_drop: Literal["keep", "drop", "rename"] = "keep"
     on_type_change: Literal["resync", "error"] = "resync"
+    partitions: Literal["root", "each"] = "root"
+    on_partition_drop: Literal["keep", "delete"] = "keep"
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
@@ -167,6 +169,12 @@ class TableRule(Section):
                 raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
             if not names_one_table(self.match) and "{table}" not in target:
                 raise ValueError("target must contain {table}, for match stands for more than one table")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_whole_tables(self) -> TableRule:
+        if self.partitions == "each" and self.on_partition_drop == "delete":
+            raise ValueError("on_partition_drop: delete is for partitions: root; with each, no table is ever dropped")
         return self
 
     def feeds(self, table: TableId, source: str, sid: Sid | None) -> tuple[Feed, ...]:
@@ -399,6 +407,16 @@ class Pipeline(Section):
     def rule_for(self, table: TableId) -> TableRule | None:
         """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
         return next((rule for rule in self.tables if rule.covers(table)), None)
+
+    def each_partition(self, table: TableId) -> bool:
+        """Whether a partition of that name is a table of its own, and a partitioned table of that name none."""
+        rule = self.rule_for(table)
+        return rule is not None and rule.partitions == "each"
+
+    def drops_partitions(self, table: TableId) -> bool:
+        """Whether rows of a partition that is detached or dropped are to go from the destination too."""
+        rule = self.rule_for(table)
+        return rule is not None and rule.on_partition_drop == "delete"
 
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
         """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""

@@ -19,6 +19,7 @@ from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.config.model import Pipeline
 from penstock.control.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
+from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -88,6 +89,7 @@ class TableReport:
     retry: str = ""
     copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
     quarantined: int = 0  # messages that could not be decoded
+    remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class StateReport:
     health: dict[str, Health]
     events: list[Event]
     quarantined: dict[Key, int] = field(default_factory=dict)
+    partitions: dict[Key, Partitions] = field(default_factory=dict)
     problem: Problem | None = None
 
 
@@ -185,6 +188,7 @@ class Observer:
                 processed={name: self._store.processed(name) for name in names},
                 health=self._store.health(),
                 events=self._store.events(EVENTS_SHOWN),
+                partitions={(n, t): seen for n in names for t, seen in self._store.partitions(n).items()},
                 quarantined={(n, t): kept for n in names for t, kept in self._store.quarantined_counts(n).items()},
             )
         except PenstockError as error:
@@ -275,6 +279,7 @@ class Observer:
             retry=status.retry if status else "",
             copy=state.copies.get(key),
             quarantined=state.quarantined.get(key, 0),
+            remarks=state.partitions[key].remarks if key in state.partitions else (),
         )
 
     def _disconnect(self) -> None:

@@ -14,11 +14,18 @@ from rich.text import Text
 from penstock.control.copy_figures import copy_json, rows_copied_text
 from penstock.control.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
 from penstock.control.status import LogReport, Problem, SourceReport, Status, TableReport, errored
+from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State
 from penstock.state.store import Health
 
 STATE_STYLES = {State.READY: "green", State.ERRORED: "bold red"}
+_BY_HAND = "`penstock resync FILE TABLE` makes it equal to the source, without what was kept of other partitions"
+REMARKS: dict[RemarkKind, str] = {
+    "kept": "is gone at the source, and its rows are kept here; a resync would remove them",
+    "missing": f"was attached with rows that were never sent: they are missing here. {_BY_HAND}",
+    "stale": f"was truncated at the source, which is never sent: its rows are still here. {_BY_HAND}",
+}
 HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
 
 
@@ -33,6 +40,13 @@ def as_text(status: Status) -> RenderableType:
     for table in status.tables:
         if table.copy is not None and table.copy.note:
             parts += [Text(), Text(f"copy of {table.table}: {table.copy.note}", style="yellow")]
+    for table in status.tables:
+        for remark in table.remarks:
+            said = f"{table.table}: partition {remark.relation} {REMARKS[remark.kind]}"
+            parts += [
+                Text(),
+                Text(said.replace("FILE", status.file).replace("TABLE", str(table.table)), style="yellow"),
+            ]
     for table in status.tables:
         if table.quarantined:
             kept = (
@@ -228,6 +242,10 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         "retry": table.retry or None,
         "copy": copy_json(table.copy),
         "quarantined": table.quarantined,
+        "partitions": [
+            {"partition": str(remark.relation), "is": remark.kind, "since": remark.since.isoformat()}
+            for remark in table.remarks
+        ],
     }
 
 

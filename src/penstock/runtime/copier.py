@@ -37,6 +37,7 @@ from penstock.runtime.log_context import inherited, inheriting
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
 from penstock.state.store import CopyRecord, StateStore
 
@@ -225,16 +226,19 @@ class Copier:
         copying.given_up = False
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
-                found = discover(connection, lambda table: table == copying.feed.table, publication)
+                found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
                 if not found:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
                 copying.schema = found[0]
                 copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
+                partitions = read_partitions(connection, [copying.schema.relation_id])
             void = self._resume(copying, planned)
             if void is not None:
                 self._begin(copying, planned, void)
+                looked = partitions.get(copying.schema.relation_id)
+                self._state.set_partitions(self._destination.name, copying.table, looked)
                 copying.replay_from = snapshot.position
         except PenstockError as error:
             self._failed(copying, error)

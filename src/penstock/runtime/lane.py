@@ -24,6 +24,7 @@ from penstock.runtime.copier import Copier, ProgressView
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
+from penstock.runtime.partition_watch import PartitionWatch
 from penstock.runtime.preparation import Prepared, prepare_source
 from penstock.runtime.signals import SignalFlag
 from penstock.runtime.supervisor import CaptureSupervisor
@@ -53,6 +54,7 @@ class Lane:
         """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
         with connect(self.pipeline.source.url.get_secret_value()) as connection:
             self._prepared = self._prepare(connection)
+            PartitionWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
             self._until = flush_position(connection) if self._once else None
 
     def start_capture(self) -> None:
@@ -83,6 +85,7 @@ class Lane:
             for schema in self._prepared.schemas:
                 membership.admit(schema)
             loop.begin(log_begins)
+            membership.tend()
             copier.start()
             cleanup.callback(copier.stop)
             membership.start()

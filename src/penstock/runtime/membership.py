@@ -23,7 +23,8 @@ from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
 from penstock.runtime.copier import Copier, unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
-from penstock.source.postgres.connect import connect
+from penstock.runtime.partition_watch import PartitionWatch
+from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publication import ensure_publication
 from penstock.state.store import CopyRecord, Request, StateStore
@@ -54,6 +55,7 @@ class Membership:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
         self._asked_at = 0.0
+        self._partitions = PartitionWatch(pipeline, state)
 
     def start(self) -> None:
         self._thread.start()
@@ -209,11 +211,18 @@ class Membership:
         while not self._stopping.wait(self._pipeline.copying.discover_every):
             try:
                 with connect(url) as connection:
-                    found = discover(connection, self._wanted, publication)
+                    found = self._discover(connection)
                     ensure_publication(connection, publication, [one.table for one in found], self._pipeline.name)
-                    self._looked.put(discover(connection, self._wanted, publication))
+                    found = self._discover(connection)
+                    self._looked.put(found)
+                    self._partitions.look(connection, found)
             except PenstockError as error:
                 LOG.warning("tables not looked for", what=error.what, solution=error.solution)
 
-    def _wanted(self, table: TableId) -> bool:
-        return self._pipeline.rule_for(table) is not None
+    def _discover(self, connection: Connection) -> list[TableSchema]:
+        pipeline = self._pipeline
+
+        def wanted(table: TableId) -> bool:
+            return pipeline.rule_for(table) is not None
+
+        return discover(connection, wanted, pipeline.source.publication, pipeline.each_partition)

@@ -37,15 +37,18 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -
     def wanted(table: TableId) -> bool:
         return pipeline.rule_for(table) is not None
 
-    for finding in check_source(connection, source, wanted):
+    for finding in check_source(connection, source, wanted, pipeline.each_partition):
         if finding.level == "error" and finding.table is None:
             raise SourceMisconfigured(finding.what, f"Fix: {finding.fix}")
         if finding.level != "note":
             LOG.warning(finding.what, fix=finding.fix)
-    tables = [schema.table for schema in discover(connection, wanted, source.publication)]
-    for statement in ensure_publication(connection, source.publication, tables, pipeline.name):
+    found = discover(connection, wanted, source.publication, pipeline.each_partition)
+    for statement in ensure_publication(
+        connection, source.publication, [schema.table for schema in found], pipeline.name
+    ):
         LOG.info("publication", statement=statement)
-    return Prepared(discover(connection, wanted, source.publication), _ensure_slot(connection, pipeline, log))
+    found = discover(connection, wanted, source.publication, pipeline.each_partition)
+    return Prepared(found, _ensure_slot(connection, pipeline, log))
 
 
 def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> Position:

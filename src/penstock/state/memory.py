@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 
+from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
@@ -39,6 +40,7 @@ class MemoryStateStore:
         self._notes: dict[tuple[str, TableId], str] = {}
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
+        self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
         self._quarantine: dict[int, Quarantined] = {}
         self._quarantine_ids = count(1)
 
@@ -158,6 +160,16 @@ class MemoryStateStore:
     def drop_request(self, number: int) -> None:
         with self._lock:
             self._requests.pop(number, None)
+
+    def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
+        with self._lock:
+            self._partitions[destination].pop(table, None)
+            if partitions is not None:
+                self._partitions[destination][table] = partitions
+
+    def partitions(self, destination: str) -> dict[TableId, Partitions]:
+        with self._lock:
+            return dict(sorted(self._partitions[destination].items()))
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
@@ -112,6 +113,12 @@ class ScopedStateStore:
 
     def drop_request(self, number: int) -> None:
         self._store.drop_request(number)
+
+    def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
+        self._store.set_partitions(destination, self._named(table), partitions)
+
+    def partitions(self, destination: str) -> dict[TableId, Partitions]:
+        return self._own(self._store.partitions(destination))
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         self._store.quarantine(destination, self._named(table), messages)

@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from penstock.errors import ConfigError, StateError
+from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
@@ -46,6 +47,7 @@ from penstock.state.sql_tables import (
     FORMAT,
     HEALTH,
     METADATA,
+    PARTITIONS,
     PROCESSED,
     REQUESTS,
     STORE_FORMAT,
@@ -347,6 +349,20 @@ class SqlStateStore:
     def drop_request(self, number: int) -> None:
         with self._transaction() as connection:
             connection.execute(delete(REQUESTS).filter_by(id=number))
+
+    def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
+        key = _table_key(destination, table)
+        with self._writing() as connection:
+            if partitions is None:
+                connection.execute(delete(PARTITIONS).filter_by(**key))
+            else:
+                _put(connection, PARTITIONS, key, {"content": partitions.to_json()})
+
+    def partitions(self, destination: str) -> dict[TableId, Partitions]:
+        with self._transaction() as connection:
+            rows = connection.execute(_of_destination(PARTITIONS, destination)).all()
+        found = {TableId(row.table_schema, row.table_name): Partitions.from_json(row.content) for row in rows}
+        return dict(sorted(found.items()))
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         with self._writing() as connection:

@@ -161,6 +161,15 @@ REQUESTS = Table(
     sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
 )
 
+PARTITIONS = Table(
+    "penstock_partitions",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("content", Text, nullable=False),  # model.partitions.Partitions as JSON
+)
+
 QUARANTINE = Table(
     "penstock_quarantine",
     METADATA,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
+from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId
@@ -180,6 +181,11 @@ class StateStore(Protocol):
 
     def drop_request(self, number: int) -> None:
         """When it was taken up. One that is gone already is fine."""
+
+    def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
+        """The last look at a table's partitions; None: it is not partitioned."""
+
+    def partitions(self, destination: str) -> dict[TableId, Partitions]: ...
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         """Keeps messages that cannot be decoded, all or none. One that is there already gets its new reason."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from penstock.model.table import TableId
+from penstock.source.postgres.check_partitions import check_each
 from penstock.source.postgres.check_slot import check_slot
 from penstock.source.postgres.check_tables import check_tables
 from penstock.source.postgres.connect import Connection, source_errors
@@ -40,10 +41,15 @@ class SourceNames(Protocol):
     def pipeline(self) -> str: ...
 
 
-def check_source(connection: Connection, source: SourceNames, wanted: Callable[[TableId], bool]) -> list[Finding]:
-    """Everything found, the server's first, then publication, slot and tables."""
+def check_source(
+    connection: Connection,
+    source: SourceNames,
+    wanted: Callable[[TableId], bool],
+    each: Callable[[TableId], bool] | None = None,
+) -> list[Finding]:
+    """Everything found, the server's first, then publication, slot and tables. `each` is discover's."""
     with source_errors("checking the source"):
-        schemas = discover(connection, wanted, source.publication)
+        schemas = discover(connection, wanted, source.publication, each)
         publication = read_publication(connection, source.publication)
         slot = slot_state(connection, source.slot)
         tables = [schema.table for schema in schemas]
@@ -55,6 +61,7 @@ def check_source(connection: Connection, source: SourceNames, wanted: Callable[[
             *check_slot(connection, source.slot, slot, publication),
             *_no_table(connection, tables),
             *check_tables(connection, schemas, publication, slot, wanted),
+            *(check_each(connection, schemas, wanted, each) if each is not None else ()),
         ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import psycopg
 
 from penstock.model.table import TableId, TableSchema
+from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
 from penstock.source.postgres.finding import Finding
@@ -38,6 +39,7 @@ def check_tables(
                 table,
             )
         yield from _partitions(connection, schema)
+        yield from check_partitions(connection, schema, publication)
         if table in filters:
             yield Finding(
                 "note",

@@ -1,8 +1,9 @@
 """Tables and their structure, from the catalogue.
 
 `discover` finds the tables a pipeline wants, as they are published; `describe` tells what a pgoutput Relation message
-does not say of one relation, for capture.py. Tables are ordinary, permanent tables and roots of partitioned ones: never
-partitions (they come under their root), views, foreign or temporary tables, or the server's own schemas.
+does not say of one relation, for capture.py. Tables are ordinary, permanent tables and roots of partitioned ones: not
+partitions (they come under their root, unless each is to be a table of its own), views, foreign or temporary tables,
+or the server's own schemas.
 
 The catalogue is as it is now; a Relation message is as it was at its place in the WAL. Whoever joins the two takes
 columns, types and key flags from the message and only the rest from here.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from psycopg.rows import TupleRow
 
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.source.postgres.column_types import column_types
@@ -101,11 +104,26 @@ _COLUMNS = """
 """
 
 
-def discover(connection: Connection, wanted: Callable[[TableId], bool], publication: str) -> list[TableSchema]:
-    """The wanted tables with their published columns, by name. No such publication: as a plain one would publish."""
+_LEAVES = _RELATIONS + " WHERE c.relkind = 'r' AND c.relispartition AND c.relpersistence = 'p'"
+_ROOTS = "SELECT oid, pg_partition_root(oid)::oid FROM pg_class WHERE relispartition OR relkind = 'p'"
+
+
+def discover(
+    connection: Connection,
+    wanted: Callable[[TableId], bool],
+    publication: str,
+    each: Callable[[TableId], bool] | None = None,
+) -> list[TableSchema]:
+    """The wanted tables with their published columns, by name. No such publication: as a plain one would publish.
+
+    `each` says of which names partitions are tables of their own, and partitioned tables none. A partition whose root
+    is a table already comes under that.
+    """
     with source_errors("reading the source's tables"):
         rows = connection.execute(_TABLES).fetchall()
         rows = [row for row in rows if wanted(TableId(row[1], row[2]))]
+        if each is not None:
+            rows = _each_by_itself(connection, rows, wanted, each)
         columns = _columns(connection, [row[0] for row in rows])
         published = _published_columns(connection, publication)
     schemas = []
@@ -123,6 +141,24 @@ def discover(connection: Connection, wanted: Callable[[TableId], bool], publicat
             )
         )
     return schemas
+
+
+def _each_by_itself(
+    connection: Connection,
+    rows: Sequence[TupleRow],
+    wanted: Callable[[TableId], bool],
+    each: Callable[[TableId], bool],
+) -> list[TupleRow]:
+    """The rows without partitioned tables that are taken by partition, with those partitions, by name."""
+    root_of: dict[int, int] = dict(connection.execute(_ROOTS).fetchall())
+    tables = [row for row in rows if row[0] not in root_of or not each(TableId(row[1], row[2]))]
+    followed = {row[0] for row in tables}
+    partitions = [
+        row
+        for row in connection.execute(_LEAVES)
+        if root_of.get(row[0]) not in followed and wanted(TableId(row[1], row[2])) and each(TableId(row[1], row[2]))
+    ]
+    return sorted([*tables, *partitions], key=lambda row: row[1:3])
 
 
 def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:

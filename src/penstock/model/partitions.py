@@ -1,0 +1,68 @@
+"""The partitions of one table, as they were last looked at, and what is to be known of those that went or came.
+
+What happens to a whole partition (attached, detached, dropped, truncated) is in no stream: it is found by comparing two
+looks. The source reads them, the state store keeps the last one, the runtime compares. docs/partitions.md says why.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from penstock.model.table import TableId
+
+RemarkKind = Literal["kept", "missing", "stale"]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition that holds rows. `file` is another after a TRUNCATE (and after any rewrite).
+
+    `made_here`: it was created as a partition, so that all of its rows were sent as changes of the table. `link` is
+    another when it was attached anew.
+    """
+
+    relation: TableId
+    relation_id: int
+    file: int
+    made_here: bool
+    link: str
+
+
+@dataclass(frozen=True)
+class Remark:
+    """How the destination differs from the source for one partition, until the table is copied anew.
+
+    "kept": gone at the source, its rows are kept. "missing": attached with rows that were never sent. "stale":
+    truncated at the source, its rows are still there.
+    """
+
+    relation: TableId
+    kind: RemarkKind
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """One look. Transactions numbered below `horizon` had ended; a row of theirs is older than the look."""
+
+    horizon: int
+    partitions: tuple[Partition, ...]
+    remarks: tuple[Remark, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), default=datetime.isoformat, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Partitions:
+        raw: dict[str, Any] = json.loads(text)
+        return cls(
+            raw["horizon"],
+            tuple(Partition(**{**one, "relation": TableId(**one["relation"])}) for one in raw["partitions"]),
+            tuple(
+                Remark(TableId(**one["relation"]), one["kind"], datetime.fromisoformat(one["since"]))
+                for one in raw["remarks"]
+            ),
+        )

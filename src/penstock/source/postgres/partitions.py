@@ -1,0 +1,64 @@
+"""The partitions of a table from the catalogue, and what can be known of their rows without reading them all.
+
+`read_partitions` is one look (model/partitions.py). It tells a partition that was created in place from one that was
+attached by the catalogue's own row versions: CREATE TABLE … PARTITION OF writes all of a table's columns in one
+command, the system columns among them, while ATTACH writes every user column anew, and never a system column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.partitions import Partition, Partitions
+from penstock.model.table import TableId
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.statements import quoted_table
+
+_TREE = """
+    WITH RECURSIVE tree AS (
+        SELECT c.oid AS root, c.oid, true AS made_here, '' AS link FROM pg_class c
+        WHERE c.oid = ANY (%s::oid[]) AND c.relkind = 'p'
+        UNION ALL
+        SELECT t.root, i.inhrelid, t.made_here AND EXISTS (
+            SELECT 1 FROM pg_attribute own JOIN pg_attribute system USING (attrelid)
+            WHERE own.attrelid = i.inhrelid AND own.attnum > 0 AND NOT own.attisdropped AND system.attnum = -1
+              AND own.xmin = system.xmin AND own.cmin = system.cmin), t.link || '/' || i.xmin::text
+        FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+    )
+    SELECT t.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, c.relfilenode::bigint, t.made_here,
+           t.link, c.relkind::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+    FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+    ORDER BY 1, 3, 4
+"""
+_XIDS = 2**32
+
+
+def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:
+    """Of each relation that is partitioned, the partitions that hold rows, at any depth; none that are foreign."""
+    with source_errors("reading partitions"):
+        rows = connection.execute(_TREE, (list(relation_ids),)).fetchall()
+    found: dict[int, list[Partition]] = {}
+    horizon = 0
+    for root, relation_id, schema, name, file, made_here, link, kind, horizon in rows:  # noqa: B007 - the same in all rows
+        leaves = found.setdefault(root, [])
+        if kind == "r":
+            leaves.append(Partition(TableId(schema, name), relation_id, file, made_here, link))
+    return {root: Partitions(horizon, tuple(leaves)) for root, leaves in found.items()}
+
+
+def has_rows(connection: Connection, partition: Partition) -> bool:
+    return _exists(connection, partition, "true")
+
+
+def has_rows_before(connection: Connection, partition: Partition, horizon: int) -> bool:
+    """Whether a row is older than a look with that horizon: then the partition was not truncated since.
+
+    A rewrite keeps its rows' transactions, so this finds one at once; after a TRUNCATE there is none.
+    """
+    return _exists(connection, partition, f"age(xmin) > age('{horizon % _XIDS}'::xid)")
+
+
+def _exists(connection: Connection, partition: Partition, condition: str) -> bool:
+    query = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted_table(partition.relation)} WHERE {condition})"
+    with source_errors(f"looking into partition {partition.relation}"):
+        return bool(connection.execute(query.encode()).fetchall()[0][0])

@@ -1,0 +1,259 @@
+"""What happens to whole partitions, told by comparing two looks at a real server's catalogue, and what is done then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from databases import Database
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.model.table import TableId
+from penstock.model.table_state import State, TableStatus
+from penstock.runtime.partition_watch import PartitionWatch
+from penstock.source.postgres.check import check_source
+from penstock.source.postgres.connect import connect
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.partitions import read_partitions
+from penstock.source.postgres.publication import ensure_publication
+from penstock.state.memory import MemoryStateStore
+
+EVENTS = TableId("public", "events")
+TABLES = (
+    "create table events (id int, k int, body text, primary key (k, id)) partition by range (k)",
+    "create table e0 partition of events for values from (0) to (10)",
+    "create table e1 partition of events for values from (10) to (20)",
+    "insert into events select g, g % 20, 'x' from generate_series(1, 100) g",
+)
+LOOSE = "create table loose (id int, k int not null, body text, primary key (k, id))"
+ATTACH = "alter table events attach partition loose for values from (20) to (30)"
+
+
+@dataclass
+class Bench:
+    database: Database
+    pipeline: Pipeline
+    state: MemoryStateStore
+
+    def ready(self, table: TableId = EVENTS) -> None:
+        self.state.set_table_status("lake", table, TableStatus(State.READY, datetime.now(UTC)))
+
+    def look(self) -> None:
+        """As a run does it: again and again."""
+        with connect(self.database.url) as connection:
+            schemas = discover(connection, self.wanted, "", self.pipeline.each_partition)
+            PartitionWatch(self.pipeline, self.state).look(connection, schemas)
+
+    def wanted(self, table: TableId) -> bool:
+        return self.pipeline.rule_for(table) is not None
+
+    def remarks(self) -> list[tuple[str, str]]:
+        return [(one.relation.name, one.kind) for one in self.state.partitions("lake")[EVENTS].remarks]
+
+    def resyncs(self) -> list[TableId]:
+        return [one.table for one in self.state.requests()]
+
+
+def bench_of(database: Database, folder: Path, **rule: Any) -> Bench:
+    settings = {
+        "version": 1,
+        "name": "shop",
+        "source": {"type": "postgres", "url": database.url},
+        "tables": [{"match": "public.*", **rule}],
+        "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
+    }
+    (folder / "shop.yaml").write_text(yaml.safe_dump(settings))
+    database.execute(*TABLES)
+    return Bench(database, load(folder / "shop.yaml"), MemoryStateStore())
+
+
+HAPPENED: dict[str, tuple[list[str], list[tuple[str, str]], bool]] = {
+    # what is done at the source · what is remarked · whether the table is copied anew
+    "nothing": ([], [], False),
+    "rows alone": (["insert into events values (1, 5, 'new'); delete from events where id % 2 = 0"], [], False),
+    "a row moves to another partition": (["update events set k = k + 10 where k < 10 and id % 2 = 0"], [], False),
+    "created in place, and filled": (
+        ["create table e2 partition of events for values from (20) to (30)", "insert into events values (1, 25, 'x')"],
+        [],
+        False,
+    ),
+    "created in place and filled, in one transaction": (
+        [
+            "begin; create table e2 partition of events for values from (20) to (30);"
+            "insert into events values (1, 25, 'x'); commit"
+        ],
+        [],
+        False,
+    ),
+    "created in place, then altered": (
+        ["create table e2 partition of events for values from (20) to (30)", "alter table events add column extra int"],
+        [],
+        False,
+    ),
+    "attached, empty": ([LOOSE, ATTACH], [], False),
+    "attached with rows": ([LOOSE, "insert into loose values (1, 21, 'x')", ATTACH], [("loose", "missing")], True),
+    "made, filled and attached in one transaction": (
+        [f"begin; {LOOSE}; insert into loose values (1, 21, 'x'); {ATTACH}; commit"],
+        [("loose", "missing")],
+        True,
+    ),
+    "attached as a tree of its own": (
+        [
+            "create table sub (like events including all) partition by range (k)",
+            "create table sub1 partition of sub for values from (20) to (25)",
+            "insert into sub values (1, 21, 'x')",
+            "alter table events attach partition sub for values from (20) to (30)",
+        ],
+        [("sub1", "missing")],
+        True,
+    ),
+    "detached": (["alter table events detach partition e0"], [("e0", "kept")], False),
+    "dropped": (["drop table e0"], [("e0", "kept")], False),
+    "detached and attached again between two looks": (
+        [
+            "alter table events detach partition e0",
+            "insert into e0 values (1000, 5, 'never sent')",
+            "alter table events attach partition e0 for values from (0) to (10)",
+        ],
+        [("e0", "missing")],
+        True,
+    ),
+    "truncated": (["truncate e0"], [("e0", "stale")], True),
+    "truncated and filled again": (
+        ["begin; truncate e0; insert into events values (1, 5, 'new'); commit", "analyze events"],
+        [("e0", "stale")],
+        True,
+    ),
+    "truncated, filled, then altered": (
+        ["truncate e0", "insert into events values (1, 5, 'x')", "alter table e0 set (fillfactor = 50)"],
+        [("e0", "stale")],
+        True,
+    ),
+    "rewritten": (["vacuum full e0", "cluster e1 using e1_pkey", "vacuum freeze e0"], [], False),
+    "dropped and truncated": (["drop table e0", "truncate e1"], [("e0", "kept"), ("e1", "stale")], False),
+}
+
+
+@pytest.mark.parametrize("case", HAPPENED)
+def test_what_happened_to_partitions(any_postgres: Database, tmp_path: Path, case: str) -> None:
+    statements, remarks, copied_anew = HAPPENED[case]
+    bench = bench_of(any_postgres, tmp_path)
+    bench.ready()
+    bench.look()
+    any_postgres.execute(*statements)
+    bench.look()
+    assert bench.remarks() == remarks
+    assert bench.resyncs() == ([EVENTS] if copied_anew else [])
+    bench.look()
+    assert bench.remarks() == remarks, "what was found is found once"
+    assert len(bench.resyncs()) == int(copied_anew)
+
+
+def test_detached_and_attached_again_with_other_rows_is_seen(postgres: Database, tmp_path: Path) -> None:
+    """Rows that it took while it was no partition were not sent; a look in between tells."""
+    bench = bench_of(postgres, tmp_path)
+    bench.ready()
+    bench.look()
+    postgres.execute("alter table events detach partition e0", "insert into e0 values (1, 5, 'unsent')")
+    bench.look()
+    postgres.execute("alter table events attach partition e0 for values from (0) to (10)")
+    bench.look()
+    assert bench.remarks() == [("e0", "kept"), ("e0", "missing")]
+
+
+def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path, on_partition_drop="delete")
+    bench.ready()
+    bench.look()
+    postgres.execute("drop table e0")
+    bench.look()
+    assert bench.resyncs() == [EVENTS]
+
+
+@pytest.mark.parametrize("state", [State.INIT, State.DATA_SYNC, State.ERRORED])
+def test_a_table_that_is_not_ready_is_compared_later(postgres: Database, tmp_path: Path, state: State) -> None:
+    bench = bench_of(postgres, tmp_path)
+    bench.ready()
+    bench.look()
+    bench.state.set_table_status("lake", EVENTS, TableStatus(State.ERRORED, datetime.now(UTC)))
+    if state is not State.ERRORED:
+        for step in (State.INIT, State.DATA_SYNC)[: 1 + (state is State.DATA_SYNC)]:
+            bench.state.set_table_status("lake", EVENTS, TableStatus(step, datetime.now(UTC)))
+    postgres.execute("truncate e0")
+    bench.look()
+    assert bench.resyncs() == []
+    bench.state = bench.state if state is not State.DATA_SYNC else _ready_again(bench.state)
+    if state is not State.DATA_SYNC:
+        bench.ready()
+    bench.look()
+    assert bench.resyncs() == [EVENTS]
+
+
+def _ready_again(state: MemoryStateStore) -> MemoryStateStore:
+    for step in (State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP, State.SYNC_DONE, State.READY):
+        state.set_table_status("lake", EVENTS, TableStatus(step, datetime.now(UTC)))
+    return state
+
+
+def test_only_tables_with_partitions_are_looked_at(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path)
+    postgres.execute("create table plain (id int primary key)")
+    bench.ready()
+    bench.ready(TableId("public", "plain"))
+    bench.look()
+    assert list(bench.state.partitions("lake")) == [EVENTS]
+    with connect(postgres.url) as connection:
+        assert read_partitions(connection, []) == {}
+
+
+def test_each_partition_as_a_table_of_its_own(any_postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(any_postgres, tmp_path, partitions="each", exclude=["public.e1"])
+    any_postgres.execute(
+        "create table plain (id int primary key)",
+        "create table deep (id int primary key) partition by hash (id)",
+        "create table deep_0 partition of deep for values with (modulus 1, remainder 0) partition by hash (id)",
+        "create table deep_0_0 partition of deep_0 for values with (modulus 1, remainder 0)",
+    )
+    with connect(any_postgres.url) as connection:
+        found = discover(connection, bench.wanted, "", bench.pipeline.each_partition)
+        assert [str(schema.table) for schema in found] == ["public.deep_0_0", "public.e0", "public.plain"]
+        assert found[1].key == ("k", "id")
+        ensure_publication(connection, "p", [schema.table for schema in found], "shop")
+        rows = connection.execute("select tablename from pg_publication_tables where pubname = 'p' order by 1")
+        assert [name for (name,) in rows] == ["deep_0_0", "e0", "plain"]
+        by_root = discover(connection, bench.wanted, "", lambda table: table.name != "events")
+        assert "public.e0" not in [str(schema.table) for schema in by_root], "its root has it already"
+
+
+def test_check_says_what_is_not_seen(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path)
+    postgres.execute(
+        "create table days (id int, k int, primary key (k, id)) partition by range (k)",
+        "create unlogged table days_0 partition of days for values from (0) to (10)",
+    )
+    with connect(postgres.url) as connection:
+        findings = check_source(connection, bench.pipeline.source, bench.wanted, bench.pipeline.each_partition)
+        said = {(one.level, str(one.table), one.what.partition(":")[0]) for one in findings}
+        assert ("note", "public.events", "table public.events is partitioned") in said
+        assert ("warning", "public.days", "partition public.days_0 of public.days is unlogged") in said
+
+
+def test_check_finds_rules_that_take_no_partition(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path, match="public.events", partitions="each")
+    postgres.execute("create publication penstock_shop for all tables with (publish_via_partition_root = true)")
+    with connect(postgres.url) as connection:
+        findings = check_source(connection, bench.pipeline.source, bench.wanted, bench.pipeline.each_partition)
+        (found,) = [one for one in findings if one.table == EVENTS]
+        assert "matches none of its partitions" in found.what
+        assert "public.e0" in found.fix
+        each = check_source(connection, bench.pipeline.source, lambda table: table.name == "e0", lambda _: True)
+        (error,) = [one for one in each if one.level == "error" and one.table is not None]
+        assert "publishes it as part of public.events" in error.what
+        connection.execute(error.fix.encode())
+        again = check_source(connection, bench.pipeline.source, lambda table: table.name == "e0", lambda _: True)
+        assert not [one for one in again if one.level == "error" and one.table is not None]
