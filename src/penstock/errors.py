@@ -19,6 +19,7 @@ PenstockError                    exit   retry
  │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
  │   ├─ KeyRequired              1      manual   update or delete on a table without a key
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
+ │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
  │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
  │   ├─ TableFailed              1      manual   a bug of ours, met on this table's changes
@@ -127,6 +128,10 @@ class KeyRequired(TableError):
 
 
 class MessageNotDecodable(TableError):
+    pass
+
+
+class RowIncomplete(TableError):
     pass
 
 

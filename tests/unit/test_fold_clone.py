@@ -331,7 +331,6 @@ BROKEN = {
     "huge length": insert("1", "a", "b").replace(b"\0\0\0\x01a", b"\x7f\xff\xff\xffa"),
     "negative length": insert("1", "a", "b").replace(b"\0\0\0\x01a", b"\xff\xff\xff\xffa"),
     "update without a new row": update("1", "a", "b", key=("1", None, None))[:20],
-    "insert with an unsent cell": insert("1", UNSENT, "b"),
     "key is null": insert(None, "a", "b"),
     "key is not sent": update(UNSENT, "a", "b"),
     "truncate of others": truncate(1, 2),

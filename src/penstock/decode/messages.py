@@ -11,12 +11,13 @@ Undecodable and never a wrong value. An image that nobody asks for is not looked
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.decode.undecodable import Undecodable
+from penstock.errors import RowIncomplete
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import order_text
 from penstock.model.quarantine import raw_message
@@ -77,14 +78,19 @@ class Messages:
     def __len__(self) -> int:
         return len(self.op)
 
-    def images(self, rows: Places) -> Cells:
-        """Whole new images. A cell that was not sent has the same message's old value where that has one."""
+    def images(self, rows: Places, *, whole_inserts: bool = True) -> Cells:
+        """Whole new images. A cell that was not sent has the same message's old value where that has one.
+
+        RowIncomplete for an INSERT that lacks a cell, unless the caller sees to that: Postgres sends such a one for an
+        UPDATE that brings a row into a publication's row filter and leaves a large value unchanged.
+        """
         cells = self._walk(rows, self.new[rows], len(self.schema.columns))
         self._check(cells.after == self._end[rows], rows, "it goes on after its last column")
         unsent = np.zeros(len(rows), np.bool_)
         for kind in cells.kind:
             unsent |= kind == UNCHANGED
-        self._check(~unsent | (self.op[rows] != INSERT), rows, "it inserts a row without sending all of it")
+        if whole_inserts and (partial := unsent & (self.op[rows] == INSERT)).any():
+            raise self.incomplete(int(rows[np.argmax(partial)]))
         self._fill_from_old(cells, unsent)
         for kind in cells.kind:
             self._check((kind != UNCHANGED) | ~self.old_is_full[rows], rows, "its old row lacks a column")
@@ -128,6 +134,14 @@ class Messages:
         error.messages = (raw_message(self._changes, row, why),)
         error.rows = tuple(rows)
         return error
+
+    def incomplete(self, row: int) -> RowIncomplete:
+        table = ".".join('"' + part.replace('"', '""') + '"' for part in astuple(self.schema.table))
+        return RowIncomplete(
+            f"{self.place(row)}: Postgres sent a row without all of its values: an UPDATE brought it into the "
+            "publication's row filter and left a large value unchanged",
+            f"Run `ALTER TABLE {table} REPLICA IDENTITY FULL`, with which Postgres sends it; then `penstock resync`",
+        )
 
     @property
     def _key_columns(self) -> list[int]:

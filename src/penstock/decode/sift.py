@@ -35,7 +35,7 @@ def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
 
 def _decode(messages: Messages) -> None:
     is_row = messages.op != TRUNCATE
-    messages.images(np.flatnonzero(messages.new >= 0))
+    messages.images(np.flatnonzero(messages.new >= 0), whole_inserts=False)
     messages.old_images(np.flatnonzero(messages.old >= 0))
     if messages.schema.key:
         require_key_cells(messages, messages.keys(np.flatnonzero(is_row)))

@@ -14,6 +14,9 @@ import numpy as np
 
 from penstock.decode.messages import NULL, UNCHANGED, Cells, Mask, Messages, Octets, Places
 from penstock.fold.events import NOT_MOVED, Events
+from penstock.model.change import INSERT
+
+_NEVER_SENT = 255  # the kind of a cell that an INSERT lacks: nothing before it has its value
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class _Earlier:
         ends = np.searchsorted(events.source[members[images]], np.arange(1, len(sources)))
         for messages, at, places in zip(sources, np.split(images, ends), where, strict=True):
             if len(at):
-                self._images.append((at, messages.images(events.row[members[at]]), places))
+                self._images.append((at, messages.images(events.row[members[at]], whole_inserts=False), places))
 
     def search(self, column: int, unsent: UnsentCells) -> tuple[FoundCells, MissingCells]:
         kind = np.zeros(len(self._members), np.uint8)  # stays 0 where a row was deleted: a search ends there too
@@ -128,17 +131,30 @@ class _Earlier:
                 kind[at] = NULL
             else:
                 kind[at], start[at], end[at] = cells.kind[place], cells.start[place], cells.end[place]
+                kind[at[(kind[at] == UNCHANGED) & self._is_insert(at)]] = _NEVER_SENT
         last_known = np.maximum.accumulate(np.where(kind != UNCHANGED, np.arange(len(kind)), -1))
         event = self._place[unsent.events]
         known = last_known[event]
         found = known >= self._begin[event]
         self._check_origin(found, known, event)
         at = known[found]
+        self._check_sent(at[kind[at] == _NEVER_SENT])
         source, row = self._events.source[self._members[at]], self._events.row[self._members[at]]
         return (
             FoundCells(unsent.rows[found], source, row, kind[at], start[at], end[at]),
             MissingCells(unsent.rows[~found], self._lineage[event[~found]]),
         )
+
+    def _is_insert(self, at: Places) -> Mask:
+        """Of images of one source."""
+        messages = self._sources[self._events.source[self._members[at[0]]]]
+        inserts: Mask = messages.op[self._events.row[self._members[at]]] == INSERT
+        return inserts
+
+    def _check_sent(self, lacking: Places) -> None:
+        if len(lacking):
+            event = self._members[lacking[0]]
+            raise self._sources[self._events.source[event]].incomplete(int(self._events.row[event]))
 
     def _check_origin(self, found: Mask, known: Places, place: Places) -> None:
         """An update must have a row to update: not one deleted before it, nor one that never was."""
