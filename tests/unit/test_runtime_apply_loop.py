@@ -46,7 +46,15 @@ class Fallible(MemoryDestination):
         self.failures: list[str] = []
         self.commits: list[TableId] = []
 
-    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
+    def commit(
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        *,
+        truncated: bool,
+        position: Position,
+        moment: int | None = None,
+    ) -> None:
         failure = self.failures.pop(0) if self.failures else ""
         if failure == "stale":
             raise StaleBase("somebody else committed", "")
@@ -54,7 +62,7 @@ class Fallible(MemoryDestination):
             raise DestinationUnreachable("no answer", "")
         if failure == "unknown, not done":
             raise CommitUnknown("no answer", "")
-        super().commit(plan, parts, truncated=truncated, position=position)
+        super().commit(plan, parts, truncated=truncated, position=position, moment=moment)
         self.commits.append(plan.target)
         if failure == "unknown, done":
             raise CommitUnknown("no answer", "")

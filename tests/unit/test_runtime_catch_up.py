@@ -169,6 +169,7 @@ class Copy:
             SCHEMA,
             self.ranges,
             self.source.now,
+            0,
             NEVER,
             self.reread,
         )

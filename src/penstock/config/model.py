@@ -31,7 +31,7 @@ from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
 from penstock.errors import UsageError
-from penstock.model.feed import Feed, Mode, Sid, feed_name
+from penstock.model.feed import Feed, Mode, Period, Sid, feed_name
 from penstock.model.table import TableId
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
@@ -150,6 +150,27 @@ class PostgresSource(Section):
         return self._pipeline
 
 
+class HistoryConfig(Section):
+    """The names of the columns that a history has beside the source's."""
+
+    valid_from: Identifier = "valid_from"
+    valid_to: Identifier = "valid_to"
+    deleted: Identifier = "deleted"
+
+    @model_validator(mode="after")
+    def _three_columns(self) -> HistoryConfig:
+        if len({self.valid_from, self.valid_to, self.deleted}) < 3:
+            raise ValueError("must name three different columns")
+        return self
+
+
+def _history(value: Any) -> Any:
+    """`kuvasz` stands for that program's names."""
+    if value == "kuvasz":
+        return {"valid_from": "kvsz_start", "valid_to": "kvsz_end", "deleted": "kvsz_deleted"}
+    return value
+
+
 class TableRule(Section):
     """Tables that match and are not excluded, and what becomes of them."""
 
@@ -161,6 +182,7 @@ class TableRule(Section):
     on_type_change: Literal["resync", "error"] = "resync"
     partitions: Literal["root", "each"] = "root"
     on_partition_drop: Literal["keep", "delete"] = "keep"
+    history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
@@ -194,6 +216,7 @@ class TableRule(Section):
                 None if "{source}" in self._named_targets.get(mode, own) else sid,
                 on_column_drop=self.on_column_drop,
                 on_type_change=self.on_type_change,
+                period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
             )
             for mode in self.modes
         )

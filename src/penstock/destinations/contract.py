@@ -30,6 +30,14 @@ that goes at the source stays, goes or is renamed, as `on_drop` says. `plan` tak
 calls light; `plan_copy` takes anything, for `commit_copy` replaces all rows. Columns that a person added stay, and are
 null in rows that are written anew.
 
+**Versions.** A table of versions (its layout has a period) holds every version of a row. Net effects with steps close
+the open versions of touched keys and open others, as `fold.versions` says; versions that have ended are never read
+again, so a write costs what it touches however many of them there are. Such a table carries the last moment that was
+applied to it beside its position.
+
+**Merges.** Where a table's past is to be kept, a copy does not take its place: `plan_merge` gives the base of a write
+that puts what the copy holds into the table, and `commit_merge` commits it with the position of the copy.
+
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
 `ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
 been shut out of the table.
@@ -47,9 +55,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.destinations.structure import OnDrop
+from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -122,9 +133,29 @@ class WritePlan(Protocol):
     def target(self) -> TableId: ...
 
     @property
+    def source(self) -> str: ...
+
+    @property
     def position(self) -> Position: ...  # of the base
 
+    @property
+    def layout(self) -> Layout: ...  # what `write` takes: net effects of rows, or with steps
+
+    @property
+    def moment(self) -> int: ...  # for a table of versions: the last that was applied to the base; 0 before the first
+
     def write(self, net: NetEffect) -> WrittenPart: ...
+
+    @property
+    def groups(self) -> int: ...  # into how many groups `held` divides the base
+
+    def held(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of the rows that the base holds in a group; of a table of versions, of the open ones."""
+        ...
+
+    def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        """Which of the keys (as encode_keys makes them) have a row in the base; an open version, in such a table."""
+        ...
 
 
 class CopyPlan(Protocol):
@@ -176,14 +207,16 @@ class Destination(Protocol):
         source: str,
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
+        layout: Layout = ROWS,
     ) -> Position | None:
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
+        `schema` has the columns that are kept of the source's table, `layout` says what is around them.
 
         `start` None creates it without a position: it has to be copied. None is given as long as it is not.
         `schema` counts for a new table only: one that exists follows the structure that it says itself (`structure`).
-        SchemaChanged if somebody took columns from it; PositionLost if it exists without a position of this source and
-        was not made to be copied from it. Must come before plans in each process; also removes what
-        killed writers left behind, but for the parts `keep` of a copy that goes on."""
+        SchemaChanged if somebody took columns from it, or it is of another layout; PositionLost if it exists without a
+        position of this source and was not made to be copied from it. Must come before plans in each process;
+        also removes what killed writers left behind, but for the parts `keep` of a copy that goes on."""
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -201,8 +234,17 @@ class Destination(Protocol):
         commit, every column numbered; None: it stays."""
         ...
 
-    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
-        """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`."""
+    def commit(
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        *,
+        truncated: bool,
+        position: Position,
+        moment: int | None = None,
+    ) -> None:
+        """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`.
+        `moment`: for a table of versions, the last one of the parts."""
         ...
 
     def plan_copy(
@@ -225,6 +267,17 @@ class Destination(Protocol):
 
         StaleBase if another driver has opened the table and removed leftovers, or has moved its position, since
         `plan_copy`, which must come first in each process. RangeVoid if the parts are not of the structure planned."""
+        ...
+
+    def plan_merge(self, target: TableId, source: str) -> WritePlan:
+        """As `plan`, but for a table that has been copied and whose copy is to be merged: it may have no position. Its
+        structure becomes that of the copy."""
+        ...
+
+    def commit_merge(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+    ) -> None:
+        """As `commit`, with the position of the copy that was merged; StaleBase as `commit` and `commit_copy`."""
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:

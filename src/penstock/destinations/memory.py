@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
-from penstock.destinations.structure import Held, OnDrop, numbered, steps
-from penstock.errors import PositionLost, RangeVoid, StaleBase
-from penstock.fold.keys import encode_keys
-from penstock.fold.net_effect import Fetch, NetEffect
+from penstock.destinations.structure import Held as HeldColumn
+from penstock.destinations.structure import OnDrop, numbered, steps
+from penstock.errors import PositionLost, RangeVoid, SchemaChanged, StaleBase
+from penstock.fold.keys import bucket_of, encode_keys
+from penstock.fold.layout import OPEN, ROWS, Layout
+from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
+from penstock.fold.versions import Held, closed_versions, versions
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -40,6 +43,15 @@ class StoredTable:
     positions: Mapping[str, Position]
     copying: frozenset[str] = frozenset()  # sources from which it was made to be copied
     version: int = 0
+    layout: Layout = ROWS
+    moments: Mapping[str, int] = field(default_factory=dict)
+
+    def is_open(self) -> npt.NDArray[np.bool_]:
+        """Which rows a write may end: all of them, or the versions that are open."""
+        period = self.layout.period
+        if period is None:
+            return np.ones(self.rows.num_rows, bool)
+        return np.asarray(pc.equal(self.rows[period.valid_to].cast(pa.int64()), OPEN), bool)
 
     @property
     def schema(self) -> pa.Schema:
@@ -52,8 +64,9 @@ class StoredTable:
         """The same rows under another structure; None: as they are."""
         if structure is None or structure.fingerprint == self.structure.fingerprint:
             return self
-        held = [Held(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
-        taken = steps(held, structure, on_drop)
+        self.layout.require_room(structure.table, [column.name for column in structure.columns])
+        held = [HeldColumn(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
+        taken = steps(held, structure, on_drop, past=self.layout.period is not None)
         names, widened = dict(taken.renamed), {one.name: one for one in taken.widened}
         columns: dict[pa.Field, pa.ChunkedArray] = {}
         for one in self.schema:
@@ -111,11 +124,59 @@ class MemoryPlan:
     position: Position
     base: StoredTable
 
+    @property
+    def layout(self) -> Layout:
+        return self.base.layout
+
+    @property
+    def moment(self) -> int:
+        return self.base.moments.get(self.source, 0)
+
+    @property
+    def groups(self) -> int:
+        return 1
+
+    def held(self, group: int, columns: Sequence[str]) -> pa.Table:
+        return self.base.rows.filter(pa.array(self.base.is_open())).select(list(columns))
+
+    def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        key = self.base.structure.key
+        return np.asarray(pc.is_in(keys, value_set=keys_of(self.held(0, key), key)), bool)
+
     def write(self, net: NetEffect) -> MemoryPart:
+        if net.steps is not None:
+            return self._write_versions(net)
         keys = None if net.truncated else self.base.keys()
         upserts, fetched, missing = filled(net, self.base.rows, keys)
         unresolved = tuple(np.unique(missing).tolist())
         return MemoryPart(upserts, net.touched_keys, int(touched(net, keys).sum()), fetched, unresolved, len(missing))
+
+    def _write_versions(self, net: NetEffect) -> MemoryPart:
+        steps, base, period, key = net.steps, self.base, self.base.layout.period, self.base.structure.key
+        assert steps is not None
+        assert period is not None
+        assert net.touched_keys is not None
+        names = [column.name for column in base.structure.columns]
+        rows = base.rows.filter(pa.array(base.is_open())).select([*names, *base.layout.around.names])
+        keys = keys_of(rows, key)
+        gone = keys_of(base.rows.filter(base.rows[period.deleted]), key)
+        upserts, fetched, missing = filled(net, rows, keys)
+        held = Held(
+            rows.select(names),
+            np.asarray(rows[period.valid_from].cast(pa.int64())),
+            np.asarray(pc.fill_null(pc.index_in(net.touched_keys, value_set=keys), NO_ROW)).astype(np.int64),
+            np.asarray(pc.is_in(net.touched_keys, value_set=gone)),
+        )
+        made = versions(steps, upserts, held, base.layout)
+        written = [made.replaced, made.ended, made.opened]
+        ended = net.touched_keys.filter(pa.array(made.closed))
+        if steps.truncated_at is not None and keys is not None:
+            left = ~np.asarray(pc.is_in(keys, value_set=net.touched_keys))
+            left &= bucket_of(keys, steps.buckets) == steps.bucket
+            written.append(closed_versions(rows.filter(pa.array(left)), steps.truncated_at, base.layout))
+            ended = pa.concat_arrays([ended, keys.filter(pa.array(left))])
+        unresolved = tuple(np.unique(missing).tolist())
+        return MemoryPart(pa.concat_tables(written), ended, len(ended), fetched, unresolved, len(missing))
 
 
 @dataclass(frozen=True)
@@ -128,6 +189,21 @@ class MemoryCatchup:
     schema: pa.Schema
     key: tuple[str, ...]
     base: tuple[MemoryPart, ...]
+    layout: Layout = ROWS
+    moment: int = 0
+
+    @property
+    def groups(self) -> int:
+        return len(self.base)
+
+    def held(self, group: int, columns: Sequence[str]) -> pa.Table:
+        part = self.base[group]
+        return part.upserts.take(pa.array(living_rows(part, self.base))).select(list(columns))
+
+    def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        rows = [self.held(group, self.key) for group in range(self.groups)]
+        living = pa.concat_tables([self.schema.empty_table().select(list(self.key)), *rows])
+        return np.asarray(pc.is_in(keys, value_set=keys_of(living, self.key)), bool)
 
     def write(self, net: NetEffect) -> MemoryPart:
         alive = {part.name: living_rows(part, self.base) for part in self.base}
@@ -179,15 +255,20 @@ class MemoryDestination:
         source: str,
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
+        layout: Layout = ROWS,
     ) -> Position | None:
+        layout.require_room(schema.table, [column.name for column in schema.columns])
         table = self.store.tables.get(target)
         if table is None:
             schema = numbered(schema)
             positions = {} if start is None else {source: start}
             copying = frozenset([source] if start is None else [])
             numbers = {column.name: column.number for column in schema.columns}
-            table = StoredTable(schema, numbers, arrow_schema(schema).empty_table(), positions, copying)
+            empty = layout.columns(arrow_schema(schema)).empty_table()
+            table = StoredTable(schema, numbers, empty, positions, copying, layout=layout)
             self.store.tables[target] = table
+        if table.layout != layout:
+            raise SchemaChanged(f"table {target} was made for another mode", f"Drop {target} to start anew")
         if source not in table.positions and source not in table.copying:
             raise PositionLost(
                 f"table {target} holds no position of {source}", f"Drop {target} or give it another target"
@@ -209,18 +290,29 @@ class MemoryDestination:
             raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
         return MemoryPlan(target, source, table.positions[source], table.evolved(schema, on_drop))
 
-    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
+    def commit(
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        *,
+        truncated: bool,
+        position: Position,
+        moment: int | None = None,
+    ) -> None:
         if not isinstance(plan, MemoryPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
         table = plan.base
         if table.version != self.store.tables[plan.target].version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
         rows = table.schema.empty_table() if truncated else table.rows
-        keys = table.keys() if not truncated else None
-        for part in ours(parts):
-            if keys is not None and part.touched_keys is not None:
-                alive = pc.invert(pc.is_in(keys, value_set=part.touched_keys))
-                rows, keys = rows.filter(alive), keys.filter(alive)
+        if not truncated and (keys := table.keys()) is not None:
+            alive, may_end = np.ones(len(keys), bool), table.is_open()
+            for part in ours(parts):
+                if part.touched_keys is not None:
+                    alive &= ~(may_end & np.asarray(pc.is_in(keys, value_set=part.touched_keys)))
+            rows = rows.filter(pa.array(alive))
+        if moment is not None:
+            table = replace(table, moments={**table.moments, plan.source: moment})
         rows = replace(table, rows=rows).with_rows(*(part.upserts for part in ours(parts)))
         self._replace(plan.target, table, rows, {**table.positions, plan.source: position})
 
@@ -240,10 +332,7 @@ class MemoryDestination:
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
         table, written = self.store.tables[target], ours(parts)
-        if table.positions.get(source) != self._replaced_at[target]:
-            raise StaleBase(
-                f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
-            )
+        self._require_copied_over(target, source)
         structure, on_drop = self._becomes[target]
         if any(part.upserts.schema != arrow_schema(structure) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
@@ -251,6 +340,24 @@ class MemoryDestination:
         emptied = empty.evolved(structure, on_drop)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
         self._replace(target, emptied, rows, {**table.positions, source: position})
+
+    def plan_merge(self, target: TableId, source: str) -> MemoryPlan:
+        table = self.store.tables[target]
+        return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[target]))
+
+    def commit_merge(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+    ) -> None:
+        self._require_copied_over(plan.target, plan.source)
+        self.commit(plan, parts, truncated=False, position=position, moment=moment)
+        table = self.store.tables[plan.target]
+        self.store.tables[plan.target] = replace(table, copying=table.copying - {plan.source})
+
+    def _require_copied_over(self, target: TableId, source: str) -> None:
+        if self.position(target, source) != self._replaced_at[target]:
+            raise StaleBase(
+                f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
+            )
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         return [part.name not in self.store.discarded for part in ours(parts)]

@@ -48,9 +48,10 @@ class Steps:
         return bool(self.deleted or self.renamed or self.added or self.widened or self.loosened or self.required)
 
 
-def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop) -> Steps:
+def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bool = False) -> Steps:
     """What brings the table's columns to `after`, whose columns are all numbered. A column whose type is another one
-    and no wider is replaced by a new one of its name: right only where all rows are replaced too."""
+    and no wider is replaced by a new one of its name: right only where all rows are replaced too. Where rows stay
+    (`past`), it stays as well, under another name."""
     wanted = arrow_schema(after)
     numbers = {column.number: wanted.field(place) for place, column in enumerate(after.columns)}
     followed = {one.number: one for one in held if one.number is not None}
@@ -61,7 +62,7 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop) -> Steps:
     }
     gone = [one for number, one in followed.items() if number not in stays]
     replaced = {one.name for one in gone if one.number in numbers}
-    deleted = [one.name for one in gone if on_drop == "drop" or one.name in replaced]
+    deleted = [one.name for one in gone if not past and (on_drop == "drop" or one.name in replaced)]
     renamed = {one.name: numbers[number].name for number, one in stays.items() if one.name != numbers[number].name}
     left = [one for one in held if one.name not in deleted and one not in stays.values()]
     taken = {*wanted.names, *(one.name for one in left)}

@@ -49,33 +49,33 @@ def fold_clone(
     All buckets must be given the same changes. More than one bucket may be asked for only while no key changes, or
     under replica identity FULL, where an old image is complete.
     """
-    given = [RawChanges(one.schema, _within(one.batch, position, until)) for one in changes]
+    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
     if not given:
         raise ValueError("fold_clone needs at least one slice: an empty one will do")
     counted = [one for one in given if one.batch.num_rows] or given[-1:]
     schema = schema or counted[-1].schema
-    _require_one_key(schema, counted)
+    require_one_key(schema, counted)
     sources = [Messages(one) for one in counted]
-    _check_key(sources)
-    ranks = _ranks(sources)
+    check_key(sources)
+    ranks = ranks_of(sources)
     cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
     rows = [np.flatnonzero(rank > cleared) for rank in ranks]
     before = int(cleared + 1) if bucket == 0 else 0
     truncated = cleared >= 0
-    last_commit_time = max(_last_commit_time(one.batch) for one in counted)
+    newest = max(last_commit_time(one.batch) for one in counted)
 
     if not schema.key:
         rows = _share(rows, bucket, buckets)
-        upserts = _Upserts(schema, sources, rows)
+        upserts = Upserts(schema, sources, rows)
         own = sum(len(chosen) for chosen in rows)
-        return NetEffect(truncated, upserts.table(), None, None, (), before + own, last_commit_time)
+        return NetEffect(truncated, upserts.table(), None, None, (), before + own, newest)
 
     after = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, after, bucket, buckets)
     made_by = _last_images(events)
     ends = np.searchsorted(events.source[made_by], np.arange(1, len(sources)))
-    upserts = _Upserts(schema, sources, np.split(events.row[made_by], ends))
-    fetches = _complete(upserts, events, made_by, sources, truncated)
+    upserts = Upserts(schema, sources, np.split(events.row[made_by], ends))
+    fetches = complete(upserts, events, made_by, sources, truncated)
     return NetEffect(
         truncated=truncated,
         upserts=upserts.table(),
@@ -83,7 +83,7 @@ def fold_clone(
         touched_keys=events.keys,
         fetches=fetches,
         changes=before + events.changes,
-        last_commit_time=last_commit_time,
+        last_commit_time=newest,
     )
 
 
@@ -105,7 +105,7 @@ def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.is_in(batch.column("op"), value_set=pa.array([INSERT, UPDATE], pa.uint8())))
 
 
-def _within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:
+def within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:
     commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
     wanted = commit_lsn >= np.uint64(position)
     if until is not None:
@@ -113,7 +113,7 @@ def _within(batch: pa.RecordBatch, position: Position, until: Position | None) -
     return batch if wanted.all() else batch.filter(pa.array(wanted))
 
 
-def _require_one_key(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
+def require_one_key(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
     """Rows are compared by key across versions: it must be the same columns, of the same types."""
     for other in {one.schema.fingerprint: one.schema for one in changes}.values():
         if key_numbers(other) != key_numbers(schema) or _key_types(other) != _key_types(schema):
@@ -132,7 +132,7 @@ def _outline(schema: TableSchema) -> str:
     return f"({columns}; key: {', '.join(schema.key) or 'none'})"
 
 
-def _check_key(sources: Sequence[Messages]) -> None:
+def check_key(sources: Sequence[Messages]) -> None:
     for messages in sources:
         schema = messages.schema
         if schema.key and schema.identity != "nothing":
@@ -160,7 +160,7 @@ def _quoted(table: TableId) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
 
 
-def _ranks(sources: Sequence[Messages]) -> list[Places]:
+def ranks_of(sources: Sequence[Messages]) -> list[Places]:
     """Each row's place in the stream. Slices mostly follow one another; those of two schema versions may interleave."""
     commit_lsn = np.concatenate([messages.commit_lsn for messages in sources])
     tx_ordinal = np.concatenate([messages.tx_ordinal for messages in sources])
@@ -171,7 +171,7 @@ def _ranks(sources: Sequence[Messages]) -> list[Places]:
     return np.split(rank, np.cumsum([len(messages) for messages in sources])[:-1])
 
 
-def _last_commit_time(batch: pa.RecordBatch) -> int:
+def last_commit_time(batch: pa.RecordBatch) -> int:
     return int(pc.max(batch.column("commit_time").cast(pa.int64())).as_py() or 0)
 
 
@@ -197,7 +197,7 @@ def _last_images(events: Events) -> Places:
 
 
 @dataclass
-class _Upserts:
+class Upserts:
     """The rows of the result, decoded source by source; `unsent` maps a column to its rows without a value."""
 
     schema: TableSchema
@@ -234,8 +234,8 @@ class _Upserts:
         return pa.Table.from_arrays(columns, schema=fields)
 
 
-def _complete(
-    upserts: _Upserts, events: Events, made_by: Places, sources: Sequence[Messages], truncated: bool
+def complete(
+    upserts: Upserts, events: Events, made_by: Places, sources: Sequence[Messages], truncated: bool
 ) -> tuple[Fetch, ...]:
     """Fills what the batch itself knows into the upserts; what is left is for the destination to fetch."""
     if not upserts.unsent:

@@ -27,6 +27,26 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """What became of each key, moment by moment, in parallel and sorted by key and moment: for tables of versions.
+
+    After step i the key `touched_keys[key[i]]` has row `row[i]` of the upserts, or none at all (NO_ROW). Moments are
+    microseconds since 1970; a key has one step a moment. A truncate is a step of every touched key; keys of the
+    destination that are not touched end at `truncated_at`, those of them that are in the bucket.
+    """
+
+    key: npt.NDArray[np.int64]
+    moment: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    truncated_at: int | None = None
+    bucket: int = 0
+    buckets: int = 1
+
+
+NO_ROW = -1
+
+
+@dataclass(frozen=True)
 class NetEffect:
     truncated: bool
     upserts: pa.Table  # columns and order of decode's arrow_schema; cells to be fetched are null
@@ -35,3 +55,4 @@ class NetEffect:
     fetches: tuple[Fetch, ...]
     changes: int  # raw changes that went into it
     last_commit_time: int  # of the newest of them, in microseconds since 1970; 0 when there are none
+    steps: Steps | None = None  # for a table of versions: then a key may have several upserts

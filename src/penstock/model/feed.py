@@ -1,7 +1,7 @@
 """Feeds: one source table into one destination table, in one mode. A source table may have several.
 
-The mode says what becomes of changes: `clone` equals the source; `append` is clone without DELETE and TRUNCATE.
-docs/modes.md has them all.
+The mode says what becomes of changes: `clone` equals the source; `append` is clone without DELETE and TRUNCATE;
+`history` keeps every version of a row, with its period. docs/modes.md has them all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,16 @@ from penstock.model.table import TableId
 class Mode(StrEnum):
     CLONE = "clone"
     APPEND = "append"
+    HISTORY = "history"
+
+
+@dataclass(frozen=True)
+class Period:
+    """The columns that say when a version of a row was the valid one, and whether it ended with the row's deletion."""
+
+    valid_from: str = "valid_from"
+    valid_to: str = "valid_to"
+    deleted: str = "deleted"
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Feed:
     sid: Sid | None = None
     on_column_drop: Literal["keep", "drop", "rename"] = "keep"
     on_type_change: Literal["resync", "error"] = "resync"
+    period: Period = Period()  # in mode history
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

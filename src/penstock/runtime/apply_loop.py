@@ -32,7 +32,7 @@ from penstock.errors import (
     TableError,
 )
 from penstock.failpoints import reach
-from penstock.fold.evolution import Followed, follow
+from penstock.fold.evolution import Followed, follow, key_numbers
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
@@ -306,16 +306,17 @@ class ApplyLoop:
                 f"table {tracked.table}: {followed.misfit}, and `on_type_change` is error",
                 f"Copy it with its new type: penstock resync FILE {tracked.table}; or change the type back first",
             )
+        if tracked.feed.mode is not Mode.CLONE and key_numbers(tracked.schema) != key_numbers(followed.schema):
+            raise SchemaChanged(
+                f"table {tracked.table}: {followed.resync}, and what a table of mode {tracked.feed.mode} keeps is told "
+                "by its key",
+                f"Drop {tracked.feed.target} at the destination, or give it another `target`; then `penstock retry`",
+            )
         self.want_resync(tracked, followed.resync)
         return None
 
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
-        """Takes no more changes; copied again, by itself, unless it keeps rows that the source no longer has."""
-        if tracked.feed.mode is not Mode.CLONE:
-            raise SchemaChanged(
-                f"table {tracked.table}: {why}, and a table of mode {tracked.feed.mode} is not copied again by itself",
-                f"penstock resync FILE {tracked.table} copies it as the source is now; what only it still has is lost",
-            )
+        """Takes no more changes; copied again, by itself."""
         LOG.warning("table is copied again", table=str(tracked.table), why=why)
         tracked.errored = True
         status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")
@@ -364,7 +365,9 @@ class ApplyLoop:
             return total  # nothing to write; the position follows with the table's next commit, or when it is idle
         reach("apply.before_commit")
         try:
-            self.destination.commit(planned.plan, parts, truncated=truncated, position=end)
+            plan = planned.plan
+            moment = None if plan.layout.period is None else max(plan.moment, total.last_commit_time)
+            self.destination.commit(plan, parts, truncated=truncated, position=end, moment=moment)
         except StaleBase as error:
             LOG.warning("commit refused", table=str(table), what=error.what)
             self._discard(results)

@@ -6,8 +6,9 @@ as files of the destination.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
 from penstock.fold.clone import fold_append, fold_clone
 from penstock.fold.evolution import Followed
+from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
@@ -110,7 +112,11 @@ def apply(task: ApplyTask) -> Applied:
 
 
 def _folded(task: ApplyTask) -> NetEffect:
-    fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
+    """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
+    if task.plan.layout.period is not None:
+        fold: Callable[..., NetEffect] = partial(fold_history, since=task.plan.moment)
+    else:
+        fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
     return fold(
         _changes(task),
         position=task.position,

@@ -23,13 +23,15 @@ from penstock.destinations.contract import Destination, JobRunner, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost, RangeVoid
 from penstock.fold.evolution import Followed, follow
 from penstock.fold.keys import encode_keys
+from penstock.fold.layout import ROWS, layout_of
 from penstock.fold.net_effect import NetEffect
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
 from penstock.runtime.batch import Batch, TableWork, gather
 from penstock.runtime.doubt import Doubts
+from penstock.runtime.merge import merge_copy
 
 FEW_CHANGES = 10_000  # what is left to replay when a table joins the stream: it is applied between two batches
 POLL_SECONDS = 0.1
@@ -75,15 +77,18 @@ def catch_up(
     schema: TableSchema,
     ranges: Sequence[FinishedRange],
     taken_at: Position,
+    moment: int,
     stop: Event,
     reread: Reread,
 ) -> Position | None:
     """Brings the copy to a position near the log's end and commits it; gives that position, None when told to stop.
 
-    `taken_at` is the position of the newest snapshot, which counts even when the table had no range to read.
+    `taken_at` is the position of the newest snapshot, which counts even when the table had no range to read; `moment`
+    the source's time then. A copy that is merged into its table is brought to that position exactly: what follows
+    counts change by change.
     Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows.
     """
-    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at)
+    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment)
     start = log.start()
     if start is not None and replay.position < start:
         raise PositionLost(
@@ -93,13 +98,15 @@ def catch_up(
         )
     rereads = 0
     while not stop.is_set():
-        batch = gather(log, log.segments(after=replay.position), {feed: replay.position}, limits)
+        batch = None
+        if not (replay.merges and replay.settled):
+            batch = gather(log, log.segments(after=replay.position), {feed: replay.position}, limits)
         if batch is not None:
             replay.step(batch)
         if not replay.settled:
             if batch is None:
                 stop.wait(POLL_SECONDS)  # capture has not come that far yet
-        elif batch is not None and batch.changes >= FEW_CHANGES:
+        elif batch is not None and batch.changes >= FEW_CHANGES and not replay.merges:
             continue
         elif not replay.doubts:
             return replay.commit()
@@ -127,11 +134,16 @@ class _Replay:
         schema: TableSchema,
         ranges: Sequence[FinishedRange],
         taken_at: Position,
+        moment: int,
     ) -> None:
+        self.merges = _merges(destination, source, feed)
+        self._moment = moment
         self._destination, self._runner, self._log = destination, runner, log
         self._source, self._feed, self._schema = source, feed, schema
         self._parts = [finished.part for finished in ranges if not finished.part.empty]
         self._passed = max([finished.position for finished in ranges], default=taken_at)
+        if self.merges:
+            self._passed = max(self._passed, taken_at)
         self._reread: FinishedRange | None = None  # rows that are to come in at its position
         self._reread_keys: pa.Table | None = None
         self.position = min([finished.position for finished in ranges], default=taken_at)
@@ -145,6 +157,8 @@ class _Replay:
     def step(self, batch: Batch) -> None:
         """Replays the batch, or as much of it as comes before rows that were read again."""
         end = batch.end if self._reread is None else min(batch.end, self._reread.position)
+        if self.merges and self.position < self._passed:
+            end = min(end, self._passed)
         work = batch.tables.get(self._feed.name)
         if work is not None:
             followed = _unaltered(self._schema, work)
@@ -191,8 +205,27 @@ class _Replay:
 
     def commit(self) -> Position:
         try:
-            self._destination.commit_copy(self._feed.target, self._source, self._parts, self.position)
+            if self.merges:
+                self._merge()
+            else:
+                self._destination.commit_copy(self._feed.target, self._source, self._parts, self.position)
         except CommitUnknown:
             if self._destination.position(self._feed.target, self._source) != self.position:
                 raise
         return self.position
+
+    def _merge(self) -> None:
+        target, source = self._feed.target, self._source
+        copy = self._destination.plan_catchup(target, source, self._parts, self.position)
+        plan = self._destination.plan_merge(target, source)
+        moment = max(self._moment, plan.moment)
+        parts = merge_copy(self._runner, copy, plan, self._schema, moment)
+        versions = plan.layout.period is not None
+        self._destination.commit_merge(plan, parts, self.position, moment if versions else None)
+
+
+def _merges(destination: Destination, source: str, feed: Feed) -> bool:
+    """Whether the table keeps what the copy does not have."""
+    if feed.mode is Mode.APPEND:
+        return destination.position(feed.target, source) is not None
+    return layout_of(feed) != ROWS

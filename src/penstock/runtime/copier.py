@@ -218,7 +218,7 @@ class Copier:
         for copying in ready:
             complete = not copying.given_up and not copying.left
             if complete and not self._stopping.is_set() and self._still_wanted(copying):
-                self._hand_over(copying, position)
+                self._hand_over(copying, position, snapshot.moment or 0)
 
     def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot) -> bool:
         """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
@@ -226,6 +226,7 @@ class Copier:
         copying.given_up = False
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
+                snapshot.note_moment(connection)
                 found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
                 if not found:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
@@ -348,7 +349,7 @@ class Copier:
         copying.rows += result.part.rows
         self._report(copying)
 
-    def _hand_over(self, copying: CopyingTable, taken_at: Position) -> None:
+    def _hand_over(self, copying: CopyingTable, taken_at: Position, moment: int) -> None:
         self._set_state(copying, State.FINISHED_COPY)
         reach("copy.finished")
         self._set_state(copying, State.SYNC_WAIT)
@@ -364,6 +365,7 @@ class Copier:
                 copying.schema,
                 [copying.finished[number] for number in sorted(copying.finished)],
                 taken_at,
+                moment,
                 self._stopping,
                 lambda keys: self._reread(copying, keys),
             )

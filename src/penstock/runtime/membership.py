@@ -15,7 +15,8 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError, StateError, TableError
-from penstock.model.feed import Feed, Mode
+from penstock.fold.layout import layout_of
+from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
@@ -87,7 +88,7 @@ class Membership:
         start = self._loop.log.start()
         keep = unfinished_parts(record)
         try:
-            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep)
+            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout_of(feed))
         except TableError as error:
             self._loop.track_errored(feed, schema, error)
             return
@@ -95,7 +96,7 @@ class Membership:
             self._copier.add(feed, schema, record)
             return
         follows = destination.structure(feed.target, self._pipeline.key)
-        if follows.relation_id != schema.relation_id and feed.mode is Mode.CLONE:
+        if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
         if record is not None:  # it was committed, and then we were killed

@@ -39,7 +39,7 @@ class StrictTransaction:
     def evolve(self, move: Move, source: str) -> None:
         """The table's structure moves on. Rows that are added in the same transaction are of the new one."""
         if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != move.identifiers:
-            evolve(self._java, self._transaction, move.steps, move.schema)
+            evolve(self._java, self._transaction, move.steps, move.identifiers)
         self.set_properties({structure_property(source): move.recorded.to_json()})
 
     def mark(self) -> None:
@@ -51,8 +51,8 @@ class StrictTransaction:
         delta = self._scanning(self._transaction.newRowDelta())
         referenced: set[str] = set()
         for part in parts:
-            if part.data is not None:
-                delta.addRows(self._added(part.data))
+            for file in part.added:
+                delta.addRows(self._added(file))
             if part.delete is not None:
                 delta.addDeletes(self._added(part.delete))
                 referenced.update(part.delete.hits)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.iceberg.data_files import (
+    PREFIX,
     DataFile,
     Rows,
     WrittenFile,
@@ -30,6 +31,7 @@ from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
+from penstock.destinations.iceberg.version_files import kind_of
 from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
@@ -56,14 +58,19 @@ class Choice:
         return [file for group in self.groups for file in group]
 
 
-def choose(state: TableState, spec: int, tier_files: int) -> Choice:
-    """What is due. Every delete file's hits must have been counted."""
+def choose(state: TableState, spec: int, tier_files: int, *, versions: bool = False) -> Choice:
+    """What is due. Every delete file's hits must have been counted. In a table of versions, files of one kind only go
+    together, and those that somebody else wrote stay."""
     dead: dict[str, int] = {}
     for delete in state.deletes:
         for path, count in (delete.hits or {}).items():
             dead[path] = dead.get(path, 0) + count
     ours = [file for file in state.data if file.spec == spec]
-    tiers = _full_tiers([file for file in ours if file.size < LARGE], tier_files)
+    kinds: list[list[LiveFile]] = [ours]
+    if versions:
+        kinds = [[file for file in ours if kind_of(file.path) == kind] for kind in ("open", "replaced", "ended")]
+        ours = [file for kind in kinds for file in kind]
+    tiers = [tier for kind in kinds for tier in _full_tiers([file for file in kind if file.size < LARGE], tier_files)]
     groups = [group for tier in tiers for group in _large_enough(tier)]
     grouped = {file.path for group in groups for file in group}
     crowded = sum(dead.values()) > MOST_DEAD * sum(file.records for file in state.data)
@@ -126,6 +133,7 @@ class MergeData:
     files: tuple[str, ...]
     delete_files: tuple[str, ...]
     weight: int
+    prefix: str = PREFIX
 
     def run(self) -> WrittenFile | None:
         """None when no row is left."""
@@ -136,7 +144,7 @@ class MergeData:
             first = next(groups, None)
             if first is None:
                 return None
-            written = write_rows(self.folder, self.columns, chain([first], groups))
+            written = write_rows(self.folder, self.columns, chain([first], groups), self.prefix)
             if self.index.key:
                 self.index.write(written.path, pa.concat_arrays(keys))
             return written

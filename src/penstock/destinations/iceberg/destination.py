@@ -39,21 +39,28 @@ from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
-from penstock.destinations.iceberg.table_schema import matched, to_iceberg, unfollowed
+from penstock.destinations.iceberg.table_schema import matched, named_columns, to_iceberg, unfollowed
 from penstock.destinations.iceberg.table_state import (
     COPIED,
     COPYING,
+    LAYOUT,
     OpenTable,
     copy_base,
     copy_property,
     is_copying,
+    moment_of,
+    moment_property,
     position_of,
     position_property,
     read_state,
+    require_layout,
     unpartitioned_spec,
 )
+from penstock.destinations.iceberg.version_files import Kind, kind_of
+from penstock.destinations.iceberg.version_plan import VersionPlan
 from penstock.destinations.structure import OnDrop, numbered
 from penstock.errors import DestinationError, PositionLost, RangeVoid, StaleBase
+from penstock.fold.layout import ROWS, Layout
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -93,17 +100,19 @@ class IcebergDestination:
         source: str,
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
+        layout: Layout = ROWS,
     ) -> Position | None:
         schema = numbered(schema)
+        layout.require_room(schema.table, [column.name for column in schema.columns])
         require_warehouse(self._settings)
         with translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
             if table is None:
-                self._create(target, schema, source, start)
+                self._create(target, schema, source, start, layout)
                 table = self._load(target)
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
-            opened, state = self._opened(target, table, source, schema)
+            opened, state = self._opened(target, table, source, schema, layout)
             metadata = table.operations().current()
             position, copying = position_of(metadata, source), is_copying(metadata, source)
         if position is None and not copying:
@@ -126,30 +135,63 @@ class IcebergDestination:
     def plan(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> IcebergPlan:
-        opened, state = self._current(target, source)
-        with translated(f"table {target}: its position cannot be read"):
-            position = position_of(opened.table.operations().current(), source)
+        plan, position = self._planned(target, source, schema, on_drop)
         if position is None:
             raise PositionLost(
                 f"table {target} has no position of {source}",
                 f"Drop {target}, then `penstock retry`: it is copied again",
             )
+        return plan
+
+    def _planned(
+        self, target: TableId, source: str, schema: TableSchema | None, on_drop: OnDrop
+    ) -> tuple[IcebergPlan, Position | None]:
+        opened, state = self._current(target, source)
+        with translated(f"table {target}: its position cannot be read"):
+            metadata = opened.table.operations().current()
+            position, moment = position_of(metadata, source), moment_of(metadata, source)
         move = self._move(opened, schema, on_drop)
-        return IcebergPlan(
+        versions = opened.layout.period is not None
+        plan = (VersionPlan if versions else IcebergPlan)(
             target=target,
             source=source,
-            position=position,
+            position=position or 0,
             metadata=state.metadata,
             snapshot=state.snapshot,
             folder=opened.folder,
             columns=move.columns if move else opened.columns,
             index=self._key_index(opened, move),
             move=move,
-            files=tuple(IndexedFile(file.path, file.records, file.sequence) for file in state.data),
+            files=_indexed(state, "open" if versions else None),
             delete_files=tuple(file.path for file in state.deletes),
+            layout=opened.layout,
+            around=opened.around,
+            moment=moment,
+            ended_files=_indexed(state, "ended") if versions else (),
         )
+        return plan, position
 
-    def commit(self, plan: WritePlan, parts: Sequence[WrittenPart], *, truncated: bool, position: Position) -> None:
+    def commit(
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        *,
+        truncated: bool,
+        position: Position,
+        moment: int | None = None,
+    ) -> None:
+        self._commit(plan, parts, truncated, position, moment)
+
+    def _commit(
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        truncated: bool,
+        position: Position,
+        moment: int | None,
+        *,
+        copied: bool = False,
+    ) -> None:
         if not isinstance(plan, IcebergPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
@@ -165,7 +207,12 @@ class IcebergDestination:
                 transaction.row_delta(written, plan.snapshot)
             elif self._mark:
                 transaction.mark()
-            transaction.set_properties({position_property(plan.source): position_text(position)})
+            standing = {position_property(plan.source): position_text(position)}
+            if moment is not None:
+                standing[moment_property(plan.source)] = str(moment)
+            if copied:
+                standing[copy_property(plan.source)] = COPIED
+            transaction.set_properties(standing)
         opened.commits_since_expiry += 1
         self._follow(opened, plan.move)
         files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
@@ -205,10 +252,7 @@ class IcebergDestination:
         what = f"table {target}: the commit of its copy"
         written = [part for part in _ours(parts) if not part.empty]
         opened, state = self._current(target, source)
-        with translated(what):
-            base = copy_base(opened.table.operations().current(), source)
-        if base != opened.copy_base:
-            raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
+        self._require_copied_over(opened, source, what)
         move = self._again(opened, written)
         with strict(self._java, opened, state.metadata, what) as transaction:
             if move is not None:
@@ -223,6 +267,28 @@ class IcebergDestination:
         self._follow(opened, move)
         opened.state = carried_on(opened, state, [file for part in written for file in part.files], None)
         self._clean_up_after_copy(opened)
+
+    def plan_merge(self, target: TableId, source: str) -> IcebergPlan:
+        planned_for = self._tables[target].copy_move
+        if planned_for is None:
+            return self._planned(target, source, None, "keep")[0]
+        return self._planned(target, source, planned_for.schema, planned_for.on_drop)[0]
+
+    def commit_merge(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+    ) -> None:
+        opened, _ = self._current(plan.target, plan.source)
+        self._require_copied_over(opened, plan.source, f"table {plan.target}: the commit of its copy")
+        self._commit(plan, parts, False, position, moment, copied=True)
+        opened.copy_base = opened.copy_move = None
+        self._clean_up_after_copy(opened)
+
+    def _require_copied_over(self, opened: OpenTable, source: str, what: str) -> None:
+        """StaleBase if another driver has taken the table over since its copy was planned."""
+        with translated(what):
+            base = copy_base(opened.table.operations().current(), source)
+        if base != opened.copy_base:
+            raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         with reaching("the files of a copy cannot be looked at"):
@@ -266,11 +332,14 @@ class IcebergDestination:
         except TableMissing:
             return None
 
-    def _create(self, target: TableId, schema: TableSchema, source: str, start: Position | None) -> None:
+    def _create(
+        self, target: TableId, schema: TableSchema, source: str, start: Position | None, layout: Layout
+    ) -> None:
         """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
         same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
-        described = self._java.schemas.fromJson(to_iceberg(arrow_schema(schema), schema.key))
+        key = schema.key if layout.has_identifiers else ()
+        described = self._java.schemas.fromJson(to_iceberg(layout.columns(arrow_schema(schema)), key))
         builder = catalog.buildTable(self._java.identifier(target), described)
         location = table_location(self._settings, target)
         if location is not None:
@@ -280,8 +349,8 @@ class IcebergDestination:
         )
         first = Recorded(schema, {column.number: place for place, column in enumerate(schema.columns, start=1)})
         follows = (structure_property(source), first.to_json())
-        for key, value in (*PROPERTIES.items(), standing, follows):
-            builder.withProperty(key, value)
+        for name, value in (*PROPERTIES.items(), standing, follows, (LAYOUT, layout.to_json())):
+            builder.withProperty(name, value)
         try:
             with translated(f"table {target}: it cannot be made"):
                 if not catalog.namespaceExists(namespace):
@@ -291,16 +360,19 @@ class IcebergDestination:
             return  # it is read next, and must be what we would have made
 
     def _opened(
-        self, target: TableId, table: JavaObject, source: str, schema: TableSchema
+        self, target: TableId, table: JavaObject, source: str, schema: TableSchema, layout: Layout
     ) -> tuple[OpenTable, TableState]:
         """`schema` is what the table follows when it does not say so itself: when this source has just made it."""
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
         following = recorded(metadata, source)
         if following is None:
-            made = matched(target, found, arrow_schema(schema), schema.key)
+            key = schema.key if layout.has_identifiers else ()
+            made = matched(target, found, layout.columns(arrow_schema(schema)), key)[: len(schema.columns)]
             fields = dict(zip((one.number for one in schema.columns), (one.id for one in made), strict=True))
             following = Recorded(schema, fields)
+        require_layout(target, metadata, layout)
+        around = named_columns(target, found, layout.around)
         columns, others = columns_of(target, found, following), unfollowed(found, following.fields.values())
         state = read_state(self._java, table, metadata)
         location, spec = table.location(), unpartitioned_spec(table, target)
@@ -311,6 +383,7 @@ class IcebergDestination:
         opened = OpenTable(
             target, table, following, columns, others, location, table.specs(), spec, state, state.snapshots
         )
+        opened.layout, opened.around = layout, around
         return opened, state
 
     def _key_index(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
@@ -321,8 +394,10 @@ class IcebergDestination:
         """From the structure that the table follows to another; None when that is the same."""
         if schema is None or schema.fingerprint == opened.following.schema.fingerprint:
             return None
+        opened.layout.require_room(schema.table, [column.name for column in schema.columns])
+        past = opened.layout.period is not None
         with translated(f"table {opened.target}: its new structure cannot be tried"):
-            return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop)
+            return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop, past=past)
 
     def _again(self, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
         """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
@@ -358,6 +433,7 @@ class IcebergDestination:
                     opened.following = recorded(metadata, source) or opened.following
                     opened.columns = columns_of(target, found, opened.following)
                     opened.others = unfollowed(found, opened.following.fields.values())
+                    opened.around = named_columns(target, found, opened.layout.around)
                     state = opened.state = read_state(self._java, opened.table, metadata, state)
         except TableMissing as error:
             raise PositionLost(
@@ -385,6 +461,15 @@ class IcebergDestination:
             opened.state = None
             return
         opened.state = carried_on(opened, state)
+
+
+def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
+    """The data files in which rows of a kind may be; None: all of them."""
+    return tuple(
+        IndexedFile(file.path, file.records, file.sequence)
+        for file in state.data
+        if kind is None or kind_of(file.path) in (kind, "foreign")
+    )
 
 
 def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:

@@ -10,7 +10,7 @@ the very same base, they give the same numbers there. Neighbours: `structure` sa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,10 +41,11 @@ class Move:
     steps: Steps
     columns: tuple[IcebergColumn, ...]
     on_drop: OnDrop
+    marked: bool = True  # the key is the table's identifier
 
     @property
     def identifiers(self) -> set[str]:
-        return identifiers(arrow_schema(self.schema), self.schema.key)
+        return identifiers(arrow_schema(self.schema), self.schema.key) if self.marked else set()
 
     @property
     def recorded(self) -> Recorded:
@@ -72,26 +73,37 @@ def columns_of(target: TableId, found: str, following: Recorded) -> tuple[Iceber
 
 
 def planned(
-    java: Java, table: JavaObject, target: TableId, following: Recorded, schema: TableSchema, on_drop: OnDrop
+    java: Java,
+    table: JavaObject,
+    target: TableId,
+    following: Recorded,
+    schema: TableSchema,
+    on_drop: OnDrop,
+    *,
+    past: bool = False,
 ) -> Move:
-    """How the table, as it is now, gets to `schema`."""
+    """How the table, as it is now, gets to `schema`. With `past`, it is one of versions: columns stay, and the key does
+    not tell its rows apart."""
     found = java.schemas.toJson(table.schema())
     numbers = {field: number for number, field in following.fields.items()}
     types = {field.name: field.type for field in arrow_schema(following.schema)}
     names = {column.number: column.name for column in following.schema.columns}
     held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
-    taken = steps(held, schema, on_drop)
-    if taken or identifiers(arrow_schema(schema), schema.key) != set(table.schema().identifierFieldNames()):
+    taken = steps(held, schema, on_drop, past=past)
+    marks = set() if past else identifiers(arrow_schema(schema), schema.key)
+    if taken or marks != set(table.schema().identifierFieldNames()):
         tried = table.newTransaction()
-        evolve(java, tried, taken, schema)
+        evolve(java, tried, taken, marks)
         found = java.schemas.toJson(tried.table().schema())
     ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
     wanted = arrow_schema(schema)
-    return Move(schema, taken, located(target, found, wanted, [ids[name] for name in wanted.names]), on_drop)
+    columns = located(target, found, wanted, [ids[name] for name in wanted.names])
+    return Move(schema, taken, columns, on_drop, marked=not past)
 
 
-def evolve(java: Java, transaction: JavaObject, taken: Steps, schema: TableSchema) -> None:
-    """The steps as part of a transaction. Names are freed first, then used again: that takes two updates."""
+def evolve(java: Java, transaction: JavaObject, taken: Steps, marks: Collection[str]) -> None:
+    """The steps as part of a transaction; `marks` are the identifier fields. Names are freed first, then used again:
+    that takes two updates."""
     first = transaction.updateSchema().setIdentifierFields([])
     for name in taken.deleted:
         first.deleteColumn(name)
@@ -109,7 +121,7 @@ def evolve(java: Java, transaction: JavaObject, taken: Steps, schema: TableSchem
         second.makeColumnOptional(name)
     for name in taken.required:
         second.requireColumn(name)
-    second.setIdentifierFields(sorted(identifiers(arrow_schema(schema), schema.key)))
+    second.setIdentifierFields(sorted(marks))
     second.commit()
 
 

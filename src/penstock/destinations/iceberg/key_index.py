@@ -78,10 +78,12 @@ class KeyIndex:
 
     folder: Path
     key: tuple[str, ...]
+    suffix: str = "keys"  # of its sidecars' names: a table may have two indexes
 
     def write(self, data_file: str, keys: pa.Array) -> Sidecar:
-        """Makes the sidecar of a data file from its encoded keys, in row order."""
-        rows = _order(keys).astype(np.int32)
+        """Makes the sidecar of a data file from its encoded keys, in row order. Rows whose key is null are left out."""
+        there = np.flatnonzero(np.asarray(keys.is_valid()))
+        rows = there[_order(keys.drop_null())].astype(np.int32)
         sidecar = Sidecar(keys.take(pa.array(rows)), rows)
         batch = pa.record_batch({"key": sidecar.keys, "row": pa.array(rows)})
         told = {"data_file": data_file, "key": json.dumps(self.key), "crc": str(_checksum(batch))}
@@ -124,13 +126,13 @@ class KeyIndex:
 
     def remove_all_but(self, data_files: Sequence[str]) -> None:
         """Drops sidecars of files that are no longer in the table, and leftovers of killed writers."""
-        kept = {self._path(data_file).name for data_file in data_files}
+        kept = {data_file.rpartition("/")[2] for data_file in data_files}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if path.name not in kept:
+            if path.name.rpartition(".")[0] not in kept:
                 path.unlink(missing_ok=True)
 
     def _path(self, data_file: str) -> Path:
-        return self.folder / f"{data_file.rpartition('/')[2]}.keys"
+        return self.folder / f"{data_file.rpartition('/')[2]}.{self.suffix}"
 
     def _verified(self, file: IndexedFile) -> Sidecar | None:
         path = self._path(file.path)
@@ -155,7 +157,7 @@ class KeyIndex:
         if told[b"data_file"] != file.path.encode() or tuple(json.loads(told[b"key"])) != self.key:
             return None
         batch = reader.get_batch(0)
-        if reader.num_record_batches != 1 or batch.num_rows != file.records or int(told[b"crc"]) != _checksum(batch):
+        if reader.num_record_batches != 1 or batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
             return None
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
 

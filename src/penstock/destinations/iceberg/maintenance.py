@@ -19,12 +19,14 @@ from penstock.destinations.iceberg.compaction import (
     count_hits,
     merge,
 )
+from penstock.destinations.iceberg.data_files import PREFIX
 from penstock.destinations.iceberg.expiry import expire_snapshots
 from penstock.destinations.iceberg.java import Java, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable, read_state
+from penstock.destinations.iceberg.version_files import kind_index, kind_prefix
 from penstock.errors import StaleBase
 from penstock.failpoints import reach
 
@@ -40,7 +42,8 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
     if opened.others is None:
         return NOTHING  # a person's column that we could not carry over
     state = opened.state = _counted(state, opened, run)
-    choice = choose(state, opened.spec, settings.compact_files)
+    versions = opened.layout.period is not None
+    choice = choose(state, opened.spec, settings.compact_files, versions=versions)
     if not choice:
         opened.settled = state
         return NOTHING
@@ -50,12 +53,13 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
             opened.target,
             opened.folder,
             (*opened.columns, *opened.others),
-            index,
+            kind_index(index, group[0].path) if versions else index,
             tuple(file.path for file in group),
             tuple(
                 file.path for file in state.deletes if not (file.hits or {}).keys().isdisjoint(f.path for f in group)
             ),
             sum(file.size for file in group),
+            kind_prefix(group[0].path) if versions else PREFIX,
         )
         for group in choice.groups
     ]

@@ -28,7 +28,8 @@ from penstock.destinations.iceberg.evolution import Move
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.fold.keys import encode_keys
+from penstock.destinations.iceberg.version_files import KeyReader
+from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.model.position import Position
 from penstock.model.table import TableId
@@ -45,10 +46,11 @@ class IcebergPart:
     unresolved: int = 0
     unresolved_rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()  # Iceberg's numbers of those that the data file was written with
+    past: tuple[WrittenFile, ...] = ()  # versions that have ended
 
     @property
     def rows(self) -> int:
-        return self.data.records if self.data else 0
+        return sum(file.records for file in self.added)
 
     @property
     def deletes(self) -> int:
@@ -63,8 +65,13 @@ class IcebergPart:
         return not self.files
 
     @property
+    def added(self) -> list[WrittenFile]:
+        """Data files."""
+        return [*([] if self.data is None else [self.data]), *self.past]
+
+    @property
     def files(self) -> list[WrittenFile]:
-        return [file for file in (self.data, self.delete) if file is not None]
+        return [*self.added, *([] if self.delete is None else [self.delete])]
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,10 @@ class IcebergPlan:
     delete_files: tuple[str, ...]
     prefix: str = PREFIX  # of the names of its files
     move: Move | None = None  # what the commit makes of the table's structure; None: it stays
+    layout: Layout = ROWS
+    around: tuple[IcebergColumn, ...] = ()  # the layout's columns
+    moment: int = 0
+    ended_files: tuple[IndexedFile, ...] = ()  # of a table of versions: those that hold deleted ones
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
@@ -97,6 +108,31 @@ class IcebergPlan:
         columns = tuple(column.id for column in self.columns)
         return IcebergPart(data, delete, wanted - len(missing), len(missing), rows_in_doubt, columns)
 
+    @property
+    def groups(self) -> int:
+        return len(self.files)
+
+    def held(self, group: int, columns: Sequence[str]) -> pa.Table:
+        path = self.files[group].path
+        by_name = {column.name: column for column in self.columns}
+        with reaching(f"table {self.target}: its files cannot be read"):
+            file = DataFile(path)
+            rows = pa.table({name: file.column(by_name[name]) for name in columns})
+            alive = np.ones(rows.num_rows, bool)
+            alive[deleted_rows(self.delete_files, [path]).get(path, NO_ROWS)] = False
+            alive &= np.asarray(self._counts(file))
+        return rows.filter(pa.array(alive))
+
+    def _counts(self, file: DataFile) -> npt.NDArray[np.bool_] | bool:
+        """Which rows of a file may be alive at all."""
+        return True
+
+    def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        with reaching(f"table {self.target}: its index cannot be read"):
+            places = self._locate(keys)
+            paths = [self.files[number].path for number in np.unique(places.files)]
+            return self._live(places, deleted_rows(self.delete_files, paths), len(keys)) >= 0
+
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
         """The rows of keys that have some, by data file."""
         places = self._locate(keys)
@@ -106,9 +142,7 @@ class IcebergPlan:
         return self.index.locate(keys, self.files, self._read_keys)
 
     def _read_keys(self, file: IndexedFile) -> pa.Array:
-        by_name = {column.name: column for column in self.columns}
-        data_file = DataFile(file.path)
-        return encode_keys([data_file.column(by_name[name]) for name in self.index.key])
+        return KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=False)(file)
 
     def _filled(self, net: NetEffect) -> tuple[pa.Table, Rows]:
         """The upserts with missing cells read from the base; and for each that is not there, which stays null, its

@@ -106,6 +106,12 @@ def held_columns(found: str, followed: Mapping[int, tuple[int, pa.DataType]]) ->
     return columns
 
 
+def named_columns(target: TableId, found: str, schema: pa.Schema) -> tuple[IcebergColumn, ...]:
+    """The columns of these names; SchemaChanged if one is missing or of another type."""
+    ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
+    return located(target, found, schema, [ids.get(name, 0) for name in schema.names])
+
+
 def unfollowed(found: str, followed: Collection[int]) -> tuple[IcebergColumn, ...] | None:
     """The columns that follow no column of the source; None when one is of a type that is none of ours."""
     columns = []

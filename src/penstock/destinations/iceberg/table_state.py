@@ -15,10 +15,12 @@ from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import local_path
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.errors import SchemaChanged
+from penstock.fold.layout import ROWS, Layout
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 
 FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
+LAYOUT = "penstock.layout"
 COPYING, COPIED = "copying", "copied"
 
 
@@ -49,6 +51,8 @@ class OpenTable:
     settled: TableState | None = None  # in which there was nothing to compact
     copy_base: CopyBase | None = None  # as it was when a copy was planned
     copy_move: Move | None = None  # what the copy will make of its structure
+    layout: Layout = ROWS
+    around: tuple[IcebergColumn, ...] = ()  # the layout's columns
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -70,6 +74,25 @@ def position_property(source: str) -> str:
 def position_of(metadata: JavaObject, source: str) -> Position | None:
     text = metadata.properties().get(position_property(source))
     return None if text is None else parse_position(text)
+
+
+def require_layout(target: TableId, metadata: JavaObject, layout: Layout) -> None:
+    """SchemaChanged if the table was made for another mode, or for other names of its columns."""
+    made = metadata.properties().get(LAYOUT)
+    if made is not None and made != layout.to_json():
+        raise SchemaChanged(
+            f"table {target}: it was made for another mode, or with other names for the columns of its history",
+            f"Give the new mode another `target`, or drop {target} and `penstock retry`: it is copied again",
+        )
+
+
+def moment_property(source: str) -> str:
+    return f"penstock.moment.{source}"
+
+
+def moment_of(metadata: JavaObject, source: str) -> int:
+    """Of a table of versions: the last moment that was applied to it, in microseconds; 0 before the first."""
+    return int(metadata.properties().get(moment_property(source)) or 0)
 
 
 def copy_property(source: str) -> str:

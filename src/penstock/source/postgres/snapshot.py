@@ -90,7 +90,15 @@ class ExportedSnapshot:
     def __init__(self, name: str, position: Position, pgconn: pq.abc.PGconn) -> None:
         self.name = name
         self.position = position
+        self.moment: int | None = None  # the source's time soon after it was made, in microseconds since 1970
         self._pgconn = pgconn
+
+    def note_moment(self, connection: Connection) -> None:
+        """Reads the source's clock, the first time that it is called."""
+        if self.moment is None:
+            row = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
+            assert row is not None
+            self.moment = row[0]
 
     def alive(self) -> bool:
         """False once the server has ended the connection, and with it the snapshot."""

@@ -1,0 +1,81 @@
+"""What a destination's table is made of, by mode: the columns that a feed keeps of its source table, as they are, or
+with others around them. Shared by fold, which makes the rows, and the destinations, which make the tables.
+
+| layout   | columns                                          | rows are told apart by     |
+|----------|--------------------------------------------------|----------------------------|
+| ROWS     | those of the source                              | the key                    |
+| versions | those of the source, and the three of the period | the key and when it begins |
+
+The others are nullable, whatever they hold, so that a table's structure can move on around them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from penstock.errors import SchemaChanged
+from penstock.model.feed import Feed, Mode, Period
+from penstock.model.table import TableId
+
+MOMENT = pa.timestamp("us", "UTC")
+
+
+def _microseconds(at: datetime) -> int:
+    return int(at.timestamp()) * 1_000_000
+
+
+BEGINNING = _microseconds(datetime(1900, 1, 1, tzinfo=UTC))  # where a key's first version opens
+OPEN = _microseconds(datetime(9999, 1, 1, tzinfo=UTC))  # where a version ends that has not ended
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`period`: for a table of versions (history), the names of its three columns."""
+
+    period: Period | None = None
+
+    @property
+    def around(self) -> pa.Schema:
+        """The columns that are not the source's."""
+        if self.period is None:
+            return pa.schema([])
+        return pa.schema(
+            [
+                pa.field(self.period.valid_from, MOMENT),
+                pa.field(self.period.valid_to, MOMENT),
+                pa.field(self.period.deleted, pa.bool_()),
+            ]
+        )
+
+    def columns(self, kept: pa.Schema) -> pa.Schema:
+        """All columns of the table, from those that the feed keeps."""
+        return pa.schema([*kept, *self.around])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def has_identifiers(self) -> bool:
+        """Whether the key tells the table's rows apart."""
+        return self.period is None
+
+    def require_room(self, table: TableId, columns: Iterable[str]) -> None:
+        """SchemaChanged when a column of the source has the name of one around them."""
+        taken = sorted(set(columns) & set(self.around.names))
+        if taken:
+            raise SchemaChanged(
+                f"table {table}: it has a column {taken[0]}, as its history has",
+                "Give the history's columns other names: `history:` under the table's rule",
+            )
+
+
+ROWS = Layout()
+
+
+def layout_of(feed: Feed) -> Layout:
+    return Layout(period=feed.period) if feed.mode is Mode.HISTORY else ROWS

@@ -1,0 +1,147 @@
+"""Tables of versions, held against every destination: the memory twin and Iceberg."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from destination_rows import SOURCE, Lake, write
+from penstock.destinations.contract import Destination
+from penstock.errors import SchemaChanged, StaleBase
+from penstock.fold.history import fold_history
+from penstock.fold.layout import Layout
+from penstock.fold.net_effect import NetEffect
+from penstock.model.feed import Period
+from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
+from versions_oracle import Versions, found
+
+THINGS = table_schema({"id": INT8, "body": TEXT, "note": TEXT})
+LAYOUT = Layout(period=Period())
+
+
+class Follower:
+    """A driver of a table of versions, and the stream that it follows. The n-th transaction commits at second n."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake, self.stream = lake, Stream()
+        self.driver = self.restart()
+
+    def restart(self) -> Destination:
+        self.driver = self.lake.driver()
+        self.driver.ensure_table(THINGS.table, THINGS, SOURCE, 0, layout=LAYOUT)
+        return self.driver
+
+    def fold(self, position: int, since: int, buckets: int = 1) -> list[NetEffect]:
+        changes = self.stream.raw(THINGS)
+        return [
+            fold_history([changes], position=position, since=since, bucket=bucket, buckets=buckets)
+            for bucket in range(buckets)
+        ]
+
+    def apply(self, buckets: int = 1) -> None:
+        plan = self.driver.plan(THINGS.table, SOURCE)
+        effects = self.fold(plan.position, plan.moment, buckets)
+        moment = max(plan.moment, *(effect.last_commit_time for effect in effects))
+        position = (self.stream.transactions + 1) * 100
+        self.driver.commit(plan, write(plan, *effects), truncated=False, position=position, moment=moment)
+
+    def versions(self) -> list[tuple[object, ...]]:
+        return found(self.lake.rows(THINGS))
+
+
+def second(number: int) -> datetime:
+    return datetime.fromtimestamp(number, UTC)
+
+
+def test_versions_open_close_and_come_back(any_lake: Lake) -> None:
+    follower, expected = Follower(any_lake), Versions()
+    row = {"id": 1, "body": "large", "note": "x"}
+    follower.stream.transaction(insert("1", "large", "x"), insert("2", "b", None))
+    follower.apply()
+    expected.put(1, row, second(1))
+    expected.put(2, {"id": 2, "body": "b", "note": None}, second(1))
+    follower.stream.transaction(update("1", UNSENT, "y"))
+    follower.stream.transaction(update("2", "b", None))
+    follower.apply()
+    expected.put(1, {**row, "note": "y"}, second(2))
+    follower.stream.transaction(delete("1", None, None))
+    follower.apply()
+    expected.remove(1, second(4))
+    follower.restart()
+    follower.stream.transaction(insert("1", "again", None))
+    follower.apply()
+    expected.put(1, {"id": 1, "body": "again", "note": None}, second(5))
+    assert follower.versions() == expected.rows()
+
+
+def test_a_batch_cannot_be_applied_twice(any_lake: Lake) -> None:
+    follower = Follower(any_lake)
+    follower.stream.transaction(insert("1", "a", "x"))
+    follower.apply()
+    follower.stream.transaction(update("1", "b", "x"))
+    plan = follower.driver.plan(THINGS.table, SOURCE)
+    stale = write(plan, *follower.fold(plan.position, plan.moment))
+    follower.apply()
+    before = follower.versions()
+    with pytest.raises(StaleBase):
+        follower.driver.commit(plan, stale, truncated=False, position=300, moment=2_000_000)
+    follower.driver.discard(stale)
+    follower.restart()
+    follower.apply()
+    assert follower.versions() == before
+    assert len(before) == 2
+
+
+def test_another_layout_is_refused(any_lake: Lake) -> None:
+    Follower(any_lake)
+    for other in (Layout(), Layout(period=Period("kvsz_start", "kvsz_end", "kvsz_deleted"))):
+        with pytest.raises(SchemaChanged):
+            any_lake.driver().ensure_table(THINGS.table, THINGS, SOURCE, 0, layout=other)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_long_life_equals_the_oracle(any_lake: Lake, seed: int) -> None:
+    """Inserts, updates with and without all cells, deletes, key changes, truncates, restarts and compaction."""
+    rng, expected, follower = random.Random(seed), Versions(), Follower(any_lake)
+    rows: dict[int, dict[str, object]] = {}
+    for batch in range(25):
+        moved = False
+        for _ in range(rng.randint(1, 3)):
+            messages = []
+            at = second(follower.stream.transactions + 1)
+            if rng.random() < 0.04:
+                messages.append(truncate())
+                rows.clear()
+            for key in rng.sample(range(20), rng.randint(1, 5)):
+                deed = rng.choice(["write", "write", "touch", "delete", "move"])
+                if key not in rows:
+                    rows[key] = {"id": key, "body": f"{batch}", "note": rng.choice(["x", None])}
+                    messages.append(insert(str(key), f"{batch}", rows[key]["note"]))  # type: ignore[arg-type]
+                elif deed == "delete":
+                    del rows[key]
+                    messages.append(delete(str(key), None, None))
+                elif deed == "move" and (free := next((n for n in range(20, 40) if n not in rows), None)) is not None:
+                    rows[free] = {**rows.pop(key), "id": free}
+                    messages.append(update(str(free), UNSENT, rows[free]["note"], key=(str(key), None, None)))  # type: ignore[arg-type]
+                    moved = True
+                elif deed == "touch":
+                    rows[key] = {**rows[key], "note": rng.choice(["x", None])}
+                    messages.append(update(str(key), UNSENT, rows[key]["note"]))  # type: ignore[arg-type]
+                else:
+                    rows[key] = {**rows[key], "body": f"{batch} {rng.random()}"}
+                    messages.append(update(str(key), rows[key]["body"], rows[key]["note"]))  # type: ignore[arg-type]
+            follower.stream.transaction(*messages)
+            for key in range(40):
+                if key in rows:
+                    expected.put(key, rows[key], at)
+                else:
+                    expected.remove(key, at)
+        follower.apply(buckets=1 if moved else rng.choice([1, 2]))
+        any_lake.maintain(follower.driver, THINGS)
+        if rng.random() < 0.1:
+            follower.restart()
+        if batch % 6 == 5:
+            assert follower.versions() == expected.rows(), f"batch {batch}"
+    assert follower.versions() == expected.rows()
