@@ -100,6 +100,7 @@ _COLUMNS = """
     with recursive base as (
         select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier
         from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+          and a.attgenerated = ''
         union all
         select b.attnum, b.attname, t.typbasetype, t.typtypmod
         from base b join pg_type t on t.oid = b.type where t.typtype = 'd'

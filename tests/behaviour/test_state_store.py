@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from psycopg.sql import SQL, Identifier
 from penstock.demo.server import PostgresServer
 from penstock.model.partitions import Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
+from penstock.model.schema_version import in_force
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.memory import MemoryStateStore
 from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
-from penstock.state.store import EVENTS_KEPT, CopyProgress, Health, RangeRecord, StateStore
+from penstock.state.store import EVENTS_KEPT, SCHEMAS_KEPT, CopyProgress, Health, RangeRecord, StateStore
 
 ORDERS = TableId("public", "orders")
 ODD = TableId('My "Schema"', "täble 'x'")
@@ -337,3 +339,59 @@ def test_messages_leave_quarantine_by_id_or_by_position(store: StateStore) -> No
     assert store.quarantined_counts("lake") == {ODD: 1, ORDERS: 1}
     store.quarantine("lake", ORDERS, [broken(100, 1)])
     assert first.id not in {one.id for one in store.quarantined("lake")}
+
+
+def structure(*names: str, relation: int = 7, guessed: bool = False) -> TableSchema:
+    columns = tuple(Column(name, ColumnType(25, "text"), number=number) for number, name in enumerate(names, start=1))
+    return TableSchema(ORDERS, relation, columns, ("id",), guessed=guessed)
+
+
+def told(store: StateStore) -> list[tuple[TableId, int, int, int]]:
+    return [(one.table, one.version, one.position, len(one.schema.columns)) for one in store.schema_versions()]
+
+
+def test_versions_of_structures_are_kept_in_order(store: StateStore) -> None:
+    assert store.schemas_seen() is None
+    first, second = structure("id"), structure("id", "a")
+    store.record_schemas([(ORDERS, first, 100), (ODD, first, 100), (ORDERS, second, 200)], seen=300)
+    store.record_schemas([(ORDERS, second, 250), (ODD, first, 260)])
+    store.record_schemas([(ORDERS, structure("id", "b"), 300)], seen=400)
+    assert told(store) == [(ORDERS, 1, 100, 1), (ODD, 1, 100, 1), (ORDERS, 2, 200, 2), (ORDERS, 3, 300, 2)]
+    assert store.schemas_seen() == 400
+    sequences = [one.sequence for one in store.schema_versions()]
+    assert sequences == sorted(set(sequences))
+    kept = store.schema_versions()[2]
+    assert (kept.schema, kept.fingerprint) == (second, second.structure)
+
+
+def test_what_says_nothing_new_or_lies_behind_is_no_version(store: StateStore) -> None:
+    store.record_schemas([(ORDERS, structure("id", "a"), 200)])
+    columns = tuple(replace(column, number=0) for column in structure("id", "a").columns)
+    unnumbered = replace(structure("id", "a", guessed=True), columns=columns)
+    store.record_schemas([(ORDERS, unnumbered, 210), (ORDERS, structure("id"), 150)])
+    assert told(store) == [(ORDERS, 1, 200, 2)]
+    store.record_schemas([(ORDERS, structure("id", "a", relation=8), 220)])
+    assert told(store) == [(ORDERS, 1, 200, 2), (ORDERS, 2, 220, 2)]
+    again = store.schema_versions()
+    assert again[0].fingerprint == again[1].fingerprint
+
+
+def test_the_structure_at_a_position_can_be_asked_for(store: StateStore) -> None:
+    store.record_schemas([(ORDERS, structure("id"), 100), (ODD, structure("id"), 150), (ORDERS, structure("x"), 200)])
+    versions = store.schema_versions()
+    assert in_force(versions, 99) == []
+    assert [(one.table, one.version) for one in in_force(versions, 199)] == [(ODD, 1), (ORDERS, 1)]
+    assert [(one.table, one.version) for one in in_force(versions, 200)] == [(ODD, 1), (ORDERS, 2)]
+
+
+def test_old_versions_go_behind_all_positions(store: StateStore) -> None:
+    many = SCHEMAS_KEPT + 5
+    store.record_schemas([(ORDERS, structure("id", f"a{n}"), 100 + n) for n in range(many)])
+    store.record_schemas([(ODD, structure("id", f"a{n}"), 100 + n) for n in range(many)])
+    assert store.prune_schemas(102, [ORDERS]) == 2
+    assert min(one.position for one in store.schema_versions() if one.table == ORDERS) == 102
+    assert store.prune_schemas(10_000, [ORDERS]) == 3
+    assert len([one for one in store.schema_versions() if one.table == ORDERS]) == SCHEMAS_KEPT
+    assert len([one for one in store.schema_versions() if one.table == ODD]) == many
+    store.record_schemas([(ORDERS, structure("id"), 500)])
+    assert max(one.sequence for one in store.schema_versions()) > 2 * many

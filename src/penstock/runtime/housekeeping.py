@@ -29,9 +29,12 @@ class Housekeeping:
         maintenance: Maintenance,
         limits: LogConfig,
         copying_from: Callable[[], Position | None] = lambda: None,
+        passed: Callable[[Position], None] = lambda position: None,
     ) -> None:
-        """`copying_from` tells the lowest position from which a copy will replay the log."""
+        """`copying_from` tells the lowest position from which a copy will replay the log. `passed` is told what lies
+        behind all positions, when something new does."""
         self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
+        self._passed = passed
         self._advanced_at = self._retained_at = time.monotonic()
 
     def run(self) -> None:
@@ -75,6 +78,8 @@ class Housekeeping:
             log.remove(name)
             reach("log.segment_removed")
         start = log.start()
+        if removable and start is not None:
+            self._passed(min(start, needed, held))
         for tracked in tables:
             if tracked.errored and start is not None and removable and held < start and tracked.position < start:
                 self._loop.mark_errored(

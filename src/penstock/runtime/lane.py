@@ -7,6 +7,7 @@ destination, Spark's runner and the state store, of which it sees its own rows. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
@@ -20,12 +21,13 @@ from penstock.model.position import Position, position_text
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
-from penstock.runtime.copier import Copier, ProgressView
+from penstock.runtime.copier import Copier, CopyingTable, ProgressView
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
 from penstock.runtime.partition_watch import PartitionWatch
 from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.registry import SchemaRegistry
 from penstock.runtime.signals import SignalFlag
 from penstock.runtime.supervisor import CaptureSupervisor
 from penstock.source.postgres.connect import Connection, connect
@@ -72,13 +74,15 @@ class Lane:
         with ExitStack() as cleanup:
             loop = ApplyLoop(pipeline.key, destination, runner, log, pipeline.batch, state)
             cleanup.callback(loop.close)
+            registry = SchemaRegistry(log, state)
+            registry.look()
             copier = Copier(
                 pipeline,
                 destination,
                 runner,
                 log,
                 state,
-                lambda copied, position: loop.join(copied.feed, copied.schema, position),
+                self._joined(loop, registry),
                 self._progress,
             )
             membership = Membership(pipeline, loop, copier, state, log_begins, self._owners)
@@ -91,7 +95,7 @@ class Lane:
             membership.start()
             cleanup.callback(membership.stop)
             LOG.info("streaming", tables=len(self._prepared.schemas), position=position_text(loop.processed))
-            self._drive(loop, copier, membership, stop)
+            self._drive(loop, copier, membership, registry, stop)
             LOG.info("stopped", position=position_text(loop.processed))
             errored = [tracked.table for tracked in loop.tables.values() if tracked.errored] + copier.errored
         if self._once and errored:
@@ -120,9 +124,19 @@ class Lane:
                     self.state.set_table_status(destination.name, table, status)
             raise
 
-    def _drive(self, loop: ApplyLoop, copier: Copier, membership: Membership, stop: SignalFlag) -> None:
+    @staticmethod
+    def _joined(loop: ApplyLoop, registry: SchemaRegistry) -> Callable[[CopyingTable, Position], None]:
+        def joined(copied: CopyingTable, position: Position) -> None:
+            registry.copied(copied.schema, position)
+            loop.join(copied.feed, copied.schema, position)
+
+        return joined
+
+    def _drive(
+        self, loop: ApplyLoop, copier: Copier, membership: Membership, registry: SchemaRegistry, stop: SignalFlag
+    ) -> None:
         maintenance, until = self.pipeline.destinations[0].maintenance, self._until
-        housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from)
+        housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from, registry.prune)
         backoff = Backoff()
         component = f"destination {loop.destination.name}"
         self.tell(component, "ok")
@@ -140,6 +154,8 @@ class Lane:
             try:
                 membership.tend()
                 worked = loop.step(now=until is not None or backoff.attempts > 0)
+                if worked:
+                    registry.look()
                 housekeeping.run()
             except LogDamaged as error:
                 loop.mark_all_errored(error)

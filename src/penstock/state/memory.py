@@ -12,10 +12,12 @@ from itertools import count
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
-from penstock.model.table import TableId
+from penstock.model.schema_version import SchemaVersion, obsolete
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.state.store import (
     EVENTS_KEPT,
+    SCHEMAS_KEPT,
     CopyProgress,
     CopyRecord,
     Event,
@@ -41,6 +43,9 @@ class MemoryStateStore:
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
         self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
+        self._schemas: list[SchemaVersion] = []
+        self._schema_sequence = count(1)
+        self._schemas_seen: dict[str, Position] = {}
         self._quarantine: dict[int, Quarantined] = {}
         self._quarantine_ids = count(1)
 
@@ -170,6 +175,33 @@ class MemoryStateStore:
     def partitions(self, destination: str) -> dict[TableId, Partitions]:
         with self._lock:
             return dict(sorted(self._partitions[destination].items()))
+
+    def record_schemas(
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
+    ) -> None:
+        with self._lock:
+            for table, schema, position in found:
+                newest = next((one for one in reversed(self._schemas) if one.table == table), None)
+                if newest is not None and (newest.is_same(schema) or position < newest.position):
+                    continue
+                version, sequence = newest.version + 1 if newest else 1, next(self._schema_sequence)
+                self._schemas.append(SchemaVersion(table, version, sequence, position, datetime.now(UTC), schema))
+            if seen is not None:
+                self._schemas_seen[reader] = seen
+
+    def schemas_seen(self, reader: str = "") -> Position | None:
+        with self._lock:
+            return self._schemas_seen.get(reader)
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        with self._lock:
+            return list(self._schemas)
+
+    def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
+        with self._lock:
+            gone = obsolete([one for one in self._schemas if one.table in tables], before, SCHEMAS_KEPT)
+            self._schemas = [one for one in self._schemas if one not in gone]
+            return len(gone)
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         with self._lock:

@@ -14,7 +14,8 @@ from typing import TypeVar
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
-from penstock.model.table import TableId
+from penstock.model.schema_version import SchemaVersion
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
@@ -119,6 +120,25 @@ class ScopedStateStore:
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]:
         return self._own(self._store.partitions(destination))
+
+    def record_schemas(
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
+    ) -> None:
+        named = [(self._named(table), schema, position) for table, schema, position in found]
+        self._store.record_schemas(named, seen, self._prefix + reader)
+
+    def schemas_seen(self, reader: str = "") -> Position | None:
+        return self._store.schemas_seen(self._prefix + reader)
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        return [
+            replace(version, table=self._bare(version.table))
+            for version in self._store.schema_versions()
+            if self._is_own(version.table)
+        ]
+
+    def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
+        return self._store.prune_schemas(before, [self._named(table) for table in tables])
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         self._store.quarantine(destination, self._named(table), messages)

@@ -36,9 +36,10 @@ from penstock.errors import ConfigError, StateError
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
-from penstock.model.table import TableId
+from penstock.model.schema_version import SchemaVersion
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.state import sql_quarantine
+from penstock.state import sql_quarantine, sql_schemas
 from penstock.state.sql_tables import (
     COPIES,
     COPY_NOTES,
@@ -56,6 +57,7 @@ from penstock.state.sql_tables import (
 )
 from penstock.state.store import (
     EVENTS_KEPT,
+    SCHEMAS_KEPT,
     CopyProgress,
     CopyRecord,
     Event,
@@ -363,6 +365,24 @@ class SqlStateStore:
             rows = connection.execute(_of_destination(PARTITIONS, destination)).all()
         found = {TableId(row.table_schema, row.table_name): Partitions.from_json(row.content) for row in rows}
         return dict(sorted(found.items()))
+
+    def record_schemas(
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
+    ) -> None:
+        with self._writing() as connection:
+            sql_schemas.record(connection, found, reader, seen)
+
+    def schemas_seen(self, reader: str = "") -> Position | None:
+        with self._transaction() as connection:
+            return sql_schemas.seen(connection, reader)
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        with self._transaction() as connection:
+            return sql_schemas.read(connection)
+
+    def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
+        with self._writing() as connection:
+            return sql_schemas.prune(connection, before, tables, SCHEMAS_KEPT)
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         with self._writing() as connection:

@@ -170,6 +170,29 @@ PARTITIONS = Table(
     Column("content", Text, nullable=False),  # model.partitions.Partitions as JSON
 )
 
+SCHEMAS = Table(
+    "penstock_schema",
+    METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("position", PositionText, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("guessed", Integer, nullable=False),
+    Column("definition", Text, nullable=False),  # as JSON
+    UniqueConstraint("table_schema", "table_name", "version"),
+    sqlite_autoincrement=True,  # a sequence number is never used twice
+)
+
+SCHEMAS_SEEN = Table(
+    "penstock_schema_seen",
+    METADATA,
+    Column("reader", Text, primary_key=True),  # whose change log
+    Column("position", PositionText, nullable=False),  # up to where it was looked at
+)
+
 QUARANTINE = Table(
     "penstock_quarantine",
     METADATA,

@@ -1,4 +1,4 @@
-"""The state store's contract: table states, progress, health of the components, events of note, quarantine.
+"""The state store's contract: table states, progress, health of the components, events of note, schemas, quarantine.
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
 loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
@@ -17,10 +17,12 @@ from typing import Literal, Protocol
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
-from penstock.model.table import TableId
+from penstock.model.schema_version import SchemaVersion
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 
 EVENTS_KEPT = 1000
+SCHEMAS_KEPT = 20
 
 HealthState = Literal["ok", "retrying", "stopped", "failed"]
 RequestKind = Literal["resync", "retry"]
@@ -186,6 +188,23 @@ class StateStore(Protocol):
         """The last look at a table's partitions; None: it is not partitioned."""
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]: ...
+
+    def record_schemas(
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
+    ) -> None:
+        """Adds versions of structures, in stream order, each from its position on; all of them at once. One that says
+        nothing new, or that lies before its table's newest, is passed over. `seen`: the log (`reader` says whose) was
+        looked at up to there, and the next look begins there."""
+
+    def schemas_seen(self, reader: str = "") -> Position | None:
+        """None in a new store: then the registry is rebuilt from the log."""
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        """Of all tables, by sequence number."""
+
+    def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
+        """Forgets versions of these tables that no position from `before` on is under, but for the newest SCHEMAS_KEPT
+        of each; gives their number."""
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         """Keeps messages that cannot be decoded, all or none. One that is there already gets its new reason."""

@@ -95,7 +95,7 @@ class RelationSchemas:
         """The transaction itself altered the table: before this place or behind it, in an order that nobody knows."""
         earlier = self._seen.get(schema.relation_id)
         again = earlier is not None and earlier[0] == xid and _names(earlier[1]) == _names(schema)
-        return replace(schema, guessed=True, storage=UNSURE if again else schema.storage)
+        return replace(schema, guessed=True, numbered=0, storage=UNSURE if again else schema.storage)
 
     def _facts(self, relation: Relation, xid: int) -> CatalogueFacts | None:
         """The catalogue once it shows the transaction."""

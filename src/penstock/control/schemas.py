@@ -1,0 +1,75 @@
+"""The schema registry as people ask for it: versions of tables, what each changed, which one held at a position.
+
+Read from the state store, so it works while a run is under way and while none is. Shown by `schemas_view.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.config.model import Pipeline
+from penstock.errors import UsageError
+from penstock.fold.evolution import differences, resolve
+from penstock.model.position import Position, parse_position
+from penstock.model.schema_version import SchemaVersion, in_force
+from penstock.source.postgres.slot import parse_lsn
+from penstock.state.sql import find_store
+
+_LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
+_POSITION = re.compile(r"[0-9A-Fa-f]{16}")
+
+
+@dataclass(frozen=True)
+class ShownVersion:
+    """`changes` are against the version before it, in words; None: the registry knows none before it."""
+
+    version: SchemaVersion
+    changes: list[str] | None
+
+
+@dataclass(frozen=True)
+class Schemas:
+    pipeline: str
+    file: str
+    at: Position | None  # only what held there was asked for
+    versions: list[ShownVersion]
+
+
+def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) -> Schemas:
+    """All versions, or those of one table, or the ones that held at a position."""
+    position = None if at is None else parsed(at)
+    store = find_store(pipeline.state_url)
+    try:
+        known = [] if store is None else store.schema_versions()
+    finally:
+        if store is not None:
+            store.close()
+    if table is not None:
+        names = sorted({str(version.table) for version in known})
+        if table not in names:
+            said = f"known are {', '.join(names)}" if names else "it knows none yet: `penstock run` fills it"
+            raise UsageError(f"the schema registry of {pipeline.name} has no table {table}", said)
+        known = [version for version in known if str(version.table) == table]
+    wanted = known if position is None else in_force(known, position)
+    shown = [ShownVersion(version, _changes(version, known)) for version in wanted]
+    shown.sort(key=lambda one: (one.version.table, one.version.version))
+    return Schemas(pipeline.name, str(pipeline.file), position, shown)
+
+
+def parsed(text: str) -> Position:
+    """A position as Postgres writes it (`0/1A2B3C4D`) or as penstock does (16 hexadecimal digits)."""
+    if _LSN.fullmatch(text):
+        return parse_lsn(text)
+    if _POSITION.fullmatch(text):
+        return parse_position(text)
+    raise UsageError(f"--at {text} is no position", "Give an LSN such as 0/1A2B3C4D, or 16 hexadecimal digits")
+
+
+def _changes(version: SchemaVersion, known: list[SchemaVersion]) -> list[str] | None:
+    before = [one for one in known if one.table == version.table and one.version < version.version]
+    if not before:
+        return None
+    newest = max(before, key=lambda one: one.version).schema
+    earlier = newest if all(column.number for column in newest.columns) else resolve(version.schema, newest)
+    return differences(earlier, resolve(earlier, version.schema))
