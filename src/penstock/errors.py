@@ -29,6 +29,7 @@ PenstockError                    exit   retry
  │   ├─ StaleBase                1      at once  somebody else committed: read the table again and redo
  │   └─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
  ├─ StateError                   3      backoff  the state store does not answer
+ ├─ NoAnswer                     3      never    the run that was asked for something does not answer, or has ended
  └─ EnvironmentMissing           3      never    Java or a jar is not there
 """
 
@@ -171,6 +172,10 @@ class CommitUnknown(DestinationError):
 class StateError(PenstockError):
     exit_code = 3
     retry = "backoff"
+
+
+class NoAnswer(PenstockError):
+    exit_code = 3
 
 
 class EnvironmentMissing(PenstockError):

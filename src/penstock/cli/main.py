@@ -53,6 +53,7 @@ COMMANDS = (
     Command(("resync",), "penstock.cli.tables", "resync", "Copy tables anew; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
     Command(("schemas",), "penstock.cli.schemas", "schemas", "List the versions of tables' structures."),
+    Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
     Command(("quarantine", "list"), "penstock.cli.quarantine", "quarantine_list", "List messages not decodable."),
     Command(("quarantine", "show"), "penstock.cli.quarantine", "quarantine_show", "Show one: position, reason, bytes."),

@@ -48,8 +48,8 @@ def capture(file: PipelineFile) -> None:
     run_capture(pipeline, stop, _say)
 
 
-def log_to_stderr() -> None:
-    """Plain lines for a file, colours for a terminal."""
+def log_to_stderr(least: int = 20) -> None:
+    """Plain lines for a file, colours for a terminal. `least` is the level of what is said; 20 is info."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -57,7 +57,7 @@ def log_to_stderr() -> None:
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(20),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is now: a live view may stand in
         cache_logger_on_first_use=False,
     )

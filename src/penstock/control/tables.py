@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from penstock.config.model import Pipeline
 from penstock.errors import UsageError
+from penstock.model.feed import Feed
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
 from penstock.state.lock import holder
@@ -96,6 +97,13 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
         return Asked(holder(pipeline.home / "lock"), new, before, in_order)
     finally:
         store.close()
+
+
+def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> list[Feed]:
+    """The feeds of these names, or all that the pipeline follows when there are none."""
+    known = {summary.table for summary in _summaries(pipeline, store)}
+    wanted = _named(pipeline, known, names) if names else sorted(known)
+    return [feed for feed in map(pipeline.feed, wanted) if feed is not None]
 
 
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:

@@ -38,6 +38,9 @@ applied to it beside its position.
 **Merges.** Where a table's past is to be kept, a copy does not take its place: `plan_merge` gives the base of a write
 that puts what the copy holds into the table, and `commit_merge` commits it with the position of the copy.
 
+**Bookmarks.** `bookmark` names a table's contents as they are, and keeps them readable under that name while the table
+goes on, until `release`. A bookmark whose driver died is given up after BOOKMARKS_LAST.
+
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
 `ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
 been shut out of the table.
@@ -64,6 +67,8 @@ from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+
+BOOKMARKS_LAST = 24 * 3600.0  # seconds
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -228,10 +233,19 @@ class Destination(Protocol):
         ...
 
     def plan(
-        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+        self,
+        target: TableId,
+        source: str,
+        schema: TableSchema | None = None,
+        on_drop: OnDrop = "keep",
+        *,
+        thorough: bool = False,
     ) -> WritePlan:
         """Reads the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
-        commit, every column numbered; None: it stays."""
+        commit, every column numbered; None: it stays.
+
+        A write over a `thorough` plan ends every row that a touched key has, also those that only somebody else can
+        have made; otherwise it is sure to end the one that we wrote."""
         ...
 
     def commit(
@@ -286,6 +300,14 @@ class Destination(Protocol):
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         """Moves the position alone, if it is `expected`; StaleBase otherwise."""
+        ...
+
+    def bookmark(self, target: TableId, source: str, name: str) -> str:
+        """Keeps the contents as they are now readable; gives what the destination calls them, "" if it has none."""
+        ...
+
+    def release(self, target: TableId, name: str) -> None:
+        """The bookmark is not needed any more. One that is gone already, or its table, is fine."""
         ...
 
     def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:

@@ -91,6 +91,7 @@ class StoredTable:
 class MemoryStore:
     tables: dict[TableId, StoredTable] = field(default_factory=dict)
     discarded: set[str] = field(default_factory=set)  # names of parts
+    bookmarks: dict[tuple[TableId, str], pa.Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,13 @@ class MemoryDestination:
         return self.store.tables[target].structure
 
     def plan(
-        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+        self,
+        target: TableId,
+        source: str,
+        schema: TableSchema | None = None,
+        on_drop: OnDrop = "keep",
+        *,
+        thorough: bool = False,
     ) -> MemoryPlan:
         table = self.store.tables[target]
         if source not in table.positions:
@@ -367,6 +374,13 @@ class MemoryDestination:
         if table.positions.get(source) != expected:
             raise StaleBase(f"table {target} is not at {position_text(expected)}", "Its position is read again")
         self._replace(target, table, table.rows, {**table.positions, source: position})
+
+    def bookmark(self, target: TableId, source: str, name: str) -> str:
+        self.store.bookmarks[target, name] = self.rows(target)
+        return name
+
+    def release(self, target: TableId, name: str) -> None:
+        self.store.bookmarks.pop((target, name), None)
 
     def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
         return MaintenanceReport()

@@ -60,6 +60,8 @@ class TrackedTable:
     changes: int = 0
     errored: bool = False
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
+    held: bool = False  # it goes no further than `until`, and nowhere while that is None
+    until: Position | None = None
 
     @property
     def table(self) -> TableId:
@@ -133,6 +135,17 @@ class ApplyLoop:
         """Tries an Errored table again, from its own position."""
         tracked.errored = False
         tracked.level = tracked.position
+
+    def hold(self, tracked: TrackedTable, until: Position | None = None) -> Position:
+        """From now on the table goes no further than `until`, or stays; the others go on. Gives how far it is."""
+        if tracked.level is None:
+            tracked.level = self.processed
+        tracked.held, tracked.until = True, until
+        return max(tracked.level, tracked.position)
+
+    def let_go(self, tracked: TrackedTable) -> None:
+        """A held table goes on, and joins the others again."""
+        tracked.held, tracked.until = False, None
 
     @property
     def level(self) -> bool:
@@ -230,23 +243,36 @@ class ApplyLoop:
         while not self._joining.empty():
             joining = self._joining.get()
             self.tables[joining.table] = joining
-        behind = [tracked for tracked in self.tables.values() if tracked.level is not None and not tracked.errored]
-        for tracked in behind:
-            assert tracked.level is not None
-            segments = [name for name in self.log.segments(after=tracked.level) if name.end <= self.processed]
-            batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations())
-            if batch is None:
-                tracked.level = None
-                self._mark_ready(tracked)
-                passed = max(self.processed, tracked.position)
-                self.state.release_before(self.destination.name, tracked.table, passed)
-                LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
-                continue
+        worked = False
+        for tracked in [tracked for tracked in self.tables.values() if tracked.level is not None]:
+            if not tracked.errored:
+                worked |= self._bring_on(tracked)
+        return worked
+
+    def _bring_on(self, tracked: TrackedTable) -> bool:
+        """One batch for a table that is behind. False when it has to wait: where it is held, or for the log."""
+        level, until = tracked.level, tracked.until
+        assert level is not None
+        if tracked.held and (until is None or level >= until):
+            return False
+        segments = [
+            name
+            for name in self.log.segments(after=level)
+            if name.end <= self.processed and (until is None or name.start < until)
+        ]
+        batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)
+        if batch is not None:
             self._take_renamed(batch)
             committed = self._apply(batch) if batch.tables else {}
             tracked.level = batch.end
             self._record(committed)
-        return bool(behind)
+        elif not tracked.held:
+            tracked.level = None
+            self._mark_ready(tracked)
+            passed = max(self.processed, tracked.position)
+            self.state.release_before(self.destination.name, tracked.table, passed)
+            LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
+        return batch is not None or not tracked.held
 
     def _apply(self, batch: Batch) -> dict[TableId, Applied]:
         """Brings every table of the batch to its end, but for those that become Errored."""
@@ -330,7 +356,14 @@ class ApplyLoop:
         tasks = [
             task
             for table, planned in plans.items()
-            for task in tasks_for(self.log, pending[table], self.tables[table].position, planned.plan, planned.followed)
+            for task in tasks_for(
+                self.log,
+                pending[table],
+                self.tables[table].position,
+                planned.plan,
+                planned.followed,
+                until=pending[table].until,
+            )
         ]
         grouped: dict[TableId, list[Applied]] = {}
         for result in self.runner.run(apply, tasks):

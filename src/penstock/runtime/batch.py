@@ -1,6 +1,7 @@
 """Plans a batch: which segments of the change log, and what of them belongs to which table. Reads headers only.
 
-A batch is made of whole segments, and a segment of whole transactions, so a batch never splits a transaction.
+A batch is made of whole segments, and a segment of whole transactions, so a batch never splits a transaction; one that
+is cut within a segment, at a position, takes the transactions that commit before it.
 Neighbours: `apply_loop` asks for batches, `apply_task` does the work of one.
 """
 
@@ -31,6 +32,7 @@ class TableWork:
     bytes: int = 0
     rows: int = 0
     moved_keys: int = 0
+    until: Position | None = None  # what commits at or after it is left out
 
     def buckets(self) -> int:
         """How many tasks share the table. Keys that move may need another key's earlier image: then it is one."""
@@ -92,8 +94,13 @@ def gather(
     positions: Mapping[Feed, Position],
     limits: BatchConfig,
     relations: Mapping[int, TableId] | None = None,
+    until: Position | None = None,
 ) -> Batch | None:
-    """The batch that these segments make for the feeds in `positions`, up to the limits; None without segments."""
+    """The batch that these segments make for the feeds in `positions`, up to the limits; None without segments.
+
+    With `until` it ends there at the latest, be it within a segment: transactions that commit before it are in it,
+    and no others.
+    """
     tables: dict[TableId, TableWork] = {}
     renamed: dict[TableId, TableId] = {}
     feeds: dict[TableId, list[Feed]] = {}
@@ -102,16 +109,18 @@ def gather(
     changes = size = 0
     end: Position | None = None
     for name in segments:
-        end = name.end
+        end = name.end if until is None else min(name.end, until)
         for part in log.slices(name):
             schema = part.table_schema
+            if until is not None and part.slice.first_commit >= until:
+                continue
             known_as = (relations or {}).get(schema.relation_id, schema.table)
             if known_as != schema.table:
                 behind = [feed for feed in feeds.get(known_as, ()) if part.slice.last_commit >= positions[feed]]
                 renamed |= {feed.name: schema.table for feed in behind}
             behind = [feed for feed in feeds.get(schema.table, ()) if part.slice.last_commit >= positions[feed]]
             for feed in behind:
-                work = tables.setdefault(feed.name, TableWork(feed))
+                work = tables.setdefault(feed.name, TableWork(feed, until=until))
                 if (name.text, schema.fingerprint) not in work.slices:
                     work.slices.append((name.text, schema.fingerprint))
                 if not work.versions or work.versions[-1] != schema:

@@ -6,7 +6,7 @@ went wrong as their result. Neighbours: `copier` runs one job a range, `catch_up
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -66,15 +66,19 @@ class RereadTask:
 
 
 def reread(task: RereadTask) -> Copied:
+    rows = rows_of(task.source, task.relations, task.keys, statement_timeout=task.statement_timeout)
     try:
-        return Copied(task.plan.write_rows(_rows(task)))
+        return Copied(task.plan.write_rows(rows))
     except PenstockError as error:
         return Copied(error=error)
 
 
-def _rows(task: RereadTask) -> Iterator[pa.RecordBatch]:
-    key = task.source.schema.key
-    conditions, wanted = key_conditions(key, task.keys), encode_keys([task.keys[name] for name in key])
-    for relation in task.relations:
-        for batch in read_range(task.source, relation, statement_timeout=task.statement_timeout, conditions=conditions):
+def rows_of(
+    source: CopySource, relations: Sequence[CopyRange], keys: pa.Table, *, statement_timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """The rows with these keys, found by an index. `relations` are whole: the table, or the leaves of it."""
+    key = source.schema.key
+    conditions, wanted = key_conditions(key, keys), encode_keys([keys[name] for name in key])
+    for relation in relations:
+        for batch in read_range(source, relation, statement_timeout=statement_timeout, conditions=conditions):
             yield batch.filter(pc.is_in(encode_keys([batch[name] for name in key]), wanted))

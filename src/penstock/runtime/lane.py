@@ -22,6 +22,7 @@ from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.copier import Copier, CopyingTable, ProgressView
+from penstock.runtime.cuts import Cuts
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
@@ -136,6 +137,7 @@ class Lane:
         self, loop: ApplyLoop, copier: Copier, membership: Membership, registry: SchemaRegistry, stop: SignalFlag
     ) -> None:
         maintenance, until = self.pipeline.destinations[0].maintenance, self._until
+        cuts = Cuts(loop, self.state)
         housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from, registry.prune)
         backoff = Backoff()
         component = f"destination {loop.destination.name}"
@@ -153,6 +155,7 @@ class Lane:
                 raise self._capture.failure
             try:
                 membership.tend()
+                cuts.tend()
                 worked = loop.step(now=until is not None or backoff.attempts > 0)
                 if worked:
                     registry.look()
@@ -172,4 +175,5 @@ class Lane:
                 self.tell(component, "ok")
             if not worked:
                 stop.wait(POLL_SECONDS)
+        cuts.end()
         self.tell(component, "stopped")

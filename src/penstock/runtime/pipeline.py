@@ -2,18 +2,22 @@
 
 Order of things: lock, source made ready, capture started, Spark and destination opened, tables made, then batches
 until it is told to stop (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
-to the source's position at the start has been applied. With several sources (`lanes`) the destination comes first, for
-no source waits for another.
+to the source's position at the start has been applied, or as long as an `errand` takes. With several sources
+(`lanes`) the destination comes first, for no source waits for another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
+from pyspark.sql import SparkSession
+
 from penstock.config.model import Pipeline
-from penstock.destinations.contract import Destination, JobRunner
+from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.runtime.copier import ProgressView
+from penstock.runtime.errand import Errand
 from penstock.runtime.lane import Lane
 from penstock.runtime.lanes import ScopedProgress, run_lanes
 from penstock.runtime.owners import Owners
@@ -25,9 +29,16 @@ from penstock.state.sql import open_store
 from penstock.state.store import StateStore
 
 
-def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> None:
-    """Returns when stopped or, with `once`, when drained. Raises what no retry can mend; with several sources, when
-    none is left to go on."""
+def run(
+    pipeline: Pipeline,
+    *,
+    progress: ProgressView,
+    once: bool = False,
+    errand: Callable[[SparkSession], None] | None = None,
+) -> None:
+    """Returns when stopped, with `once` when drained, with an `errand` when that is done: it is called in a thread of
+    its own. Raises what the errand raises, and what no retry can mend; with several sources, when none is left to go
+    on."""
     stop = SignalFlag()
     with ExitStack() as cleanup:
         cleanup.enter_context(PipelineLock(pipeline.home / "lock"))
@@ -42,12 +53,16 @@ def run(pipeline: Pipeline, *, progress: ProgressView, once: bool = False) -> No
             preparing = False
             lanes[0].start_capture()
             cleanup.callback(lanes[0].close)
-            runner, destination = _open_destination(pipeline, cleanup)
-            lanes[0].stream(destination, runner, stop)
+            spark, destination = _open_destination(pipeline, cleanup)
+            beside = Errand(errand, spark, stop) if errand is not None else None
+            lanes[0].stream(destination, SparkRunner(spark), stop)
         else:
             preparing = False
-            runner, destination = _open_destination(pipeline, cleanup)
-            run_lanes(lanes, destination, runner, stop, once=once)
+            spark, destination = _open_destination(pipeline, cleanup)
+            beside = Errand(errand, spark, stop) if errand is not None else None
+            run_lanes(lanes, destination, SparkRunner(spark), stop, once=once)
+        if beside is not None:
+            beside.end()
 
 
 def _lane(view: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool) -> Lane:
@@ -57,11 +72,11 @@ def _lane(view: Pipeline, state: StateStore, owners: Owners, progress: ProgressV
     return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once)
 
 
-def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[JobRunner, Destination]:
+def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[SparkSession, Destination]:
     config = pipeline.destinations[0]
     spark = session(pipeline)
     cleanup.callback(spark.stop)
     destination = IcebergDestination(config, spark, index=pipeline.home / "index")
     destination.open()
     cleanup.callback(destination.close)
-    return SparkRunner(spark), destination
+    return spark, destination

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
@@ -15,6 +16,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.schema_version import SchemaVersion, obsolete
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
+from penstock.state.cut import Cut, CutState
 from penstock.state.store import (
     EVENTS_KEPT,
     SCHEMAS_KEPT,
@@ -48,6 +50,8 @@ class MemoryStateStore:
         self._schemas_seen: dict[str, Position] = {}
         self._quarantine: dict[int, Quarantined] = {}
         self._quarantine_ids = count(1)
+        self._cuts: dict[int, Cut] = {}
+        self._cut_ids = count(1)
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._lock:
@@ -231,6 +235,58 @@ class MemoryStateStore:
         passed = [one.id for one in kept if one.message.commit_lsn < position]
         self.release(passed)
         return len(passed)
+
+    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+        with self._lock:
+            asked = [Cut(next(self._cut_ids), table, "asked", datetime.now(UTC)) for table in tables]
+            self._cuts |= {cut.id: cut for cut in asked}
+            return [cut.id for cut in asked]
+
+    def cuts(self) -> list[Cut]:
+        with self._lock:
+            return list(self._cuts.values())
+
+    def hold_cut(self, number: int) -> bool:
+        return self._move_cut(number, ("asked",), state="held")
+
+    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+        return self._move_cut(number, ("held",), state="placed", position=position, repair=repair)
+
+    def answer_cut(
+        self,
+        number: int,
+        *,
+        snapshot: str | None,
+        columns: Mapping[int, str] | None = None,
+        reason: str = "",
+        solution: str = "",
+    ) -> None:
+        state: CutState = "failed" if snapshot is None else "made"
+        answer = {
+            "snapshot": snapshot or "",
+            "columns": dict(columns or {}),
+            "reason": reason,
+            "solution": solution,
+        }
+        self._move_cut(number, ("asked", "held", "placed"), state=state, **answer)
+
+    def renew_cuts(self, numbers: Sequence[int]) -> None:
+        with self._lock:
+            for number in self._cuts.keys() & set(numbers):
+                self._cuts[number] = replace(self._cuts[number], renewed=datetime.now(UTC))
+
+    def drop_cuts(self, numbers: Sequence[int]) -> None:
+        with self._lock:
+            for number in numbers:
+                self._cuts.pop(number, None)
+
+    def _move_cut(self, number: int, origins: Sequence[CutState], **values: Any) -> bool:
+        with self._lock:
+            cut = self._cuts.get(number)
+            if cut is None or cut.state not in origins:
+                return False
+            self._cuts[number] = replace(cut, **values)
+            return True
 
     def close(self) -> None:
         """Nothing to give back."""

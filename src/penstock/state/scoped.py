@@ -17,6 +17,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
+from penstock.state.cut import Cut
 from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
 Value = TypeVar("Value")
@@ -158,6 +159,35 @@ class ScopedStateStore:
 
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         return self._store.release_before(destination, self._named(table), position)
+
+    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+        return self._store.ask_cuts([self._named(table) for table in tables])
+
+    def cuts(self) -> list[Cut]:
+        return [replace(cut, table=self._bare(cut.table)) for cut in self._store.cuts() if self._is_own(cut.table)]
+
+    def hold_cut(self, number: int) -> bool:
+        return self._store.hold_cut(number)
+
+    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+        return self._store.place_cut(number, position, repair)
+
+    def answer_cut(
+        self,
+        number: int,
+        *,
+        snapshot: str | None,
+        columns: Mapping[int, str] | None = None,
+        reason: str = "",
+        solution: str = "",
+    ) -> None:
+        self._store.answer_cut(number, snapshot=snapshot, columns=columns, reason=reason, solution=solution)
+
+    def renew_cuts(self, numbers: Sequence[int]) -> None:
+        self._store.renew_cuts(numbers)
+
+    def drop_cuts(self, numbers: Sequence[int]) -> None:
+        self._store.drop_cuts(numbers)
 
     def close(self) -> None:
         """The store is closed by whoever opened it."""

@@ -6,6 +6,7 @@ that an earlier penstock made. Several processes may write: on SQLite a writer w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -39,7 +40,8 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.state import sql_quarantine, sql_schemas
+from penstock.state import sql_cuts, sql_quarantine, sql_schemas
+from penstock.state.cut import Cut
 from penstock.state.sql_tables import (
     COPIES,
     COPY_NOTES,
@@ -403,6 +405,51 @@ class SqlStateStore:
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         with self._transaction() as connection:
             return sql_quarantine.release_before(connection, destination, table, position)
+
+    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+        with self._transaction() as connection:
+            return sql_cuts.add(connection, tables)
+
+    def cuts(self) -> list[Cut]:
+        with self._transaction() as connection:
+            return sql_cuts.read(connection)
+
+    def hold_cut(self, number: int) -> bool:
+        with self._transaction() as connection:
+            return sql_cuts.move(connection, number, ("asked",), {"state": "held"})
+
+    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+        placed = {"state": "placed", "position": position, "repair": repair}
+        with self._transaction() as connection:
+            return sql_cuts.move(connection, number, ("held",), placed)
+
+    def answer_cut(
+        self,
+        number: int,
+        *,
+        snapshot: str | None,
+        columns: Mapping[int, str] | None = None,
+        reason: str = "",
+        solution: str = "",
+    ) -> None:
+        state = "failed" if snapshot is None else "made"
+        answer = {
+            "state": state,
+            "snapshot": snapshot or "",
+            "columns": json.dumps(dict(columns or {})),
+            "reason": reason,
+            "solution": solution,
+        }
+        with self._transaction() as connection:
+            sql_cuts.move(connection, number, ("asked", "held", "placed"), answer)
+
+    def renew_cuts(self, numbers: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            sql_cuts.renew(connection, numbers)
+
+    def drop_cuts(self, numbers: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            sql_cuts.drop(connection, numbers)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -214,3 +214,20 @@ QUARANTINE = Table(
     UniqueConstraint("destination", "table_schema", "table_name", "commit_lsn", "tx_ordinal"),
     sqlite_autoincrement=True,
 )
+
+CUTS = Table(
+    "penstock_cut",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("renewed", Moment, nullable=False),
+    Column("position", PositionText),
+    Column("repair", Text, nullable=False),
+    Column("snapshot", Text, nullable=False),
+    Column("columns", Text, nullable=False),  # JSON
+    Column("reason", Text, nullable=False),
+    Column("solution", Text, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -2,8 +2,8 @@
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
 loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
-One process writes (the one that holds the pipeline's lock), but for requests, by which others ask it to do something;
-any number read while it does. `sql.py` is the real store, `memory.py` its twin; one behaviour suite
+One process writes (the one that holds the pipeline's lock), but for requests and cuts, by which others ask it to do
+something; any number read while it does. `sql.py` is the real store, `memory.py` its twin; one behaviour suite
 (tests/behaviour/test_state_store.py) holds for both. The pipeline writes it, `control/` reads it.
 """
 
@@ -20,6 +20,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
+from penstock.state.cut import Cut
 
 EVENTS_KEPT = 1000
 SCHEMAS_KEPT = 20
@@ -220,6 +221,35 @@ class StateStore(Protocol):
 
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         """Forgets the table's messages before the position, and gives their number."""
+
+    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+        """Asks for a cut of each table, all of them at once; gives their ids, which are never used again."""
+
+    def cuts(self) -> list[Cut]:
+        """Oldest first."""
+
+    def hold_cut(self, number: int) -> bool:
+        """The run holds the table. False when the cut is not, or no longer, asked for."""
+
+    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+        """Says where, and which file has the rows to put right. False unless the table is held."""
+
+    def answer_cut(
+        self,
+        number: int,
+        *,
+        snapshot: str | None,
+        columns: Mapping[int, str] | None = None,
+        reason: str = "",
+        solution: str = "",
+    ) -> None:
+        """The cut is made, or has failed when `snapshot` is None. One that is gone already is fine."""
+
+    def renew_cuts(self, numbers: Sequence[int]) -> None:
+        """Shows that they are still wanted."""
+
+    def drop_cuts(self, numbers: Sequence[int]) -> None:
+        """When nobody needs them any more. Those that are gone already are fine."""
 
     def close(self) -> None: ...
 

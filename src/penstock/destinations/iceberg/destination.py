@@ -8,12 +8,14 @@ is in snapshots.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import (
+    BOOKMARKS_LAST,
     Capabilities,
     JobRunner,
     MaintenanceReport,
@@ -133,7 +135,13 @@ class IcebergDestination:
         return self._current(target, source)[0].following.schema
 
     def plan(
-        self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
+        self,
+        target: TableId,
+        source: str,
+        schema: TableSchema | None = None,
+        on_drop: OnDrop = "keep",
+        *,
+        thorough: bool = False,
     ) -> IcebergPlan:
         plan, position = self._planned(target, source, schema, on_drop)
         if position is None:
@@ -141,7 +149,7 @@ class IcebergDestination:
                 f"table {target} has no position of {source}",
                 f"Drop {target}, then `penstock retry`: it is copied again",
             )
-        return plan
+        return replace(plan, thorough=thorough)
 
     def _planned(
         self, target: TableId, source: str, schema: TableSchema | None, on_drop: OnDrop
@@ -308,6 +316,25 @@ class IcebergDestination:
             if self._mark:
                 transaction.mark()
         opened.state = carried_on(opened, state)
+
+    def bookmark(self, target: TableId, source: str, name: str) -> str:
+        """An Iceberg tag: neither our expiry nor anybody else's removes what it names."""
+        opened, state = self._current(target, source)
+        if state.snapshot is None:
+            return ""
+        with translated(f"table {target}: its contents cannot be tagged"):
+            tagging = opened.table.manageSnapshots().createTag(name, state.snapshot)
+            tagging.setMaxRefAgeMs(name, int(BOOKMARKS_LAST * 1000)).commit()
+        return str(state.snapshot)
+
+    def release(self, target: TableId, name: str) -> None:
+        try:
+            with translated(f"table {target}: its tag {name} cannot be removed"):
+                table = self._load(target)
+                if table is not None and table.refs().containsKey(name):
+                    table.manageSnapshots().removeTag(name).commit()
+        except StaleBase:
+            return  # somebody else has removed it meanwhile
 
     def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
         require_warehouse(self._settings)

@@ -62,6 +62,19 @@ class Sidecar:
             hit = np.flatnonzero(np.asarray(pc.equal(self.keys.take(pa.array(at)), needles)))
         return first + hit, self.rows[at[hit]].astype(np.int64)
 
+    def find_all(self, wanted: pa.Array) -> tuple[Rows, Rows]:
+        """As `find`, but with every row of a key that the file has more than once."""
+        if pa.types.is_integer(self.keys.type):
+            keys, needles = self.keys.to_numpy(), wanted.to_numpy()
+            first, end = np.searchsorted(keys, needles), np.searchsorted(keys, needles, "right")
+        else:
+            first = pc.search_sorted(self.keys, wanted).to_numpy().astype(np.int64)
+            end = pc.search_sorted(self.keys, wanted, side="right").to_numpy().astype(np.int64)
+        times = end - first
+        numbers = np.repeat(np.arange(len(wanted)), times)
+        within = np.arange(len(numbers)) - np.repeat(np.cumsum(times) - times, times)
+        return numbers, self.rows[np.repeat(first, times) + within].astype(np.int64)
+
 
 @dataclass(frozen=True)
 class Places:
@@ -122,6 +135,18 @@ class KeyIndex:
                 found.append((missing[at], np.full(len(at), number), rows))
             if not still.all():
                 missing, sought = missing[still], sought.filter(pa.array(still))
+        return Places(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def locate_all(
+        self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
+    ) -> Places:
+        """All places of each key in all files, dead or alive, whoever wrote them."""
+        order = _order(keys)
+        sought = keys.take(pa.array(order))
+        found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
+        for number, file in enumerate(files):
+            at, rows = self.sidecar(file, partial(read_keys, file)).find_all(sought)
+            found.append((order[at], np.full(len(at), number), rows))
         return Places(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     def remove_all_but(self, data_files: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 written.
 
 A touched key costs a positional delete for its row in the newest file that has the key; in a table that was copied it
-may have rows in several files of the same age, and each is deleted. If a row is dead already, deleting it again changes
+may have rows in several files of the same age, and each is deleted. A thorough plan deletes it wherever it is: somebody
+else may have written a key that was there. If a row is dead already, deleting it again changes
 nothing. Rows of deletes and cells come by position, through the key index; no table is scanned. A copy that is not
 committed yet is written over in the same way: all its files are of one age. Neighbours: `destination` makes plans from
 a table's state or from a copy's parts, `copy_plan` writes copies, `commit` commits the parts."""
@@ -92,6 +93,7 @@ class IcebergPlan:
     around: tuple[IcebergColumn, ...] = ()  # the layout's columns
     moment: int = 0
     ended_files: tuple[IndexedFile, ...] = ()  # of a table of versions: those that hold deleted ones
+    thorough: bool = False  # a touched key's rows are ended in every file, however often it is there
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
@@ -135,7 +137,7 @@ class IcebergPlan:
 
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
         """The rows of keys that have some, by data file."""
-        places = self._locate(keys)
+        places = self.index.locate_all(keys, self.files, self._read_keys) if self.thorough else self._locate(keys)
         return {self.files[number].path: places.rows[places.files == number] for number in np.unique(places.files)}
 
     def _locate(self, keys: pa.Array) -> Places:

@@ -1,0 +1,57 @@
+"""`penstock verify FILE [TABLE…]`: whether lake equals source, at one position, and which rows do not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.run import log_to_stderr
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.control.copy_view import CopyView
+from penstock.control.verify import SHOWN, Verifying
+from penstock.control.verify import verify as verify_tables
+from penstock.control.verify_view import as_json, as_text
+
+COPY = structlog.get_logger("copy")
+SHOWN_AS_JSON = 1000
+WARNING = 30
+
+
+def verify(
+    file: PipelineFile,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]…", help="As at the source: schema.table; all when none is named."),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Apply the differing rows again, and compare once more.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for the run to bring the tables to the position.", min=1)
+    ] = 300.0,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+) -> None:
+    """Compare source and lake at one position, while the pipeline runs or while it does not. Exit 1 when something
+    differs, or could not be compared."""
+    log_to_stderr(WARNING)
+    shown = SHOWN_AS_JSON if json_output else SHOWN
+    wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
+    with CopyView(Console(stderr=True), say=COPY.info) as view:
+        found = verify_tables(load(file), wish, view)
+    if json_output:
+        typer.echo(json.dumps(as_json(found, shown), indent=2, ensure_ascii=False))
+    else:
+        stdout().print(as_text(found, shown))
+    if not all(one.equal for one in found):
+        raise typer.Exit(1)
+
+
+def _tell(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
