@@ -21,7 +21,9 @@ FAILPOINTS = (
     "copy.begun",  # a table's ranges are planned and recorded, nothing is read
     "copy.range_finished",  # a range is written and recorded
     "copy.finished",  # all ranges are written, the log is not replayed over them yet
+    "copy.catching_up",  # the state says that the log is replayed over the copy
     "copy.committed",  # the copy is visible with its position, the state store does not know
+    "copy.done",  # the state store knows, the table is not part of the batches yet
     "apply.files_written",  # the batch's job is done, nothing committed
     "apply.before_commit",  # of one table
     "apply.after_commit",  # of one table; others of the batch are not committed yet

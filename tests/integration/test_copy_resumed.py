@@ -24,6 +24,7 @@ from penstock.destinations.memory import MemoryDestination
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId
+from penstock.runtime import copier as copier_module
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.copier import Copier, CopyingTable
 from penstock.runtime.copy_task import CopyTask, RereadTask
@@ -42,11 +43,16 @@ class BrokenOff(Exception):
     """Stands for a kill: nothing that comes after it is recorded."""
 
 
+def break_off() -> None:
+    raise BrokenOff
+
+
 @dataclass
 class Breaking:
-    """Runs tasks in this process; breaks off at the given number of ranges. Remembers what was read."""
+    """Runs tasks in this process; `happens` before the range of that number is read. Remembers what was read."""
 
     at: int | None = None
+    happens: Callable[[], None] = break_off
     ranges: list[int] = field(default_factory=list)
     reread: list[int] = field(default_factory=list)  # keys each time
 
@@ -54,7 +60,8 @@ class Breaking:
         for task in tasks:
             if isinstance(task, CopyTask):
                 if len(self.ranges) == self.at:
-                    raise BrokenOff
+                    self.happens()
+                    self.at = None
                 self.ranges.append(task.range.number)
             if isinstance(task, RereadTask):
                 self.reread.append(task.keys.num_rows)
@@ -84,6 +91,21 @@ class Resuming:
 
     def copy(self, break_at: int | None = None) -> Breaking:
         """Goes on with the copy until it is handed over, or until it breaks off."""
+        runner = Breaking(break_at)
+        failure = self._run(runner)
+        assert isinstance(failure, BrokenOff if break_at is not None else type(None)), failure
+        return runner
+
+    def copy_through(self, happens: Callable[[], None], at: int) -> Breaking:
+        """A whole copy, in the middle of which something happens."""
+        runner = Breaking(at, happens)
+        failure = self._run(runner)
+        assert failure is None, failure
+        assert runner.at is None, "the copy was over before"
+        return runner
+
+    def _run(self, runner: Breaking) -> BaseException | None:
+        """What the copier failed with, if the table was not handed over."""
         settings = {"range_bytes": "64KiB", "max_connections": 1}
         source = {"type": "postgres", "url": self.database.url, "publication": PUBLICATION}
         pipeline = load(make_pipeline(self.folder, self.database, copy=settings, source=source).path)
@@ -91,7 +113,7 @@ class Resuming:
             (schema,) = discover(connection, lambda table: table == DOCS, PUBLICATION)
         record = self.state.copy_of("lake", DOCS)
         self.lake.ensure_table(DOCS, schema, pipeline.name, None)
-        runner, joined = Breaking(break_at), Event()
+        joined = Event()
 
         def noted(copied: CopyingTable, position: Position) -> None:
             joined.set()
@@ -103,12 +125,8 @@ class Resuming:
             if joined.wait(0.05) or copier.failure is not None:
                 break
         copier.stop()
-        if break_at is None:
-            assert copier.failure is None, copier.failure
-            assert joined.is_set(), self.state.table_status("lake")
-        else:
-            assert isinstance(copier.failure, BrokenOff), copier.failure
-        return runner
+        assert copier.failure is not None or joined.is_set(), self.state.table_status("lake")
+        return copier.failure
 
     def follow(self) -> None:
         """Applies what the log has after the copy."""
@@ -233,3 +251,48 @@ def test_a_table_without_a_key_starts_from_zero_and_says_so(resuming: Resuming) 
         resuming.assert_equal()
     assert (first.ranges[0], broken.ranges[0], last.ranges[0]) == (0, 0, 0)
     assert last.reread == []
+
+
+SIMPLE = (
+    "create table docs (id int primary key, n int)",
+    "insert into docs select g, g from generate_series(1, 20000) g",
+)
+
+
+def test_the_connections_end_in_the_middle_of_a_copy(resuming: Resuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copier_module, "FIRST_RETRY_SECONDS", 0.1)
+    resuming.bench.prepare(*SIMPLE)
+    database = resuming.database
+
+    def cut_off() -> None:
+        ours = "application_name = 'penstock copy' and datname = current_database()"
+        assert database.value(f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {ours}") > 0
+        database.execute("update docs set n = -n where id % 3 = 0", "delete from docs where id % 7 = 0")
+
+    with resuming.bench.capturing():
+        copied = resuming.copy_through(cut_off, at=5)
+        resuming.follow()
+        resuming.assert_equal()
+    assert copied.ranges[:5] == list(range(5))
+    assert set(copied.ranges[:5]).isdisjoint(copied.ranges[6:]), "finished ranges are not read again"
+    assert [event.kind for event in resuming.state.events()] == ["errored"], "it was tried again, once"
+
+
+REWRITES = (
+    "vacuum full docs",
+    "cluster docs using docs_pkey",
+    "truncate docs",
+    "alter table docs alter n type int using n + 1",
+)
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_a_rewrite_in_the_middle_of_a_copy(resuming: Resuming, rewrite: str) -> None:
+    resuming.bench.prepare(*SIMPLE)
+    database = resuming.database
+    with resuming.bench.capturing():
+        copied = resuming.copy_through(lambda: database.execute(rewrite, "insert into docs values (0, 0)"), at=5)
+        resuming.follow()
+        resuming.assert_equal()
+    assert copied.ranges.count(0) == 2, "all ranges are void"
+    assert [event.kind for event in resuming.state.events()] == ["copy starts again"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from copying import held_snapshot
 from databases import Database
 from penstock.demo.server import PostgresServer
 from penstock.model.table import TableId
@@ -225,6 +226,59 @@ def test_rights(any_postgres: Database) -> None:
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")
     [foreign] = findings_about(check(any_postgres, url=url), "does not own it")
     assert foreign.level == "error"
+
+
+def test_rights_that_a_copy_needs(any_postgres: Database) -> None:
+    """On the table, on each leaf of a partitioned one, and without row-level security."""
+    role = f"reader_{any_postgres.name}"
+    any_postgres.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10)",
+        "CREATE SCHEMA apart",
+        "CREATE TABLE apart.parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20)",
+        f"GRANT SELECT ON parted TO {role}",
+        "CREATE TABLE secured (id int PRIMARY KEY)",
+        "ALTER TABLE secured ENABLE ROW LEVEL SECURITY",
+        f"GRANT SELECT ON secured TO {role}",
+    )
+    url = any_postgres.url.replace("postgres@", f"{role}@")
+    plain, parted = findings_about(check(any_postgres, url=url), "so it cannot copy it")
+    assert (plain.level, parted.level) == ("error", "error")
+    assert (
+        "may not read partitions apart.parted_2, public.parted_1 of table public.parted"
+        in sorted((plain.what, parted.what))[0]
+    )
+    [secured] = findings_about(check(any_postgres, url=url), "row-level security")
+    for finding in (plain, parted, secured):
+        any_postgres.execute(*finding.fix.split("; "))
+    found = check(any_postgres, url=url)
+    assert not findings_about(found, "cannot copy it")
+    assert not findings_about(found, "row-level security")
+    bring_up(any_postgres)
+    any_postgres.execute(f"REVOKE SELECT ON t FROM {role}")
+    [late] = findings_about(check(any_postgres, url=url), "so it cannot copy it")
+    assert (late.level, late.table) == ("warning", TableId("public", "t"))
+
+
+def test_a_copy_needs_a_slot_and_a_sender_of_its_own() -> None:
+    with server_of_its_own(max_replication_slots="1", max_wal_senders="1") as database:
+        database.execute("CREATE PUBLICATION penstock_shop FOR TABLE t")
+        for kind, setting in (("slot", "max_replication_slots = 5"), ("WAL sender", "max_wal_senders = 5")):
+            [finding] = findings_about(check(database), f"no {kind} is left for copies (1 in all)")
+            assert finding.level == "error"
+            assert setting in finding.fix
+        bring_up(database)
+        with reading(database, "penstock capture"):
+            found = findings_about(check(database), "is left for copies")
+            assert [finding.level for finding in found] == ["warning", "warning"]
+    with server_of_its_own(max_replication_slots="2", max_wal_senders="2") as database:
+        database.execute("CREATE PUBLICATION penstock_shop FOR TABLE t")
+        assert not findings_about(check(database), "is left for copies")
+        bring_up(database)
+        with reading(database, "penstock capture"), held_snapshot(database):
+            assert not findings_about(check(database), "is left for copies"), "a copy that runs is not in its own way"
 
 
 def test_the_documented_role_can_do_it_all(any_postgres: Database) -> None:

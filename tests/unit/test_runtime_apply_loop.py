@@ -231,6 +231,48 @@ def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:
     assert bench.log.start() == 200, "the newest segment stays: it says where the log ends"
 
 
+def test_a_table_that_waits_to_be_taken_in_holds_the_log(bench: Bench) -> None:
+    bench.restart(ORDERS)
+    for end in (200, 300, 400, 500):
+        bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")), (PEOPLE, end - 50, insert(str(end), "Ada", "p")))
+    drain(bench)
+    bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)  # its copy is committed, the others are at 500
+    housekeeping(bench).retain()
+    assert bench.log.start() == 100
+    drain(bench)
+    assert [row[0] for row in bench.rows(PEOPLE)] == [200, 300, 400, 500]
+    housekeeping(bench).retain()
+    assert bench.log.start() == 400
+
+
+def test_a_table_joins_though_the_log_never_stands_still(bench: Bench) -> None:
+    """One that comes while the others stream is level with them for a moment only: that moment must do."""
+    bench.restart(ORDERS)
+    bench.seal(200, (ORDERS, 150, insert("1", "a")), (PEOPLE, 150, insert("1", "Ada", "p")))
+    drain(bench)
+    bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)
+    for end in (300, 400):
+        bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")), (PEOPLE, end - 50, insert(str(end), "Ada", "p")))
+        bench.loop.step(now=True)
+    assert bench.state.table_status("lake")[PEOPLE.table].state is State.READY
+    assert (len(bench.rows(PEOPLE)), len(bench.rows(ORDERS))) == (3, 3)
+
+
+def test_a_table_whose_changes_are_gone_from_the_log_is_not_taken_in(bench: Bench) -> None:
+    bench.restart(ORDERS)
+    for end in (200, 300, 400, 500):
+        bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")), (PEOPLE, end - 50, insert(str(end), "Ada", "p")))
+    drain(bench)
+    housekeeping(bench).retain()
+    assert bench.log.start() == 400
+    bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)
+    drain(bench)
+    status = bench.state.table_status("lake")[PEOPLE.table]
+    assert status.state is State.ERRORED
+    assert "the change log begins at" in status.reason
+    assert bench.rows(PEOPLE) == []
+
+
 def test_an_errored_table_holds_the_log_only_as_long_as_there_is_room(bench: Bench) -> None:
     bench.seal(200, (ORDERS, 110, insert("no number", "a")), (PEOPLE, 110, insert("7", "Ada", "p")))
     bench.seal(300, (PEOPLE, 210, insert("8", "Ada", "p")))

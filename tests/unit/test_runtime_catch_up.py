@@ -18,7 +18,7 @@ from penstock.config.model import BatchConfig
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.memory import MemoryDestination
-from penstock.errors import RangeVoid
+from penstock.errors import PositionLost, RangeVoid
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.runtime.catch_up import MOST_REREADS, FinishedRange, Unresolved, catch_up
@@ -220,6 +220,16 @@ def test_only_rows_in_doubt_are_read_again(source: Source) -> None:
     position = copy.catch_up()
     assert copy.asked == [[1]]
     assert copy.rows() == source.history[position]
+
+
+def test_a_log_that_begins_too_late_is_not_replayed(source: Source) -> None:
+    copy = moved_behind_the_reader(source)
+    source.seal()
+    source.transaction()
+    source.seal()
+    source.log.remove(source.log.segments()[0])
+    with pytest.raises(PositionLost, match="the change log begins at"):
+        copy.catch_up()
 
 
 def test_a_full_image_that_comes_later_ends_the_doubt(source: Source) -> None:

@@ -8,6 +8,7 @@ executors, `housekeeping` keeps tables and log small, `pipeline` drives.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class ApplyLoop:
     ) -> None:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
         self._planner, self._limits = BatchPlanner(log, limits), limits
-        self._joining: SimpleQueue[TrackedTable] = SimpleQueue()
+        self._joining: deque[TrackedTable] = deque()
         self.resyncs: SimpleQueue[tuple[TableId, str]] = SimpleQueue()  # feeds to be copied again, and why
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
         self._last_batch = time.monotonic()
@@ -129,7 +130,7 @@ class ApplyLoop:
 
     def join(self, feed: Feed, schema: TableSchema, position: Position) -> None:
         """Takes a copied table in at the next batch boundary. May be called from any thread."""
-        self._joining.put(TrackedTable(feed, schema, position, level=position))
+        self._joining.append(TrackedTable(feed, schema, position, level=position))
 
     def resume(self, tracked: TrackedTable) -> None:
         """Tries an Errored table again, from its own position."""
@@ -151,7 +152,12 @@ class ApplyLoop:
     def level(self) -> bool:
         """Whether no table is behind the others."""
         waiting = any(tracked.level is not None and not tracked.errored for tracked in self.tables.values())
-        return self._joining.empty() and self.resyncs.empty() and not waiting
+        return not self._joining and self.resyncs.empty() and not waiting
+
+    @property
+    def following(self) -> list[TrackedTable]:
+        """All tables, with those that wait to be taken in: what they need of the log must stay."""
+        return [*self.tables.values(), *self._joining]
 
     def forget(self, table: TableId) -> None:
         """From now on the table takes no part; its destination stays as it is."""
@@ -213,11 +219,14 @@ class ApplyLoop:
 
     def _require_covered(self, tracked: TrackedTable, start: Position) -> None:
         if tracked.position < start:
-            raise PositionLost(
-                f"table {tracked.table}: the change log begins at {position_text(start)}, "
-                f"after the table's position {position_text(tracked.position)}",
-                f"Copy it again: penstock resync FILE {tracked.table}",
-            )
+            raise self._lost(tracked, start)
+
+    def _lost(self, tracked: TrackedTable, start: Position) -> PositionLost:
+        return PositionLost(
+            f"table {tracked.table}: the change log begins at {position_text(start)}, "
+            f"after the table's position {position_text(tracked.position)}",
+            f"Copy it again: penstock resync FILE {tracked.table}",
+        )
 
     def _level_positions(self) -> dict[Feed, Position]:
         return {
@@ -240,9 +249,9 @@ class ApplyLoop:
 
     def _catch_up(self) -> bool:
         """One batch for each table that is behind the others; those that are level with them take part from now on."""
-        while not self._joining.empty():
-            joining = self._joining.get()
-            self.tables[joining.table] = joining
+        while self._joining:
+            self.tables[self._joining[0].table] = self._joining[0]
+            self._joining.popleft()
         worked = False
         for tracked in [tracked for tracked in self.tables.values() if tracked.level is not None]:
             if not tracked.errored:
@@ -250,23 +259,27 @@ class ApplyLoop:
         return worked
 
     def _bring_on(self, tracked: TrackedTable) -> bool:
-        """One batch for a table that is behind. False when it has to wait: where it is held, or for the log."""
+        """One batch for a table that is behind. False when it has to wait: where it is held, or for the log.
+
+        It joins as soon as it is level: with the next batch the others would be ahead again, and so on for ever.
+        """
         level, until = tracked.level, tracked.until
         assert level is not None
         if tracked.held and (until is None or level >= until):
             return False
-        segments = [
-            name
-            for name in self.log.segments(after=level)
-            if name.end <= self.processed and (until is None or name.start < until)
-        ]
+        segments = self.log.segments(after=level)
+        if segments and segments[0].start > level:
+            self.mark_errored(tracked, self._lost(tracked, segments[0].start))
+            return True
+        segments = [name for name in segments if name.end <= self.processed and (until is None or name.start < until)]
         batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)
         if batch is not None:
             self._take_renamed(batch)
             committed = self._apply(batch) if batch.tables else {}
             tracked.level = batch.end
             self._record(committed)
-        elif not tracked.held:
+        is_level = batch is None or batch.end >= self.processed
+        if is_level and not tracked.held and not tracked.errored:
             tracked.level = None
             self._mark_ready(tracked)
             passed = max(self.processed, tracked.position)

@@ -89,18 +89,18 @@ def catch_up(
     Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows.
     """
     replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment)
-    start = log.start()
-    if start is not None and replay.position < start:
-        raise PositionLost(
-            f"table {feed.name}: the change log begins at {position_text(start)}, after its copy's position "
-            f"{position_text(replay.position)}",
-            "Its copy starts again by itself; raise log.max_bytes if this repeats",
-        )
     rereads = 0
     while not stop.is_set():
+        segments = log.segments(after=replay.position)
+        if segments and segments[0].start > replay.position:
+            raise PositionLost(
+                f"table {feed.name}: the change log begins at {position_text(segments[0].start)}, after its copy's "
+                f"position {position_text(replay.position)}",
+                "Its copy starts again by itself; raise log.max_bytes if this repeats",
+            )
         batch = None
         if not (replay.merges and replay.settled):
-            batch = gather(log, log.segments(after=replay.position), {feed: replay.position}, limits)
+            batch = gather(log, segments, {feed: replay.position}, limits)
         if batch is not None:
             replay.step(batch)
         if not replay.settled:

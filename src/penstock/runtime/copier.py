@@ -236,7 +236,9 @@ class Copier:
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
                 partitions = read_partitions(connection, [copying.schema.relation_id])
             void = self._resume(copying, planned)
-            if void is not None:
+            if void is None:
+                self._state.note_copy(self._destination.name, copying.table, "")  # it waits no more
+            else:
                 self._begin(copying, planned, void)
                 looked = partitions.get(copying.schema.relation_id)
                 self._state.set_partitions(self._destination.name, copying.table, looked)
@@ -354,6 +356,7 @@ class Copier:
         reach("copy.finished")
         self._set_state(copying, State.SYNC_WAIT)
         self._set_state(copying, State.CATCHUP)
+        reach("copy.catching_up")
         try:
             position = catch_up(
                 self._destination,
@@ -384,10 +387,11 @@ class Copier:
         reach("copy.committed")
         self._state.end_copy(self._destination.name, copying.table)
         self._set_state(copying, State.SYNC_DONE)
+        reach("copy.done")
         LOG.info("copied", table=str(copying.table), rows=copying.rows, position=position_text(position))
         self._progress.finish(copying.table)
+        self._joined(copying, position)  # first: at every moment somebody says what of the log the table needs
         self.remove(copying.table)
-        self._joined(copying, position)
 
     def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
         """Rows of the copy that are in doubt, as a new snapshot sees them."""

@@ -59,10 +59,10 @@ class Housekeeping:
 
     def retain(self) -> None:
         """Removes segments that every table has passed, but for the time to replay."""
-        log, tables = self._loop.log, list(self._loop.tables.values())
+        copying = self._copying_from()  # before the loop's: who is handed over just now is in one of them at least
+        log, tables = self._loop.log, self._loop.following
         ready = [tracked.position for tracked in tables if not tracked.errored]
         needed = min(ready, default=self._loop.processed)
-        copying = self._copying_from()
         held = min(
             [tracked.position for tracked in tables if tracked.errored] + ([] if copying is None else [copying]),
             default=needed,

@@ -2,7 +2,7 @@
 
 Looks only, changes nothing. `penstock check` prints the findings, `penstock run` refuses errors that concern the whole
 source (`table` is None) and goes on with those of one table. The parts: the server and the role here, publication.py's
-statements, the slot in check_slot.py, each table in check_tables.py.
+statements, the slot in check_slot.py, each table in check_tables.py, what copies need in check_copy.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from penstock.model.table import TableId
+from penstock.source.postgres.check_copy import check_capacity, check_readable
 from penstock.source.postgres.check_partitions import check_each
 from penstock.source.postgres.check_slot import check_slot
 from penstock.source.postgres.check_tables import check_tables
@@ -19,7 +20,7 @@ from penstock.source.postgres.discover import discover
 from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.publication import Publication, needed, read_publication
 from penstock.source.postgres.slot import slot_state
-from penstock.source.postgres.statements import literal, quoted
+from penstock.source.postgres.statements import quoted
 
 __all__ = ["Finding", "SourceNames", "check_source"]
 
@@ -56,12 +57,13 @@ def check_source(
         return [
             *_server(connection),
             *_role(connection),
-            *_capacity(connection, slot_is_there=slot is not None),
+            *check_capacity(connection, slot),
             *_publication(connection, source, publication, tables),
             *check_slot(connection, source.slot, slot, publication),
             *_no_table(connection, tables),
             *check_tables(connection, schemas, publication, slot, wanted),
             *(check_each(connection, schemas, wanted, each) if each is not None else ()),
+            *check_readable(connection, schemas, publication, slot),
         ]
 
 
@@ -109,32 +111,6 @@ def _role(connection: Connection) -> Iterator[Finding]:
         if _is_rds(connection):
             fix = f"GRANT rds_replication TO {quoted(role)}"
         yield Finding("error", f"role {role} may not replicate", fix)
-
-
-def _capacity(connection: Connection, slot_is_there: bool) -> Iterator[Finding]:
-    if slot_is_there:
-        return
-    slots, most_slots, idle = _row(
-        connection,
-        "SELECT count(*), current_setting('max_replication_slots')::int,"
-        " array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active) FROM pg_replication_slots",
-    )
-    if slots >= most_slots:
-        drop = "".join(f"; or SELECT pg_drop_replication_slot({literal(name)})" for name in (idle or [])[:1])
-        yield Finding(
-            "error",
-            f"all {most_slots} replication slots are taken",
-            f"ALTER SYSTEM SET max_replication_slots = {most_slots + 4}; then restart the server{drop}",
-        )
-    senders, most_senders = _row(
-        connection, "SELECT count(*), current_setting('max_wal_senders')::int FROM pg_stat_replication"
-    )
-    if senders >= most_senders:
-        yield Finding(
-            "error",
-            f"all {most_senders} WAL senders are busy",
-            f"ALTER SYSTEM SET max_wal_senders = {most_senders + 4}; then restart the server",
-        )
 
 
 def _publication(

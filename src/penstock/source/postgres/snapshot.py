@@ -35,6 +35,7 @@ from penstock.source.postgres.connect import (
 from penstock.source.postgres.slot import PLUGIN, parse_lsn
 from penstock.source.postgres.statements import literal
 
+SLOT_PREFIX = "penstock_copy_"
 APPLICATION_NAME = "penstock copy"
 
 _TELL_EVERY_SECONDS = 1.0
@@ -126,7 +127,7 @@ def export_snapshot(url: str, *, timeout: float, waiting: Callable[[list[Blocker
     """
     pgconn = replication_connection(url, application_name=APPLICATION_NAME)
     try:
-        slot = f"penstock_copy_{secrets.token_hex(8)}"
+        slot = f"{SLOT_PREFIX}{secrets.token_hex(8)}"
         pgconn.send_query(f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT".encode())
         try:
             _await_result(pgconn, url, timeout, waiting)
