@@ -436,3 +436,66 @@ def test_slots_and_senders_that_are_all_taken_and_a_slot_that_is_lost() -> None:
         database.execute("CHECKPOINT")
         [lost] = findings_about(check(database), "the server gave slot penstock_postgres up")
         assert lost.level == "error"
+
+
+def test_row_filters_and_large_values(postgres: Database) -> None:
+    """What Postgres does not send of a row that an UPDATE brings into the filter."""
+    postgres.execute(
+        "create table narrow (k int primary key, n int)",
+        "create table wide (k int primary key, big text)",
+        "create publication p for table narrow where (k > 5), table wide where (k > 5)"
+        " with (publish_via_partition_root = true)",
+    )
+
+    def warned() -> list[str]:
+        with connect(postgres.url) as connection:
+            found = check_source(connection, Names("p", "s", "shop"), lambda _: True)
+        return [str(one.table) for one in found if one.level == "warning" and "row filter" in one.what]
+
+    assert warned() == ["public.wide"]
+    postgres.execute("alter table wide replica identity full")
+    assert warned() == []
+
+
+def test_generated_columns_that_are_not_sent(any_postgres: Database) -> None:
+    any_postgres.execute(
+        "create table made (id int primary key, a int, twice int generated always as (a * 2) stored)",
+        "create publication p for table made with (publish_via_partition_root = true)",
+    )
+
+    def left_out() -> list[Finding]:
+        with connect(any_postgres.url) as connection:
+            found = check_source(connection, Names("p", "s", "shop"), lambda _: True)
+        return [one for one in found if "generated columns" in one.what]
+
+    (found,) = left_out()
+    assert found.level == "note"
+    assert "twice" in found.what
+    if found.fix.startswith("ALTER"):
+        any_postgres.execute(found.fix.partition(";")[0])
+        assert left_out() == []
+    else:
+        assert "from 18 on" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("definition", "modes", "expected"),
+    [
+        ("id int primary key", ("clone", "append", "history"), []),
+        ("id int primary key", ("events",), ["note"]),
+        ("id int", ("clone",), ["error"]),
+        ("id int", ("history",), ["error", "error"]),
+        ("id int", ("events",), ["note", "error"]),
+    ],
+)
+def test_what_a_mode_needs_of_the_replica_identity(
+    postgres: Database, definition: str, modes: tuple[str, ...], expected: list[str]
+) -> None:
+    postgres.execute(f"create table t ({definition})", "create publication p for table t")
+    with connect(postgres.url) as connection:
+        found = check_source(connection, Names("p", "s", "shop"), lambda _: True, None, lambda _: modes)
+        assert [one.level for one in found if one.table is not None and "slot" not in one.what] == expected
+        connection.execute("alter table t replica identity full")
+        found = check_source(connection, Names("p", "s", "shop"), lambda _: True, None, lambda _: modes)
+        errors = [one for one in found if one.table is not None and one.level == "error"]
+        assert bool(errors) == ("primary" not in definition and modes != ("events",)), errors

@@ -175,6 +175,29 @@ def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database,
     assert bench.resyncs() == [EVENTS]
 
 
+@pytest.mark.parametrize(
+    ("mode", "statement", "remarks", "copied_anew"),
+    [
+        ("append", "truncate e0", [], False),
+        ("append", "drop table e0", [], False),
+        ("append", f"{LOOSE}; insert into loose values (1, 21, 'x'); {ATTACH}", [("loose", "missing")], True),
+        ("history", "truncate e0", [("e0", "stale")], True),
+        ("history", "drop table e0; truncate e1", [("e0", "kept"), ("e1", "stale")], True),
+    ],
+)
+def test_modes_that_keep_their_past(
+    postgres: Database, tmp_path: Path, mode: str, statement: str, remarks: list[tuple[str, str]], copied_anew: bool
+) -> None:
+    """Append ignores removals; a copy of either takes nothing away."""
+    bench = bench_of(postgres, tmp_path, mode=mode)
+    bench.ready()
+    bench.look()
+    postgres.execute(statement)
+    bench.look()
+    assert bench.remarks() == remarks
+    assert bench.resyncs() == ([EVENTS] if copied_anew else [])
+
+
 @pytest.mark.parametrize("state", [State.INIT, State.DATA_SYNC, State.ERRORED])
 def test_a_table_that_is_not_ready_is_compared_later(postgres: Database, tmp_path: Path, state: State) -> None:
     bench = bench_of(postgres, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
-from penstock.errors import DestinationUnreachable
+from penstock.errors import DestinationUnreachable, SchemaChanged
 from penstock.model.feed import Feed, Mode
+from penstock.model.partitions import Partitions, Remark
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
 from penstock.runtime.housekeeping import Housekeeping
@@ -308,3 +310,14 @@ def test_messages_leave_quarantine_when_their_table_has_passed_them(bench: Bench
     bench.loop.join(Feed.clone(ORDERS.table), ORDERS, 200)  # its copy, at a position after the message
     bench.loop.step(now=True)
     assert bench.state.quarantined_counts("lake") == {}
+
+
+def test_a_table_that_keeps_rows_of_dropped_partitions_is_not_copied_again_by_itself(bench: Bench) -> None:
+    moment = datetime(2026, 5, 4, tzinfo=UTC)
+    kept = Partitions(7, (), (Remark(TableId("public", "orders_2020"), "kept", moment),))
+    bench.state.set_partitions("lake", ORDERS.table, kept)
+    with pytest.raises(SchemaChanged, match=r"public\.orders_2020"):
+        bench.loop.want_resync(bench.loop.tables[ORDERS.table], "its type changed")
+    assert bench.loop.resyncs.empty()
+    bench.loop.want_resync(bench.loop.tables[PEOPLE.table], "its type changed")
+    assert not bench.loop.resyncs.empty()

@@ -40,7 +40,7 @@ def check(file: PipelineFile) -> None:
     with connect(url) as connection:
         each = pipeline.each_partition
         tables = [schema.table for schema in discover(connection, wanted, pipeline.source.publication, each)]
-        findings = check_source(connection, pipeline.source, wanted, each)
+        findings = check_source(connection, pipeline.source, wanted, each, pipeline.modes)
         version = _version(connection)
     console.print(f"{file}: pipeline {pipeline.name}", markup=False)
     console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)

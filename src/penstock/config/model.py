@@ -431,6 +431,10 @@ class Pipeline(Section):
         """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
         return next((rule for rule in self.tables if rule.covers(table)), None)
 
+    def modes(self, table: TableId) -> tuple[Mode, ...]:
+        """The modes that a source table is wanted in."""
+        return tuple(feed.mode for feed in self.feeds(table))
+
     def each_partition(self, table: TableId) -> bool:
         """Whether a partition of that name is a table of its own, and a partitioned table of that name none."""
         rule = self.rule_for(table)

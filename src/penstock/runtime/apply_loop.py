@@ -355,7 +355,14 @@ class ApplyLoop:
         return None
 
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
-        """Takes no more changes; copied again, by itself."""
+        """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""
+        looked = self.state.partitions(self.destination.name).get(tracked.table)
+        kept = [str(remark.relation) for remark in looked.remarks if remark.kind == "kept"] if looked else []
+        if kept and tracked.feed.mode is Mode.CLONE:
+            raise SchemaChanged(
+                f"table {tracked.table}: {why}, and it keeps the rows of partitions that are gone: {', '.join(kept)}",
+                f"penstock resync FILE {tracked.table} copies it as the source is now; the rows kept are lost",
+            )
         LOG.warning("table is copied again", table=str(tracked.table), why=why)
         tracked.errored = True
         status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")

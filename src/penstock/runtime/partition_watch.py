@@ -7,10 +7,10 @@
 | truncated                               | Postgres sends no such TRUNCATE: the table is copied anew                 |
 | detached or dropped                     | its rows are kept, or the table is copied anew (`on_partition_drop`)      |
 
-A table that holds what the source no longer has, kept partitions or the past of modes other than clone, is never copied
-anew by itself, for that would end it: then a remark says what differs, and a person decides. `look` is called at the
-start and by `membership`'s watch; it leaves requests in the state store as people do. The look to compare with is of
-the snapshot that the table was copied from: the copier keeps it when it begins.
+A clone that holds kept partitions is never copied anew by itself, for that would end them: then a remark says what
+differs, and a person decides. Copies of append and history tables keep their past; append heeds no removal at all.
+`look` is called at the start and by `membership`'s watch; it leaves requests in the state store as people do. The look
+to compare with is of the snapshot that the table was copied from: the copier keeps it when it begins.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _SAID: dict[RemarkKind, str] = {
     "missing": "was attached with rows that were never sent as changes",
     "stale": "was truncated at the source, which is never sent",
 }
+
+
+_HEEDED: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing"})}  # other modes heed all
+_COPIED_ANEW = frozenset({"clone", "append", "history"})
 
 
 class PartitionWatch:
@@ -69,7 +73,8 @@ class PartitionWatch:
             return
         if now.partitions == before.partitions:
             return
-        found = self._differences(connection, before, now)
+        heeded = _HEEDED.get(feed.mode, _SAID.keys())
+        found = [one for one in self._differences(connection, before, now) if one[1] in heeded]
         for partition, kind in found:
             LOG.info("partition", table=str(feed.name), partition=str(partition.relation), what=_SAID[kind])
             what = f"partition {partition.relation} of {feed.table} {_SAID[kind]}"
@@ -77,7 +82,7 @@ class PartitionWatch:
         copied_anew = [kind for _, kind in found if kind != "kept" or self._pipeline.drops_partitions(feed.table)]
         moment = datetime.now(UTC)
         remarks = (*before.remarks, *(Remark(partition.relation, kind, moment) for partition, kind in found))
-        if copied_anew and feed.mode is Mode.CLONE and not _holds_kept(remarks, self._pipeline, feed):
+        if copied_anew and feed.mode in _COPIED_ANEW and not _holds_kept(remarks, self._pipeline, feed):
             self._state.add_request("resync", feed.name)
         self._state.set_partitions(self._destination, feed.name, replace(now, remarks=remarks))
 
@@ -100,4 +105,5 @@ class PartitionWatch:
 
 
 def _holds_kept(remarks: Sequence[Remark], pipeline: Pipeline, feed: Feed) -> bool:
-    return not pipeline.drops_partitions(feed.table) and any(remark.kind == "kept" for remark in remarks)
+    kept = any(remark.kind == "kept" for remark in remarks)
+    return feed.mode is Mode.CLONE and kept and not pipeline.drops_partitions(feed.table)

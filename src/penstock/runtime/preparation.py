@@ -37,7 +37,7 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -
     def wanted(table: TableId) -> bool:
         return pipeline.rule_for(table) is not None
 
-    for finding in check_source(connection, source, wanted, pipeline.each_partition):
+    for finding in check_source(connection, source, wanted, pipeline.each_partition, pipeline.modes):
         if finding.level == "error" and finding.table is None:
             raise SourceMisconfigured(finding.what, f"Fix: {finding.fix}")
         if finding.level != "note":

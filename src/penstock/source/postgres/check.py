@@ -7,7 +7,7 @@ statements, the slot in check_slot.py, each table in check_tables.py, what copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from penstock.model.table import TableId
@@ -47,8 +47,10 @@ def check_source(
     source: SourceNames,
     wanted: Callable[[TableId], bool],
     each: Callable[[TableId], bool] | None = None,
+    modes: Callable[[TableId], Collection[str]] = lambda _: ("clone",),
 ) -> list[Finding]:
-    """Everything found, the server's first, then publication, slot and tables. `each` is discover's."""
+    """Everything found, the server's first, then publication, slot and tables. `each` is discover's; `modes` are those
+    that a table is wanted in."""
     with source_errors("checking the source"):
         schemas = discover(connection, wanted, source.publication, each)
         publication = read_publication(connection, source.publication)
@@ -61,7 +63,7 @@ def check_source(
             *_publication(connection, source, publication, tables),
             *check_slot(connection, source.slot, slot, publication),
             *_no_table(connection, tables),
-            *check_tables(connection, schemas, publication, slot, wanted),
+            *check_tables(connection, schemas, publication, slot, wanted, modes),
             *(check_each(connection, schemas, wanted, each) if each is not None else ()),
             *check_readable(connection, schemas, publication, slot),
         ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import psycopg
 
 from penstock.model.table import TableId, TableSchema
+from penstock.source.postgres.check_identity import check_generated, check_mode, check_row_filter
 from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
@@ -25,13 +26,15 @@ def check_tables(
     publication: Publication | None,
     slot: SlotState | None,
     wanted: Callable[[TableId], bool],
+    modes: Callable[[TableId], Collection[str]],
 ) -> Iterator[Finding]:
     filters = _row_filters(connection, publication)
     for schema in schemas:
         table = schema.table
-        if not schema.key:
+        yield from check_mode(schema, modes(table))
+        if not schema.key and (schema.identity != "full" or set(modes(table)) != {"events"}):
             yield _no_key(connection, schema, publication)
-        elif schema.identity == "nothing":
+        elif schema.key and schema.identity == "nothing":
             yield Finding(
                 "error",
                 f"table {table} has REPLICA IDENTITY NOTHING: {_REFUSED}",
@@ -40,7 +43,9 @@ def check_tables(
             )
         yield from _partitions(connection, schema)
         yield from check_partitions(connection, schema, publication)
+        yield from check_generated(connection, schema, publication)
         if table in filters:
+            yield from check_row_filter(connection, schema)
             yield Finding(
                 "note",
                 f"table {table} is published with a row filter: only rows that satisfy it arrive",
