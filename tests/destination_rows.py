@@ -118,7 +118,7 @@ class Lake:
         return ordered(schema, self.read(schema.table).to_pylist())
 
     def maintain(self, destination: Destination, schema: TableSchema) -> None:
-        destination.maintain(schema.table, InProcessRunner())
+        destination.maintain(schema.table, SOURCE, InProcessRunner())
 
 
 def ordered(schema: TableSchema, rows: Sequence[Row]) -> list[Row]:
@@ -129,7 +129,7 @@ def memory_lake() -> Lake:
     store = MemoryStore()
 
     def read(target: TableId) -> pa.Table:
-        return store.tables[target].rows
+        return MemoryDestination(store=store).rows(target)
 
     return Lake(lambda: MemoryDestination(store=store), read)
 

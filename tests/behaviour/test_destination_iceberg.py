@@ -155,7 +155,7 @@ def test_rows_that_somebody_else_deleted_by_position(spark: SparkSession, iceber
     other.sql("DELETE FROM lake.public.orders WHERE id < 5")
     for batch in range(9):
         apply(driver, ORDERS, START + 2 + batch, net(ORDERS, rows(range(4, 8), f"{batch}")))
-        driver.maintain(ORDERS.table, InProcessRunner())
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
     assert iceberg.rows(ORDERS) == ordered(ORDERS, rows(range(4, 8), "8") + rows(range(8, 30)))
 
 
@@ -169,7 +169,7 @@ def test_compaction_keeps_files_few_and_rows_equal(spark: SparkSession, iceberg:
         apply(driver, ORDERS, START + 1 + batch, net(ORDERS, upserts, [{"id": batch}] if batch else []))
         if batch < batch * 3:
             expected.pop(batch, None)
-        merged += driver.maintain(ORDERS.table, InProcessRunner()).merged_files
+        merged += driver.maintain(ORDERS.table, SOURCE, InProcessRunner()).merged_files
     assert merged > 0
     assert count(other, "data_files") <= 8
     assert count(other, "delete_files") <= 8
@@ -185,10 +185,10 @@ def test_a_compaction_over_a_changed_table_is_refused(iceberg: Lake, tmp_path: P
     other = opened(iceberg)
     other.advance(ORDERS.table, SOURCE, START + 8, START + 20)
     with pytest.raises(StaleBase):
-        driver.maintain(ORDERS.table, InProcessRunner())
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
     assert iceberg.rows(ORDERS) == before
     driver.plan(ORDERS.table, SOURCE)
-    assert driver.maintain(ORDERS.table, InProcessRunner()).merged_files == 8
+    assert driver.maintain(ORDERS.table, SOURCE, InProcessRunner()).merged_files == 8
     assert iceberg.rows(ORDERS) == before
     assert driver.position(ORDERS.table, SOURCE) == START + 20
 
@@ -199,7 +199,7 @@ def test_snapshots_expire(spark: SparkSession, tmp_path: Path) -> None:
     driver, other = opened(lake), foreign(spark, config)
     for batch in range(20):
         apply(driver, ORDERS, START + 1 + batch, net(ORDERS, rows(range(batch, batch + 4), f"{batch}")))
-        driver.maintain(ORDERS.table, InProcessRunner())
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
     assert count(other, "snapshots") <= 2 + 6 + 1
     files = list((lake.warehouse / "public" / "orders" / "data").glob("*.parquet"))
     assert len(files) <= 2 * (2 + 6 + 8)
@@ -230,7 +230,7 @@ def test_the_state_that_is_carried_on_is_what_the_table_says(iceberg: Lake) -> N
     for batch in range(12):
         truncated = batch == 6
         apply(driver, ORDERS, START + 1 + batch, net(ORDERS, rows(range(batch, batch + 6)), truncated=truncated))
-        driver.maintain(ORDERS.table, InProcessRunner())
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
         carried, anew = driver.plan(ORDERS.table, SOURCE), opened(iceberg).plan(ORDERS.table, SOURCE)
         assert sorted(carried.files, key=lambda file: file.path) == sorted(anew.files, key=lambda file: file.path)
         assert sorted(carried.delete_files) == sorted(anew.delete_files)

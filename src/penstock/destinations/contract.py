@@ -41,11 +41,20 @@ that puts what the copy holds into the table, and `commit_merge` commits it with
 **Bookmarks.** `bookmark` names a table's contents as they are, and keeps them readable under that name while the table
 goes on, until `release`. A bookmark whose driver died is given up after BOOKMARKS_LAST.
 
+**Several sources.** A table may be fed by several sources of one family (one pipeline), each with a `sid` of its own: a
+column, and part of the key. Each source has a position, a structure and rows of its own there; what it plans, commits,
+copies, truncates, maintains and discards is its share, and it sees nothing else. The table has the union of the
+sources' columns, null where a source has none; a source adds and widens columns, and takes or renames none: with a
+renamed column it is copied again. A source that comes to a table of its family is taken in, to be copied. Commits of
+several sources by one process take turns, and a plan stays valid over them; over what anybody else has done it is
+stale, as ever. Without a `sid` a table has one source.
+
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
 `ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
 been shut out of the table.
 
-**Threads.** Calls for different tables may run at the same time; calls for one table take turns.
+**Threads.** Calls for different tables, or for different sources of one table, may run at the same time; calls for one
+source's table take turns.
 
 Errors that concern one table are TableError; those that concern the destination are DestinationError. `memory` is the
 twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class
@@ -65,6 +74,7 @@ import pyarrow as pa
 from penstock.destinations.structure import OnDrop
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
+from penstock.model.feed import Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 
@@ -213,6 +223,7 @@ class Destination(Protocol):
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
         layout: Layout = ROWS,
+        sid: Sid | None = None,
     ) -> Position | None:
         """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
         `schema` has the columns that are kept of the source's table, `layout` says what is around them.
@@ -221,7 +232,10 @@ class Destination(Protocol):
         `schema` counts for a new table only: one that exists follows the structure that it says itself (`structure`).
         SchemaChanged if somebody took columns from it, or it is of another layout; PositionLost if it exists without a
         position of this source and was not made to be copied from it. Must come before plans in each process;
-        also removes what killed writers left behind, but for the parts `keep` of a copy that goes on."""
+        also removes what killed writers left behind, but for the parts `keep` of a copy that goes on.
+
+        `sid` is given for a table that several sources may feed: it is then this source's share that all calls with
+        `source` are about. SchemaChanged if its structure cannot be united with the others'."""
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -310,8 +324,9 @@ class Destination(Protocol):
         """The bookmark is not needed any more. One that is gone already, or its table, is fine."""
         ...
 
-    def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
-        """Does what is due, between batches: the contents stay equal, positions stay."""
+    def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
+        """Does what is due, between batches: the contents stay equal, positions stay. Of a table of several sources it
+        touches this source's share only."""
         ...
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:

@@ -19,11 +19,13 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
 from penstock.destinations.structure import OnDrop, numbered, steps
+from penstock.destinations.union import require_same_names, united
 from penstock.errors import PositionLost, RangeVoid, SchemaChanged, StaleBase
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
 from penstock.fold.versions import Held, closed_versions, versions
+from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -88,8 +90,29 @@ class StoredTable:
 
 
 @dataclass
+class SharedTable:
+    """A table that several sources feed: what each of them has is a table of its own in the store (`share`)."""
+
+    columns: pa.Schema  # the union of theirs, the sid's first
+    marked: frozenset[str]  # the key's columns, the sid's among them
+    layout: Layout
+    sids: dict[str, Sid] = field(default_factory=dict)  # by source
+    turns: list[tuple[int, str]] = field(default_factory=list)  # every commit: by which driver, for which source
+
+    def unite(self, target: TableId, schema: TableSchema, sid: Sid) -> pa.Schema:
+        """The columns with those that the source needs. SchemaChanged when they cannot be united."""
+        held = [HeldColumn(one.name, one.type, not one.nullable, None) for one in self.columns]
+        key = schema.key if self.layout.has_identifiers else ()
+        taken = united(target, held, self.marked, arrow_schema(schema), key, sid)
+        wider = {one.name: one.type for one in taken.widened}
+        kept = [one.with_type(wider.get(one.name, one.type)) for one in self.columns]
+        return pa.schema([*kept, *taken.added])
+
+
+@dataclass
 class MemoryStore:
     tables: dict[TableId, StoredTable] = field(default_factory=dict)
+    shared: dict[TableId, SharedTable] = field(default_factory=dict)
     discarded: set[str] = field(default_factory=set)  # names of parts
     bookmarks: dict[tuple[TableId, str], pa.Table] = field(default_factory=dict)
 
@@ -124,6 +147,7 @@ class MemoryPlan:
     source: str
     position: Position
     base: StoredTable
+    turns: int = 0  # of a table of several sources, when this was planned
 
     @property
     def layout(self) -> Layout:
@@ -236,8 +260,9 @@ class MemoryDestination:
     def __init__(self, name: str = "memory", store: MemoryStore | None = None) -> None:
         self.name = name
         self.store = store if store is not None else MemoryStore()
-        self._replaced_at: dict[TableId, Position | None] = {}  # where tables stood when their copies were planned
-        self._becomes: dict[TableId, tuple[TableSchema, OnDrop]] = {}  # the structures that copies bring
+        # By the table as the source has it: where it stood when its copy was planned, the structure that this brings
+        self._replaced_at: dict[TableId, Position | None] = {}
+        self._becomes: dict[TableId, tuple[TableSchema, OnDrop]] = {}
 
     def open(self) -> None:
         """Nothing to open."""
@@ -247,7 +272,16 @@ class MemoryDestination:
 
     def rows(self, target: TableId) -> pa.Table:
         """What a reader sees."""
-        return self.store.tables[target].rows
+        shared = self.store.shared.get(target)
+        if shared is None:
+            return self.store.tables[target].rows
+        return pa.concat_tables(
+            [shared.columns.empty_table()]
+            + [
+                conformed(self.store.tables[share(target, source)].rows, shared.columns, {sid.column: sid.value})
+                for source, sid in shared.sids.items()
+            ]
+        )
 
     def ensure_table(
         self,
@@ -257,8 +291,12 @@ class MemoryDestination:
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
         layout: Layout = ROWS,
+        sid: Sid | None = None,
     ) -> Position | None:
         layout.require_room(schema.table, [column.name for column in schema.columns])
+        if sid is not None:
+            self._take_in(target, schema, source, layout, sid)
+            target = share(target, source)
         table = self.store.tables.get(target)
         if table is None:
             schema = numbered(schema)
@@ -276,12 +314,41 @@ class MemoryDestination:
             )
         return table.positions.get(source)
 
+    def _take_in(self, target: TableId, schema: TableSchema, source: str, layout: Layout, sid: Sid) -> None:
+        """Makes the source one of those that feed the table."""
+        columns = layout.columns(arrow_schema(schema))
+        if sid.column in columns.names:
+            raise SchemaChanged(f"table {target}: the source has a column {sid.column}", "Set another `sid_column`")
+        if target in self.store.tables:
+            raise SchemaChanged(f"table {target} was not made for several sources", f"Drop {target}")
+        shared = self.store.shared.get(target)
+        if shared is None:
+            type = pa.string() if isinstance(sid.value, str) else pa.int64()
+            marked = frozenset([sid.column, *schema.key] if schema.key and layout.has_identifiers else [])
+            shared = SharedTable(columns.insert(0, pa.field(sid.column, type, nullable=False)), marked, layout)
+            self.store.shared[target] = shared
+        elif source not in shared.sids and all(one.family != sid.family for one in shared.sids.values()):
+            raise PositionLost(f"table {target} holds no position of {source}", f"Drop {target}")
+        if source not in shared.sids:
+            shared.columns, shared.sids[source] = shared.unite(target, schema, sid), sid
+            shared.turns.append((id(self), source))
+
+    def _key(self, target: TableId, source: str) -> TableId:
+        """Where the store has what the source has of the table."""
+        return target if target not in self.store.shared else share(target, source)
+
+    def _united(self, target: TableId, source: str, schema: TableSchema | None) -> None:
+        """SchemaChanged when the table cannot take what the source has become."""
+        shared = self.store.shared.get(target)
+        if shared is not None and schema is not None:
+            shared.unite(target, schema, shared.sids[source])
+
     def position(self, target: TableId, source: str) -> Position | None:
-        table = self.store.tables.get(target)
+        table = self.store.tables.get(self._key(target, source))
         return None if table is None else table.positions.get(source)
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        return self.store.tables[target].structure
+        return self.store.tables[self._key(target, source)].structure
 
     def plan(
         self,
@@ -292,10 +359,14 @@ class MemoryDestination:
         *,
         thorough: bool = False,
     ) -> MemoryPlan:
-        table = self.store.tables[target]
+        table, shared = self.store.tables[self._key(target, source)], self.store.shared.get(target)
         if source not in table.positions:
             raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
-        return MemoryPlan(target, source, table.positions[source], table.evolved(schema, on_drop))
+        if shared is not None:
+            require_same_names(target, table.structure, schema)
+        self._united(target, source, schema)
+        evolved, turns = table.evolved(schema, on_drop), 0 if shared is None else len(shared.turns)
+        return MemoryPlan(target, source, table.positions[source], evolved, turns)
 
     def commit(
         self,
@@ -308,8 +379,9 @@ class MemoryDestination:
     ) -> None:
         if not isinstance(plan, MemoryPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
-        table = plan.base
-        if table.version != self.store.tables[plan.target].version:
+        table, shared = plan.base, self.store.shared.get(plan.target)
+        foreign = shared is not None and any(driver != id(self) for driver, _ in shared.turns[plan.turns :])
+        if foreign or table.version != self.store.tables[self._key(plan.target, plan.source)].version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
         rows = table.schema.empty_table() if truncated else table.rows
         if not truncated and (keys := table.keys()) is not None:
@@ -321,47 +393,52 @@ class MemoryDestination:
         if moment is not None:
             table = replace(table, moments={**table.moments, plan.source: moment})
         rows = replace(table, rows=rows).with_rows(*(part.upserts for part in ours(parts)))
-        self._replace(plan.target, table, rows, {**table.positions, plan.source: position})
+        self._replace(plan.target, plan.source, table, rows, position)
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> MemoryCopy:
-        structure = schema or self.store.tables[target].structure
-        self._replaced_at[target] = self.position(target, source)
-        self._becomes[target] = structure, on_drop
+        key = self._key(target, source)
+        structure = schema or self.store.tables[key].structure
+        self._united(target, source, structure)
+        self._replaced_at[key] = self.position(target, source)
+        self._becomes[key] = structure, on_drop
         return MemoryCopy(target, arrow_schema(structure))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> MemoryCatchup:
-        structure, _ = self._becomes[target]
+        structure, _ = self._becomes[self._key(target, source)]
         return MemoryCatchup(target, source, position, arrow_schema(structure), structure.key, tuple(ours(base)))
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
-        table, written = self.store.tables[target], ours(parts)
+        key = self._key(target, source)
+        table, written = self.store.tables[key], ours(parts)
         self._require_copied_over(target, source)
-        structure, on_drop = self._becomes[target]
+        structure, on_drop = self._becomes[key]
         if any(part.upserts.schema != arrow_schema(structure) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
         empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
         emptied = empty.evolved(structure, on_drop)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
-        self._replace(target, emptied, rows, {**table.positions, source: position})
+        self._replace(target, source, emptied, rows, position)
 
     def plan_merge(self, target: TableId, source: str) -> MemoryPlan:
-        table = self.store.tables[target]
-        return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[target]))
+        key, shared = self._key(target, source), self.store.shared.get(target)
+        table, turns = self.store.tables[key], 0 if shared is None else len(shared.turns)
+        return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[key]), turns)
 
     def commit_merge(
         self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
     ) -> None:
         self._require_copied_over(plan.target, plan.source)
         self.commit(plan, parts, truncated=False, position=position, moment=moment)
-        table = self.store.tables[plan.target]
-        self.store.tables[plan.target] = replace(table, copying=table.copying - {plan.source})
+        key = self._key(plan.target, plan.source)
+        table = self.store.tables[key]
+        self.store.tables[key] = replace(table, copying=table.copying - {plan.source})
 
     def _require_copied_over(self, target: TableId, source: str) -> None:
-        if self.position(target, source) != self._replaced_at[target]:
+        if self.position(target, source) != self._replaced_at[self._key(target, source)]:
             raise StaleBase(
                 f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
             )
@@ -370,10 +447,10 @@ class MemoryDestination:
         return [part.name not in self.store.discarded for part in ours(parts)]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        table = self.store.tables[target]
+        table = self.store.tables[self._key(target, source)]
         if table.positions.get(source) != expected:
             raise StaleBase(f"table {target} is not at {position_text(expected)}", "Its position is read again")
-        self._replace(target, table, table.rows, {**table.positions, source: position})
+        self._replace(target, source, table, table.rows, position)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
         self.store.bookmarks[target, name] = self.rows(target)
@@ -382,14 +459,19 @@ class MemoryDestination:
     def release(self, target: TableId, name: str) -> None:
         self.store.bookmarks.pop((target, name), None)
 
-    def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
+    def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         return MaintenanceReport()
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         self.store.discarded.update(part.name for part in ours(parts))
 
-    def _replace(self, target: TableId, table: StoredTable, rows: pa.Table, positions: Mapping[str, Position]) -> None:
-        self.store.tables[target] = replace(table, rows=rows, positions=positions, version=table.version + 1)
+    def _replace(self, target: TableId, source: str, table: StoredTable, rows: pa.Table, position: Position) -> None:
+        shared, positions = self.store.shared.get(target), {**table.positions, source: position}
+        if shared is not None:
+            shared.columns = shared.unite(target, table.structure, shared.sids[source])
+            shared.turns.append((id(self), source))
+        stored = replace(table, rows=rows, positions=positions, version=table.version + 1)
+        self.store.tables[self._key(target, source)] = stored
 
 
 def ours(parts: Sequence[WrittenPart]) -> list[MemoryPart]:
@@ -399,10 +481,18 @@ def ours(parts: Sequence[WrittenPart]) -> list[MemoryPart]:
     return [part for part in parts if isinstance(part, MemoryPart)]
 
 
-def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the columns of `schema`: null where the rows have none."""
+def share(target: TableId, source: str) -> TableId:
+    """The name of what one of several sources has of a table."""
+    return TableId(target.schema, f"{target.name} of {source}")
+
+
+def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | int] | None = None) -> pa.Table:
+    """With the columns of `schema`: where the rows have none, a constant or null."""
     columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in schema
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.repeat(pa.scalar((constants or {}).get(field.name), field.type), rows.num_rows)
+        for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 

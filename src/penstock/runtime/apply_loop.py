@@ -22,6 +22,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import Destination, JobRunner, WritePlan
+from penstock.destinations.union import renamed
 from penstock.errors import (
     CommitUnknown,
     DestinationUnreachable,
@@ -338,6 +339,10 @@ class ApplyLoop:
     def _followed(self, tracked: TrackedTable, work: TableWork) -> Followed | None:
         """Where the table's structure goes in this batch; None when it has to be copied again."""
         followed = follow(tracked.schema, work.versions)
+        others = renamed(tracked.schema, followed.schema) if tracked.feed.sid is not None else []
+        if not followed.resync and others:
+            self.want_resync(tracked, f"column {', '.join(others)} was renamed, and the table is other sources' too")
+            return None
         if not followed.resync:
             return followed
         if followed.misfit and tracked.feed.on_type_change == "error":

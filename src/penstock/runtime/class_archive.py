@@ -59,7 +59,7 @@ def _live_a_little(spark: SparkSession, config: IcebergConfig, folder: Path) -> 
         runner.run(len, ["a task"] * 4)
         plan = destination.plan(table, SOURCE)
         destination.commit(plan, [plan.write(_batch(number))], truncated=False, position=number)
-    destination.maintain(table, runner)
+    destination.maintain(table, SOURCE, runner)
     spark.sql(f"SELECT note, count(*), sum(id) FROM {config.name}.public.archive GROUP BY note ORDER BY 2").collect()
 
 

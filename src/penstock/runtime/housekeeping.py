@@ -103,7 +103,7 @@ class Housekeeping:
     def _maintain(self, tables: Iterable[TrackedTable]) -> None:
         for tracked in tables:
             try:
-                report = self._loop.destination.maintain(tracked.target, self._loop.runner)
+                report = self._loop.destination.maintain(tracked.target, self._loop.source, self._loop.runner)
             except StaleBase as error:
                 LOG.info("maintenance put off", table=str(tracked.table), what=error.what)
                 continue

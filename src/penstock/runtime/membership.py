@@ -88,7 +88,8 @@ class Membership:
         start = self._loop.log.start()
         keep = unfinished_parts(record)
         try:
-            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout_of(feed))
+            layout = layout_of(feed)
+            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
         except TableError as error:
             self._loop.track_errored(feed, schema, error)
             return

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.data_files import WrittenFile
-from penstock.destinations.iceberg.evolution import Move, evolve, structure_property
+from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
 from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
 from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
+from penstock.destinations.iceberg.slices import Turn
 from penstock.destinations.iceberg.table_state import OpenTable, held_files
+from penstock.destinations.structure import Steps
 from penstock.errors import DestinationError, StaleBase
+from penstock.model.feed import Sid
+from penstock.model.table import TableSchema
 
 
 class StrictTransaction:
@@ -29,6 +35,9 @@ class StrictTransaction:
 
     def __init__(self, java: Java, opened: OpenTable, transaction: JavaObject) -> None:
         self._java, self._opened, self._transaction = java, opened, transaction
+        snapshot = transaction.startMetadata().currentSnapshot()
+        self._snapshot: int | None = None if snapshot is None else snapshot.snapshotId()
+        self.columns_changed = False
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         update = self._transaction.updateProperties()
@@ -40,13 +49,25 @@ class StrictTransaction:
         """The table's structure moves on. Rows that are added in the same transaction are of the new one."""
         if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != move.identifiers:
             evolve(self._java, self._transaction, move.steps, move.identifiers)
+            self.columns_changed = True
         self.set_properties({structure_property(source): move.recorded.to_json()})
+
+    def take_in(self, schema: TableSchema, steps: Steps, sid: Sid) -> None:
+        """A source becomes one of those that feed the table: its columns are there, and it follows them."""
+        if steps:
+            marked = set(self._transaction.table().schema().identifierFieldNames())
+            evolve(self._java, self._transaction, steps, marked)
+            self.columns_changed = True
+        found = self._java.schemas.toJson(self._transaction.table().schema())
+        columns, _ = united_columns(found, arrow_schema(schema), sid)
+        fields = {one.number: column.id for one, column in zip(schema.columns, columns, strict=True)}
+        self.set_properties({structure_property(self._opened.source): Recorded(schema, fields).to_json()})
 
     def mark(self) -> None:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
         self._scanning(self._transaction.newAppend()).commit()
 
-    def row_delta(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
+    def row_delta(self, parts: Sequence[IcebergPart]) -> None:
         """Rows and positional deletes."""
         delta = self._scanning(self._transaction.newRowDelta())
         referenced: set[str] = set()
@@ -56,8 +77,8 @@ class StrictTransaction:
             if part.delete is not None:
                 delta.addDeletes(self._added(part.delete))
                 referenced.update(part.delete.hits)
-        if snapshot is not None:
-            delta.validateFromSnapshot(snapshot)
+        if self._snapshot is not None:
+            delta.validateFromSnapshot(self._snapshot)
         delta.conflictDetectionFilter(self._java.always_true)
         delta.validateNoConflictingDataFiles()
         delta.validateNoConflictingDeleteFiles()
@@ -65,22 +86,22 @@ class StrictTransaction:
             delta.validateDataFilesExist(list(referenced))
         delta.commit()
 
-    def replace_all(self, parts: Sequence[IcebergPart], snapshot: int | None) -> None:
-        """Everything goes, rows come: a truncated table."""
+    def replace_all(self, parts: Sequence[IcebergPart]) -> None:
+        """Everything of the source goes, rows come: a truncated table."""
         overwrite = self._scanning(self._transaction.newOverwrite())
-        overwrite.overwriteByRowFilter(self._java.always_true)
+        overwrite.overwriteByRowFilter(self._of_this_source)
         for part in parts:
             if part.data is not None:
                 overwrite.addFile(self._added(part.data))
-        if snapshot is not None:
-            overwrite.validateFromSnapshot(snapshot)
+        if self._snapshot is not None:
+            overwrite.validateFromSnapshot(self._snapshot)
         overwrite.conflictDetectionFilter(self._java.always_true)
         overwrite.validateNoConflictingData()
         overwrite.validateNoConflictingDeletes()
         overwrite.commit()
 
     def replace_by_copy(self, parts: Sequence[IcebergPart]) -> None:
-        """Everything goes, rows come, and with them positional deletes that point into files of the same commit."""
+        """Everything of the source goes, rows come, and with them positional deletes into files of the same commit."""
         delta = self._scanning(self._transaction.newRowDelta())
         for part in parts:
             if part.data is not None:
@@ -89,7 +110,7 @@ class StrictTransaction:
                 delta.addDeletes(self._added(part.delete))
         snapshot = self._transaction.startMetadata().currentSnapshot()
         if snapshot is not None:
-            data, deletes = held_files(self._java, self._opened.table, snapshot)
+            data, deletes = held_files(self._java, self._opened.table, snapshot, self._opened.slice)
             for file in data:
                 delta.removeRows(file)
             for file in deletes:
@@ -104,9 +125,9 @@ class StrictTransaction:
     def rewrite(self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], state: TableState) -> None:
         """Files replaced by others with the same rows, which count as old as the base snapshot."""
         rewrite = self._scanning(self._transaction.newRewrite())
-        rewrite.validateFromSnapshot(state.snapshot).dataSequenceNumber(state.sequence)
+        rewrite.validateFromSnapshot(self._snapshot).dataSequenceNumber(state.sequence)
         for file in removed:
-            rewrite.deleteFile(self._java.content_file(file.description(), self._opened.specs))
+            rewrite.deleteFile(self._java.content_file({**file.description(), **self._partition}, self._opened.specs))
         for written in added:
             if written.description["content"] == "data":
                 rewrite.addFile(self._added(written))
@@ -119,28 +140,62 @@ class StrictTransaction:
         return update.scanManifestsWith(self._java.at_once) if self._opened.is_local else update
 
     def _added(self, file: WrittenFile) -> JavaObject:
-        return self._java.content_file({**file.description, "spec-id": self._opened.spec}, self._opened.specs)
+        placed = {**file.description, "spec-id": self._opened.spec, **self._partition}
+        return self._java.content_file(placed, self._opened.specs)
+
+    @property
+    def _partition(self) -> Mapping[str, Any]:
+        return {} if self._opened.slice is None else self._opened.slice.partition
+
+    @property
+    def _of_this_source(self) -> JavaObject:
+        own = self._opened.slice
+        return self._java.always_true if own is None else self._java.expressions.equal(own.column.name, own.value)
 
 
 @contextmanager
-def strict(java: Java, opened: OpenTable, base: str, what: str) -> Iterator[StrictTransaction]:
-    """A transaction on exactly the metadata file `base`, committed at the end of the block.
+def strict(
+    java: Java, opened: OpenTable, base: str, what: str, *, same_columns: bool = False
+) -> Iterator[StrictTransaction]:
+    """A transaction on exactly the metadata file `base`, or one that differs from it only by what this process has
+    committed for other sources (`same_columns`: without a change of columns); committed at the end of the block.
+    Commits of one table take turns.
 
     StaleBase: refused, nothing changed. CommitUnknown: nobody can say. `carried_on` gives the state afterwards.
     """
     try:
-        with translated(what):
-            transaction = opened.table.newTransaction()  # reads the table's current state
-            if transaction.startMetadata().metadataFileLocation() != base:
-                raise StaleBase(
-                    f"{what}: the table has changed since its state was read", "It is read again, and the work redone"
-                )
-            transaction.updateSchema().commit()
-            yield StrictTransaction(java, opened, transaction)
-        with translated(what, deciding=True):
-            transaction.commitTransaction()
+        with opened.turns.lock:
+            with translated(what):
+                transaction = opened.table.newTransaction()  # reads the table's current state
+                start = transaction.startMetadata().metadataFileLocation()
+                if not opened.turns.spans(base, start, opened.source, same_columns=same_columns):
+                    raise StaleBase(
+                        f"{what}: the table has changed since its state was read",
+                        "It is read again, and the work redone",
+                    )
+                transaction.updateSchema().commit()
+                ours = StrictTransaction(java, opened, transaction)
+                yield ours
+            with translated(what, deciding=True):
+                transaction.commitTransaction()
+            note_turn(opened, start, columns=ours.columns_changed)
     except TableMissing as error:
         raise StaleBase(f"{what}: the table is gone: {error}", "It is looked for again") from error
+
+
+def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
+    """Remembers that what follows the metadata file `start` was made for this source. Not to know costs others a
+    redo."""
+    if opened.slice is None:
+        return
+    try:
+        with translated(f"table {opened.target}: its new state cannot be read"):
+            metadata = opened.table.operations().current()
+            history = metadata.previousFiles()
+            if history.size() and history.get(history.size() - 1).file() == start:
+                opened.turns.note(metadata.metadataFileLocation(), Turn(start, opened.source, columns))
+    except (DestinationError, TableMissing):
+        return
 
 
 def carried_on(
@@ -160,7 +215,7 @@ def carried_on(
         with translated(f"table {opened.target}: its new state cannot be read"):
             metadata = opened.table.operations().current()
             history = metadata.previousFiles()
-            if history.get(history.size() - 1).file() != before.metadata:
+            if not opened.turns.spans(before.metadata, history.get(history.size() - 1).file(), opened.source):
                 return None  # somebody else has committed since
             snapshot = metadata.currentSnapshot()
             if snapshot is None:
@@ -168,7 +223,22 @@ def carried_on(
             sequence, totals = snapshot.sequenceNumber(), snapshot.summary()
             files = [live(file, before.sequence if old else sequence, opened.spec) for file in added]
             state = before.after(metadata.metadataFileLocation(), snapshot.snapshotId(), sequence, files, removed)
-            counts = (totals.get("total-data-files"), totals.get("total-delete-files"))
+            counts = (int(totals.get("total-data-files")), int(totals.get("total-delete-files")))
+            if opened.slice is not None:
+                counts = _of_slice(counts, metadata, snapshot, before)
     except (DestinationError, TableMissing):
         return None  # the commit stands; only its outcome is not in sight
-    return state if counts == (str(len(state.data)), str(len(state.deletes))) else None
+    return state if counts == (len(state.data), len(state.deletes)) else None
+
+
+def _of_slice(
+    counts: tuple[int, int], metadata: JavaObject, snapshot: JavaObject, before: TableState
+) -> tuple[int, int]:
+    """How many files the slice has now, if others' stayed as many as they were."""
+    if snapshot.snapshotId() == before.snapshot:
+        return len(before.data), len(before.deletes)
+    parent = snapshot.parentId()
+    earlier = None if parent is None else metadata.snapshot(parent)
+    totals = {} if earlier is None else earlier.summary()
+    data, deletes = (int(totals.get(f"total-{kind}-files") or 0) for kind in ("data", "delete"))
+    return counts[0] - data + len(before.data), counts[1] - deletes + len(before.deletes)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, in_groups, write_rows
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.plan import IcebergPart
+from penstock.destinations.iceberg.slices import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching, removed_on_error
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.fold.keys import encode_keys
@@ -27,6 +28,7 @@ class IcebergCopy:
     folder: str
     columns: tuple[IcebergColumn, ...]
     index: KeyIndex
+    slice: IcebergSlice | None = None
 
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> IcebergPart:
         with reaching(f"table {self.target}: the files of its copy cannot be written"):
@@ -35,7 +37,9 @@ class IcebergCopy:
             first = next(groups, None)
             if first is None:
                 return IcebergPart()
-            data = write_rows(self.folder, self.columns, chain([first], groups), COPY_PREFIX)
+            columns, _ = stored(self.slice, self.columns, first)
+            rows = (stored(self.slice, self.columns, group)[1] for group in chain([first], groups))
+            data = write_rows(self.folder, columns, rows, COPY_PREFIX)
             if self.index.key:
                 with removed_on_error(data.path):
                     self.index.write(data.path, pa.concat_arrays(keys))

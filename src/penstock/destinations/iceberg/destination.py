@@ -30,23 +30,50 @@ from penstock.destinations.iceberg.catalog import (
     safe_name,
     table_location,
 )
-from penstock.destinations.iceberg.commit import carried_on, strict
+from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
-from penstock.destinations.iceberg.evolution import Move, Recorded, columns_of, planned, recorded, structure_property
+from penstock.destinations.iceberg.evolution import (
+    Move,
+    Recorded,
+    columns_in_union,
+    columns_of,
+    planned,
+    planned_union,
+    recorded,
+    structure_property,
+    union_steps,
+)
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
+from penstock.destinations.iceberg.slices import (
+    IcebergSlice,
+    Turns,
+    is_of_family,
+    require_free_name,
+    sid_column,
+    sid_spec,
+    with_sid,
+)
 from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
-from penstock.destinations.iceberg.table_schema import matched, named_columns, to_iceberg, unfollowed
+from penstock.destinations.iceberg.table_schema import (
+    IcebergColumn,
+    identifiers,
+    matched,
+    named_columns,
+    to_iceberg,
+    unfollowed,
+)
 from penstock.destinations.iceberg.table_state import (
     COPIED,
     COPYING,
     LAYOUT,
     OpenTable,
+    carried,
     copy_base,
     copy_property,
     is_copying,
@@ -61,8 +88,10 @@ from penstock.destinations.iceberg.table_state import (
 from penstock.destinations.iceberg.version_files import Kind, kind_of
 from penstock.destinations.iceberg.version_plan import VersionPlan
 from penstock.destinations.structure import OnDrop, numbered
+from penstock.destinations.union import require_same_names
 from penstock.errors import DestinationError, PositionLost, RangeVoid, StaleBase
 from penstock.fold.layout import ROWS, Layout
+from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
@@ -85,7 +114,8 @@ class IcebergDestination:
         self._java = Java(spark)
         self._mark = compares_snapshots_only(settings)
         self._catalog: JavaObject = None
-        self._tables: dict[TableId, OpenTable] = {}
+        self._tables: dict[tuple[TableId, str], OpenTable] = {}  # as each source sees them
+        self._turns: dict[TableId, Turns] = {}
 
     def open(self) -> None:
         open_warehouse(self._settings, self._index)
@@ -103,26 +133,33 @@ class IcebergDestination:
         start: Position | None,
         keep: Sequence[WrittenPart] = (),
         layout: Layout = ROWS,
+        sid: Sid | None = None,
     ) -> Position | None:
         schema = numbered(schema)
         layout.require_room(schema.table, [column.name for column in schema.columns])
         require_warehouse(self._settings)
-        with translated(f"table {target}: it cannot be opened"):
+        turns = self._turns.setdefault(target, Turns())
+        with turns.lock, translated(f"table {target}: it cannot be opened"):
             table = self._load(target)
             if table is None:
-                self._create(target, schema, source, start, layout)
+                self._create(target, schema, source, start, layout, sid)
                 table = self._load(target)
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
-            opened, state = self._opened(target, table, source, schema, layout)
+            opened, state = self._opened(target, table, source, schema, turns, layout, sid)
             metadata = table.operations().current()
             position, copying = position_of(metadata, source), is_copying(metadata, source)
-        if position is None and not copying:
+            is_known = position is not None or copying
+            if not is_known and sid is not None and is_of_family(metadata.properties(), sid.family):
+                self._take_in(opened, state, schema, start, sid)
+                opened, state = self._opened(target, table, source, schema, turns, layout, sid)
+                position, is_known = start, True
+        if not is_known:
             raise PositionLost(
                 f"table {target} exists, but holds no position of {source}: something else made it",
                 f"Drop {target} at the destination, or give the source's table another `target`",
             )
-        self._tables[target] = opened
+        self._tables[target, source] = opened
         self._clean_up(opened, state, [file.path for part in _ours(keep) for file in part.files])
         return position
 
@@ -149,6 +186,8 @@ class IcebergDestination:
                 f"table {target} has no position of {source}",
                 f"Drop {target}, then `penstock retry`: it is copied again",
             )
+        if plan.slice is not None:
+            require_same_names(target, self._tables[target, source].following.schema, schema)
         return replace(plan, thorough=thorough)
 
     def _planned(
@@ -176,6 +215,7 @@ class IcebergDestination:
             around=opened.around,
             moment=moment,
             ended_files=_indexed(state, "ended") if versions else (),
+            slice=move.slice if move else opened.slice,
         )
         return plan, position
 
@@ -204,15 +244,15 @@ class IcebergDestination:
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
         written = [part for part in _ours(parts) if not part.empty]
-        opened = self._tables[plan.target]
-        before = opened.state
-        with strict(self._java, opened, plan.metadata, f"table {plan.target}: its commit") as transaction:
+        opened = self._tables[plan.target, plan.source]
+        before, what, moves = opened.state, f"table {plan.target}: its commit", plan.move is not None
+        with strict(self._java, opened, plan.metadata, what, same_columns=moves) as transaction:
             if plan.move is not None:
                 transaction.evolve(plan.move, plan.source)
             if truncated:
-                transaction.replace_all(written, plan.snapshot)
+                transaction.replace_all(written)
             elif written:
-                transaction.row_delta(written, plan.snapshot)
+                transaction.row_delta(written)
             elif self._mark:
                 transaction.mark()
             standing = {position_property(plan.source): position_text(position)}
@@ -232,15 +272,16 @@ class IcebergDestination:
     ) -> IcebergCopy:
         opened, _ = self._current(target, source)
         with translated(f"table {target}: its position cannot be read"):
-            opened.copy_base = copy_base(opened.table.operations().current(), source)
+            opened.copy_base = copy_base(opened.table.operations().current(), source, opened.fence)
         opened.copy_move = move = self._move(opened, schema, on_drop)
         columns = move.columns if move else opened.columns
-        return IcebergCopy(target, opened.folder, columns, self._key_index(opened, move))
+        share = move.slice if move else opened.slice
+        return IcebergCopy(target, opened.folder, columns, self._key_index(opened, move), share)
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> IcebergPlan:
-        opened = self._tables[target]
+        opened = self._tables[target, source]
         files, delete_files = as_one_age(_ours(base))
         return IcebergPlan(
             target=target,
@@ -254,6 +295,7 @@ class IcebergDestination:
             files=files,
             delete_files=delete_files,
             prefix=COPY_PREFIX,
+            slice=opened.copy_move.slice if opened.copy_move else opened.slice,
         )
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
@@ -262,7 +304,7 @@ class IcebergDestination:
         opened, state = self._current(target, source)
         self._require_copied_over(opened, source, what)
         move = self._again(opened, written)
-        with strict(self._java, opened, state.metadata, what) as transaction:
+        with strict(self._java, opened, state.metadata, what, same_columns=move is not None) as transaction:
             if move is not None:
                 transaction.evolve(move, source)
             if written or state.data or state.deletes or self._mark:
@@ -277,7 +319,7 @@ class IcebergDestination:
         self._clean_up_after_copy(opened)
 
     def plan_merge(self, target: TableId, source: str) -> IcebergPlan:
-        planned_for = self._tables[target].copy_move
+        planned_for = self._tables[target, source].copy_move
         if planned_for is None:
             return self._planned(target, source, None, "keep")[0]
         return self._planned(target, source, planned_for.schema, planned_for.on_drop)[0]
@@ -294,7 +336,7 @@ class IcebergDestination:
     def _require_copied_over(self, opened: OpenTable, source: str, what: str) -> None:
         """StaleBase if another driver has taken the table over since its copy was planned."""
         with translated(what):
-            base = copy_base(opened.table.operations().current(), source)
+            base = copy_base(opened.table.operations().current(), source, opened.fence)
         if base != opened.copy_base:
             raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
 
@@ -319,12 +361,14 @@ class IcebergDestination:
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
         """An Iceberg tag: neither our expiry nor anybody else's removes what it names."""
-        opened, state = self._current(target, source)
-        if state.snapshot is None:
-            return ""
-        with translated(f"table {target}: its contents cannot be tagged"):
-            tagging = opened.table.manageSnapshots().createTag(name, state.snapshot)
-            tagging.setMaxRefAgeMs(name, int(BOOKMARKS_LAST * 1000)).commit()
+        with self._turns[target].lock:
+            opened, state = self._current(target, source)
+            if state.snapshot is None:
+                return ""
+            with translated(f"table {target}: its contents cannot be tagged"):
+                tagging = opened.table.manageSnapshots().createTag(name, state.snapshot)
+                tagging.setMaxRefAgeMs(name, int(BOOKMARKS_LAST * 1000)).commit()
+                note_turn(opened, state.metadata, columns=False)
         return str(state.snapshot)
 
     def release(self, target: TableId, name: str) -> None:
@@ -336,9 +380,9 @@ class IcebergDestination:
         except StaleBase:
             return  # somebody else has removed it meanwhile
 
-    def maintain(self, target: TableId, run: JobRunner) -> MaintenanceReport:
+    def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         require_warehouse(self._settings)
-        opened, settings = self._tables[target], self._settings.maintenance
+        opened, settings = self._tables[target, source], self._settings.maintenance
         index = self._key_index(opened)
         choice = compact(self._java, opened, index, settings, run)
         expired = expire(self._java, opened, settings)
@@ -360,23 +404,31 @@ class IcebergDestination:
             return None
 
     def _create(
-        self, target: TableId, schema: TableSchema, source: str, start: Position | None, layout: Layout
+        self,
+        target: TableId,
+        schema: TableSchema,
+        source: str,
+        start: Position | None,
+        layout: Layout,
+        sid: Sid | None,
     ) -> None:
         """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
         same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
-        key = schema.key if layout.has_identifiers else ()
-        described = self._java.schemas.fromJson(to_iceberg(layout.columns(arrow_schema(schema)), key))
+        columns, key = arrow_schema(schema), schema.key if layout.has_identifiers else ()
+        if sid is not None:
+            require_free_name(target, layout.columns(columns), sid)
+            columns, key = with_sid(columns, sid), (sid.column, *key) if identifiers(columns, key) else ()
+        described = self._java.schemas.fromJson(to_iceberg(layout.columns(columns), key))
         builder = catalog.buildTable(self._java.identifier(target), described)
+        if sid is not None:
+            builder.withPartitionSpec(self._java.partitions.builderFor(described).identity(sid.column).build())
         location = table_location(self._settings, target)
         if location is not None:
             builder.withLocation(location)
-        standing = (
-            (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
-        )
-        first = Recorded(schema, {column.number: place for place, column in enumerate(schema.columns, start=1)})
+        first = Recorded(schema, {one.number: columns.get_field_index(one.name) + 1 for one in schema.columns})
         follows = (structure_property(source), first.to_json())
-        for name, value in (*PROPERTIES.items(), standing, follows, (LAYOUT, layout.to_json())):
+        for name, value in (*PROPERTIES.items(), _standing(source, start), follows, (LAYOUT, layout.to_json())):
             builder.withProperty(name, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -387,34 +439,83 @@ class IcebergDestination:
             return  # it is read next, and must be what we would have made
 
     def _opened(
-        self, target: TableId, table: JavaObject, source: str, schema: TableSchema, layout: Layout
+        self,
+        target: TableId,
+        table: JavaObject,
+        source: str,
+        schema: TableSchema,
+        turns: Turns,
+        layout: Layout,
+        sid: Sid | None,
     ) -> tuple[OpenTable, TableState]:
-        """`schema` is what the table follows when it does not say so itself: when this source has just made it."""
+        """`schema` is what the table follows when it does not say so itself: when this source has just made it, or is
+        not one of its sources yet."""
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
         following = recorded(metadata, source)
-        if following is None:
+        if following is None and sid is None:
             key = schema.key if layout.has_identifiers else ()
             made = matched(target, found, layout.columns(arrow_schema(schema)), key)[: len(schema.columns)]
             fields = dict(zip((one.number for one in schema.columns), (one.id for one in made), strict=True))
             following = Recorded(schema, fields)
         require_layout(target, metadata, layout)
-        around = named_columns(target, found, layout.around)
-        columns, others = columns_of(target, found, following), unfollowed(found, following.fields.values())
-        state = read_state(self._java, table, metadata)
-        location, spec = table.location(), unpartitioned_spec(table, target)
-        path = local_path(location)
+        columns, share = self._columns(target, table, found, following, sid)
+        spec = unpartitioned_spec(table, target) if share is None else sid_spec(table, target, share.column.id)[0]
+        state = read_state(self._java, table, metadata, slice=share)
+        opened = OpenTable(
+            target,
+            source,
+            table,
+            following or Recorded(schema, {}),
+            columns,
+            unfollowed(found, [column.id for column in (columns if share is None else share.stored)]),
+            table.location(),
+            table.specs(),
+            spec,
+            turns,
+            sid,
+            share,
+            state,
+            state.snapshots,
+        )
+        opened.layout, opened.around = layout, named_columns(target, found, layout.around)
+        path = local_path(opened.folder)
         with reaching(f"table {target}: its folder cannot be made"):
             if path is not None:
-                (path / "data").mkdir(exist_ok=True)
-        opened = OpenTable(
-            target, table, following, columns, others, location, table.specs(), spec, state, state.snapshots
-        )
-        opened.layout, opened.around = layout, around
+                path.mkdir(exist_ok=True, parents=share is not None)
         return opened, state
+
+    def _columns(
+        self, target: TableId, table: JavaObject, found: str, following: Recorded | None, sid: Sid | None
+    ) -> tuple[tuple[IcebergColumn, ...], IcebergSlice | None]:
+        """The columns that follow the source and, if it has a sid, its share of the table."""
+        if sid is None:
+            assert following is not None
+            return columns_of(target, found, following), None
+        column = sid_column(target, found, sid)
+        _, field = sid_spec(table, target, column.id)
+        if following is None:  # not one of its sources yet
+            return (), IcebergSlice(sid.value, field, (column,))
+        own, kept = columns_in_union(target, found, following)
+        return own, IcebergSlice(sid.value, field, (column, *kept))
+
+    def _take_in(
+        self, opened: OpenTable, state: TableState, schema: TableSchema, start: Position | None, sid: Sid
+    ) -> None:
+        """Makes the source one of those that feed the table: its columns, and where it stands."""
+        marked = opened.layout.has_identifiers
+        steps = union_steps(self._java, opened.table, opened.target, schema, sid, marked=marked)
+        what = f"table {opened.target}: taking in source {sid.value}"
+        with strict(self._java, opened, state.metadata, what) as transaction:
+            transaction.take_in(schema, steps, sid)
+            transaction.set_properties(dict([_standing(opened.source, start)]))
+            if self._mark:
+                transaction.mark()
+        opened.table.refresh()
 
     def _key_index(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
         folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
+        folder = folder if opened.slice is None else folder / opened.slice.folder
         return KeyIndex(folder, move.schema.key if move else opened.key)
 
     def _move(self, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop) -> Move | None:
@@ -424,6 +525,11 @@ class IcebergDestination:
         opened.layout.require_room(schema.table, [column.name for column in schema.columns])
         past = opened.layout.period is not None
         with translated(f"table {opened.target}: its new structure cannot be tried"):
+            if opened.sid is not None and opened.slice is not None:
+                marked = opened.layout.has_identifiers
+                return planned_union(
+                    self._java, opened.table, opened.target, schema, opened.slice, opened.sid, marked=marked
+                )
             return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop, past=past)
 
     def _again(self, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
@@ -442,26 +548,32 @@ class IcebergDestination:
     def _follow(self, opened: OpenTable, move: Move | None) -> None:
         """After the commit that made the move."""
         if move is not None:
-            opened.following, opened.columns = move.recorded, move.columns
+            opened.following, opened.columns, opened.slice = move.recorded, move.columns, move.slice
             with translated(f"table {opened.target}: its columns cannot be read"):
                 found = self._java.schemas.toJson(opened.table.schema())
-            opened.others = unfollowed(found, opened.following.fields.values())
+            opened.others = unfollowed(found, [column.id for column in opened.stored])
 
     def _current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """The table and its state as it is now; cheap when the catalog names the metadata file that we know."""
+        """The table and its state as it is now; cheap when the catalog names the metadata file that we know, or one
+        that differs from it by our commits for other sources only."""
         require_warehouse(self._settings)
-        opened = self._tables[target]
+        opened = self._tables[target, source]
         try:
             with translated(f"table {target}: its state cannot be read"):
                 metadata = opened.table.operations().refresh()
                 state = opened.state
-                if state is None or metadata.metadataFileLocation() != state.metadata:
+                location = metadata.metadataFileLocation()
+                if state is None or not opened.turns.spans(state.metadata, location, source):
                     found = self._java.schemas.toJson(metadata.schema())
                     opened.following = recorded(metadata, source) or opened.following
-                    opened.columns = columns_of(target, found, opened.following)
-                    opened.others = unfollowed(found, opened.following.fields.values())
+                    follows, sid = opened.following, opened.sid
+                    opened.columns, opened.slice = self._columns(target, opened.table, found, follows, sid)
+                    opened.others = unfollowed(found, [column.id for column in opened.stored])
                     opened.around = named_columns(target, found, opened.layout.around)
-                    state = opened.state = read_state(self._java, opened.table, metadata, state)
+                    state = read_state(self._java, opened.table, metadata, state, opened.slice)
+                elif location != state.metadata:
+                    state = carried(state, metadata)
+                opened.state = state
         except TableMissing as error:
             raise PositionLost(
                 f"table {target} is gone at the destination", "`penstock retry` copies it again"
@@ -497,6 +609,11 @@ def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
         for file in state.data
         if kind is None or kind_of(file.path) in (kind, "foreign")
     )
+
+
+def _standing(source: str, start: Position | None) -> tuple[str, str]:
+    """The property that says where a source stands: at a position, or to be copied."""
+    return (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
 
 
 def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:

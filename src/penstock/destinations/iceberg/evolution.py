@@ -11,14 +11,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.java import Java, JavaObject
-from penstock.destinations.iceberg.table_schema import IcebergColumn, held_columns, identifiers, located, to_iceberg
+from penstock.destinations.iceberg.slices import IcebergSlice, require_free_name, with_sid
+from penstock.destinations.iceberg.table_schema import (
+    IcebergColumn,
+    arrow_type,
+    held_columns,
+    identifiers,
+    located,
+    to_iceberg,
+)
 from penstock.destinations.structure import OnDrop, Steps, steps
+from penstock.destinations.union import united
+from penstock.errors import SchemaChanged
+from penstock.fold.evolution import widens
+from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
 
 
@@ -42,10 +54,12 @@ class Move:
     columns: tuple[IcebergColumn, ...]
     on_drop: OnDrop
     marked: bool = True  # the key is the table's identifier
+    slice: IcebergSlice | None = None  # of a table that several sources feed: what of it is this source's, afterwards
 
     @property
     def identifiers(self) -> set[str]:
-        return identifiers(arrow_schema(self.schema), self.schema.key) if self.marked else set()
+        marks = identifiers(arrow_schema(self.schema), self.schema.key) if self.marked else set()
+        return {self.slice.column.name, *marks} if self.slice is not None and marks else marks
 
     @property
     def recorded(self) -> Recorded:
@@ -99,6 +113,75 @@ def planned(
     wanted = arrow_schema(schema)
     columns = located(target, found, wanted, [ids[name] for name in wanted.names])
     return Move(schema, taken, columns, on_drop, marked=not past)
+
+
+def planned_union(
+    java: Java,
+    table: JavaObject,
+    target: TableId,
+    schema: TableSchema,
+    share: IcebergSlice,
+    sid: Sid,
+    *,
+    marked: bool,
+) -> Move:
+    """How a table of several sources, as it is now, gets to hold what one of them has become."""
+    found = java.schemas.toJson(table.schema())
+    taken = union_steps(java, table, target, schema, sid, marked=marked)
+    if taken:
+        tried = table.newTransaction()
+        evolve(java, tried, taken, set(table.schema().identifierFieldNames()))
+        found = java.schemas.toJson(tried.table().schema())
+    columns, stored = united_columns(found, arrow_schema(schema), sid)
+    return Move(schema, taken, columns, "keep", marked, replace(share, stored=stored))
+
+
+def union_steps(
+    java: Java, table: JavaObject, target: TableId, schema: TableSchema, sid: Sid, *, marked: bool
+) -> Steps:
+    """`marked`: the key is the table's identifier."""
+    columns = arrow_schema(schema)
+    require_free_name(target, columns, sid)
+    held = held_columns(java.schemas.toJson(table.schema()), {})
+    theirs = set(table.schema().identifierFieldNames())
+    return united(target, held, theirs, columns, identifiers(columns, schema.key) if marked else (), sid)
+
+
+def united_columns(
+    found: str, columns: pa.Schema, sid: Sid
+) -> tuple[tuple[IcebergColumn, ...], tuple[IcebergColumn, ...]]:
+    """A source's columns with the table's numbers, by name: as the source has them; as they are stored, sid first."""
+    there = {field["name"]: field for field in json.loads(found)["fields"]}
+    own = tuple(
+        IcebergColumn(there[one.name]["id"], one.name, one.type, there[one.name]["required"]) for one in columns
+    )
+    kept = tuple(
+        IcebergColumn(known["id"], known["name"], arrow_type(known["type"]) or one.type, known["required"])
+        for one in with_sid(columns, sid)
+        for known in [there[one.name]]
+    )
+    return own, kept
+
+
+def columns_in_union(
+    target: TableId, found: str, following: Recorded
+) -> tuple[tuple[IcebergColumn, ...], tuple[IcebergColumn, ...]]:
+    """The columns that follow one of several sources, in its order: as the source has them, and as they are stored,
+    which may be wider. SchemaChanged if somebody took one away."""
+    there = {field["id"]: field for field in json.loads(found)["fields"]}
+    own, kept = [], []
+    for column, field in zip(following.schema.columns, arrow_schema(following.schema), strict=True):
+        known = there.get(following.fields[column.number])
+        type = None if known is None else arrow_type(known["type"])
+        if known is None or type is None or not (type == field.type or widens(field.type, type)):
+            raise SchemaChanged(
+                f"table {target}: somebody changed it at the destination: column {field.name} is "
+                f"{'gone' if known is None else known['type']}",
+                f"Bring the column back, or drop {target} there and `penstock retry`: it is copied again",
+            )
+        own.append(IcebergColumn(known["id"], field.name, field.type, known["required"]))
+        kept.append(IcebergColumn(known["id"], known["name"], type, known["required"]))
+    return tuple(own), tuple(kept)
 
 
 def evolve(java: Java, transaction: JavaObject, taken: Steps, marks: Collection[str]) -> None:

@@ -15,20 +15,22 @@ from collections.abc import Collection
 from pyarrow import fs
 
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
-from penstock.destinations.iceberg.commit import strict
+from penstock.destinations.iceberg.commit import note_turn, strict
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import FENCE, OpenTable
+from penstock.destinations.iceberg.table_state import OpenTable
 
 
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
     oldest = int((time.time() - settings.keep_for) * 1000)
-    with translated(f"table {opened.target}: its old snapshots cannot be removed"):
+    with opened.turns.lock, translated(f"table {opened.target}: its old snapshots cannot be removed"):
+        start = opened.table.operations().refresh().metadataFileLocation()
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
         (expiry.planWith(java.at_once) if opened.is_local else expiry).commit()
+        note_turn(opened, start, columns=False)
 
 
 def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:
@@ -59,7 +61,7 @@ def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: li
     """
     what = f"table {opened.target}: files of killed writers cannot be removed"
     with strict(java, opened, state.metadata, what) as transaction:
-        transaction.set_properties({FENCE: uuid.uuid4().hex})
+        transaction.set_properties({opened.fence: uuid.uuid4().hex})
         if mark:
             transaction.mark()
     with reaching(what):

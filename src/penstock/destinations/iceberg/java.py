@@ -55,7 +55,9 @@ class Java:
         self.manifests = iceberg.ManifestFiles
         # Iceberg looks every 10 ms whether its threads are done, several times a commit; this is done when it is asked
         self.at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
-        self.always_true = iceberg.expressions.Expressions.alwaysTrue()
+        self.expressions = iceberg.expressions.Expressions
+        self.always_true = self.expressions.alwaysTrue()
+        self.partitions = iceberg.PartitionSpec
 
     def catalog(self, name: str) -> JavaObject:
         """Iceberg's catalog behind Spark's."""

@@ -52,7 +52,7 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
         MergeData(
             opened.target,
             opened.folder,
-            (*opened.columns, *opened.others),
+            (*opened.stored, *opened.others),
             kind_index(index, group[0].path) if versions else index,
             tuple(file.path for file in group),
             tuple(
@@ -96,7 +96,7 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     reach("maintain.after_expiry")
     opened.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):
-        opened.state = read_state(java, opened.table, opened.table.operations().refresh(), state)
+        opened.state = read_state(java, opened.table, opened.table.operations().refresh(), state, opened.slice)
     return max(0, state.snapshots - opened.state.snapshots)
 
 

@@ -27,6 +27,7 @@ from penstock.destinations.iceberg.data_files import (
 )
 from penstock.destinations.iceberg.evolution import Move
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
+from penstock.destinations.iceberg.slices import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import KeyReader
@@ -88,6 +89,7 @@ class IcebergPlan:
     files: tuple[IndexedFile, ...]
     delete_files: tuple[str, ...]
     prefix: str = PREFIX  # of the names of its files
+    slice: IcebergSlice | None = None  # of a table that several sources feed: what of it is this source's
     move: Move | None = None  # what the commit makes of the table's structure; None: it stays
     layout: Layout = ROWS
     around: tuple[IcebergColumn, ...] = ()  # the layout's columns
@@ -101,7 +103,8 @@ class IcebergPlan:
             upserts, missing = self._filled(net)
             data = None
             if upserts.num_rows:
-                data = write_rows(self.folder, self.columns, [upserts], self.prefix)
+                written, rows = stored(self.slice, self.columns, upserts)
+                data = write_rows(self.folder, written, [rows], self.prefix)
                 if net.upsert_keys is not None:
                     self.index.write(data.path, net.upsert_keys)
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None

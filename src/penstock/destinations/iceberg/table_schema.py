@@ -101,7 +101,7 @@ def held_columns(found: str, followed: Mapping[int, tuple[int, pa.DataType]]) ->
     """All columns of an existing table. `followed`: by number, the source's column that it follows, and its type."""
     columns = []
     for field in json.loads(found)["fields"]:
-        number, type = followed.get(field["id"], (None, _arrow_type(field["type"])))
+        number, type = followed.get(field["id"], (None, arrow_type(field["type"])))
         columns.append(Held(field["name"], type, field["required"], number))
     return columns
 
@@ -118,7 +118,7 @@ def unfollowed(found: str, followed: Collection[int]) -> tuple[IcebergColumn, ..
     for field in json.loads(found)["fields"]:
         if field["id"] in followed:
             continue
-        type = _arrow_type(field["type"])
+        type = arrow_type(field["type"])
         if type is None:
             return None
         columns.append(IcebergColumn(field["id"], field["name"], type, field["required"]))
@@ -135,7 +135,7 @@ def _iceberg_type(type: pa.DataType) -> str:
     return _NAMES[type]
 
 
-def _arrow_type(name: Any) -> pa.DataType | None:
+def arrow_type(name: Any) -> pa.DataType | None:
     """The other way round; None for what is not made by us."""
     if isinstance(name, str) and name.startswith("decimal("):
         precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from penstock.destinations.iceberg.evolution import Move, Recorded
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.slices import IcebergSlice, Turns
 from penstock.destinations.iceberg.storage import local_path
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.errors import SchemaChanged
 from penstock.fold.layout import ROWS, Layout
+from penstock.model.feed import Sid
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 
@@ -34,18 +36,22 @@ class CopyBase:
 
 @dataclass
 class OpenTable:
-    """A table that this driver works on: Java's table object, and the state as last read; None when it must be read
-    anew.
+    """A table that this driver works on, as one source sees it: Java's table object, and the state as last read; None
+    when it must be read anew.
     """
 
     target: TableId
+    source: str
     table: JavaObject
     following: Recorded
     columns: tuple[IcebergColumn, ...]  # that follow the source
     others: tuple[IcebergColumn, ...] | None  # that do not; None when they cannot be read
     location: str
     specs: JavaObject
-    spec: int  # the unpartitioned one
+    spec: int  # the unpartitioned one, or the one by sid
+    turns: Turns
+    sid: Sid | None
+    slice: IcebergSlice | None  # of a table that several sources feed: what of it is this source's
     state: TableState | None
     commits_since_expiry: int
     settled: TableState | None = None  # in which there was nothing to compact
@@ -64,7 +70,16 @@ class OpenTable:
 
     @property
     def folder(self) -> str:
-        return f"{self.location}/data"
+        return f"{self.location}/data" if self.slice is None else f"{self.location}/data/{self.slice.folder}"
+
+    @property
+    def fence(self) -> str:
+        return FENCE if self.slice is None else f"{FENCE}.{self.source}"
+
+    @property
+    def stored(self) -> tuple[IcebergColumn, ...]:
+        """The columns that follow the source, as they are written."""
+        return self.columns if self.slice is None else self.slice.stored
 
 
 def position_property(source: str) -> str:
@@ -105,8 +120,8 @@ def is_copying(metadata: JavaObject, source: str) -> bool:
     return bool(metadata.properties().get(copy_property(source)) == COPYING)
 
 
-def copy_base(metadata: JavaObject, source: str) -> CopyBase:
-    return CopyBase(position_of(metadata, source), metadata.properties().get(FENCE))
+def copy_base(metadata: JavaObject, source: str, fence: str) -> CopyBase:
+    return CopyBase(position_of(metadata, source), metadata.properties().get(fence))
 
 
 def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
@@ -120,9 +135,15 @@ def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
     )
 
 
-def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: TableState | None = None) -> TableState:
-    """The state under a metadata file. Manifests are read unless `known` is of the same snapshot: that has the same
-    files.
+def read_state(
+    java: Java,
+    table: JavaObject,
+    metadata: JavaObject,
+    known: TableState | None = None,
+    slice: IcebergSlice | None = None,
+) -> TableState:
+    """The state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
+    snapshot: that has the same files.
     """
     location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
     snapshot = metadata.currentSnapshot()
@@ -130,7 +151,7 @@ def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: Table
         return TableState(location, None, 0, snapshots, (), ())
     if known is not None and known.snapshot == snapshot.snapshotId():
         return replace(known, metadata=location, snapshots=snapshots)
-    data, deletes = held_files(java, table, snapshot)
+    data, deletes = held_files(java, table, snapshot, slice)
     return TableState(
         location,
         snapshot.snapshotId(),
@@ -141,8 +162,22 @@ def read_state(java: Java, table: JavaObject, metadata: JavaObject, known: Table
     )
 
 
-def held_files(java: Java, table: JavaObject, snapshot: JavaObject) -> tuple[list[JavaObject], list[JavaObject]]:
-    """The data files and delete files of a snapshot, as Iceberg has them."""
+def carried(state: TableState, metadata: JavaObject) -> TableState:
+    """The same files under a newer metadata file, which changed those of other sources only."""
+    snapshot = metadata.currentSnapshot()
+    return replace(
+        state,
+        metadata=metadata.metadataFileLocation(),
+        snapshots=metadata.snapshots().size(),
+        snapshot=None if snapshot is None else snapshot.snapshotId(),
+        sequence=state.sequence if snapshot is None else snapshot.sequenceNumber(),
+    )
+
+
+def held_files(
+    java: Java, table: JavaObject, snapshot: JavaObject, slice: IcebergSlice | None = None
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The data files and delete files of a snapshot, or those of a slice, as Iceberg has them."""
     io, specs = table.io(), table.specs()
     data: list[JavaObject] = []
     deletes: list[JavaObject] = []
@@ -150,6 +185,8 @@ def held_files(java: Java, table: JavaObject, snapshot: JavaObject) -> tuple[lis
         data.extend(java.listed(java.manifests.read(manifest, io, specs)))
     for manifest in snapshot.deleteManifests(io):
         deletes.extend(java.listed(java.manifests.readDeleteManifest(manifest, io, specs)))
+    if slice is not None:
+        return [file for file in data if slice.holds(file)], [file for file in deletes if slice.holds(file)]
     return data, deletes
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.iceberg.data_files import DataFile, WrittenFile, in_groups, write_deletes, write_rows
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
+from penstock.destinations.iceberg.slices import stored
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import (
@@ -83,7 +84,11 @@ class VersionPlan(IcebergPlan):
         """One file of all rows; None when there are none."""
         groups = in_groups(batches)
         first = next(groups, None)
-        return None if first is None else write_rows(self.folder, self._all, chain([first], groups), prefix)
+        if first is None:
+            return None
+        columns, _ = stored(self.slice, self._all, first.slice(0, 0))
+        rows = (stored(self.slice, self._all, group)[1] for group in chain([first], groups))
+        return write_rows(self.folder, columns, rows, prefix)
 
     def _held(self, touched: pa.Array) -> tuple[Held, Rows, Rows]:
         """The open versions of touched keys; and of each key the file and the row, -1 where it has none."""
