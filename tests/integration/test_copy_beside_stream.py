@@ -92,7 +92,13 @@ def test_a_table_joins_while_five_others_stream(
         "insert into later.added select n, n % 1000, 'row ' || n, n / 100.0, timestamptz '2024-01-01' + n * interval "
         f"'1 s' from generate_series(1, {ADDED_ROWS}) n",
     )
-    file = pipeline(copy={"discover_every": "500ms"}, batch={"max_age": "500ms"}, log={"segment_age": "200ms"})
+    lake_as_it_comes = {"name": "lake", "type": "iceberg", "warehouse": "./warehouse"}
+    file = pipeline(
+        copy={"discover_every": "500ms"},
+        batch={"max_age": "500ms"},
+        log={"segment_age": "200ms", "segment_bytes": "16MiB"},
+        destinations=[lake_as_it_comes],
+    )
     with running(file) as run:
         with streaming_changes(postgres) as late:
             run.drain()
