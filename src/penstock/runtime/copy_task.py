@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.keys import encode_keys
+from penstock.runtime.background import in_background
 from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange
 from penstock.source.postgres.copy_read import CopySource, read_range
@@ -49,7 +50,7 @@ def copy_range(task: CopyTask) -> Copied:
         statement_timeout=task.statement_timeout,
     )
     try:
-        return Copied(task.plan.write_rows(batches))
+        return Copied(in_background(lambda: task.plan.write_rows(batches)))
     except PenstockError as error:
         return Copied(error=error)
 
