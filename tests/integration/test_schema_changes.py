@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import oracle
 from databases import Database
 from lake import Lake
 from running import PipelineFactory, PipelineFile, Running, running
+from schema_following import assert_follows
 
 QUICK = {"discover_every": "300ms"}
-
-
-def assert_follows(lake: Lake, database: Database, *tables: str) -> None:
-    """Every column of the source is in the lake, with its values; what the lake has besides does not count."""
-    wrong = []
-    with database.connect() as connection:
-        for table in tables:
-            rows, types = lake.read(table)
-            there = [
-                name
-                for (name,) in connection.execute(
-                    "select attname::text from pg_attribute where attrelid = %s::regclass and attnum > 0 "
-                    "and not attisdropped and attgenerated = '' order by attnum",
-                    (table,),
-                )
-            ]
-            missing = [name for name in there if name not in rows.column_names]
-            assert not missing, f"{table}: the lake lacks {missing}, has {rows.column_names}"
-            kept = dict(types)
-            found = oracle.compare(connection, table, rows.select(there), [(name, kept[name]) for name in there])
-            wrong += [str(found)] if found else []
-    assert not wrong, "\n".join(wrong)
 
 
 def events(file: PipelineFile, table: str) -> list[str]:

@@ -13,7 +13,7 @@ from penstock.cli import main as cli
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
 
 COMMANDS = [
-    *["demo", "check", "run", "capture", "status", "tables", "resync", "retry", "schemas", "verify", "query"],
+    *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "schemas", "verify", "query"],
     *["quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
 ]
 

@@ -46,6 +46,7 @@ class Command:
 COMMANDS = (
     Command(("demo",), "penstock.cli.demo", "demo", "See it work: a small shop, live traffic, a closing proof."),
     Command(("check",), "penstock.cli.check", "check", "Say what to fix in file, source and destination, and how."),
+    Command(("init",), "penstock.cli.init", "init", "Install the optional DDL trigger at the source, or remove it."),
     Command(("run",), "penstock.cli.run", "run", "Run the pipeline until it is stopped; --once drains and exits."),
     Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
     Command(("status",), "penstock.cli.status", "status", "Show tables, lag, slot, log, and errors with the way out."),

@@ -53,6 +53,9 @@ def as_text(status: Status) -> RenderableType:
                 f"{table.table} has {count_text(table.quarantined)} in quarantine (messages that cannot be decoded); "
             )
             parts += [Text(), Text(f"{kept}see `penstock quarantine list {status.file}`", style="yellow")]
+    for table in status.tables:
+        if table.error and table.state is not State.ERRORED:
+            parts += [Text(), Text(f"{table.table} is copied again: {table.error}", style="yellow")]
     for table in errored(status.tables):
         since = f" since {_moment(table.since)}" if table.since else ""
         retry = f", retry: {table.retry}" if table.retry else ""
@@ -237,7 +240,8 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         "changes": table.changes,
         "rate": table.rate,
         "newest": table.newest.isoformat() if table.newest else None,
-        "error": table.error or None,
+        "error": (table.error or None) if table.state is State.ERRORED else None,
+        "copied_again": (table.error or None) if table.state is not State.ERRORED else None,
         "solution": table.solution or None,
         "retry": table.retry or None,
         "copy": copy_json(table.copy),

@@ -72,6 +72,8 @@ def _remarks(summary: TableSummary) -> Iterator[RenderableType]:
     if copy is not None and copy.ended is None and copy.attempts > 1:
         again = f"it began from zero {copy.attempts} times, last at {moment_text(copy.started)}"
         yield from (Text(), _remark(f"{summary.table} is copied again", again, "yellow"))
+    if summary.state is not State.ERRORED and summary.error:
+        yield from (Text(), _remark(f"{summary.table} is copied again, by itself", summary.error, "yellow"))
     for request in summary.requests:
         yield from (Text(), _remark(f"{summary.table}: {request.kind} asked for", moment_text(request.at), "yellow"))
     if summary.state is State.ERRORED:
@@ -94,7 +96,8 @@ def _summary_json(summary: TableSummary) -> dict[str, Any]:
         "state": summary.state.value,
         "since": summary.since.isoformat() if summary.since else None,
         "copy": copy_json(summary.copy),
-        "error": summary.error or None,
+        "error": (summary.error or None) if summary.state is State.ERRORED else None,
+        "copied_again": (summary.error or None) if summary.state is not State.ERRORED else None,
         "solution": summary.solution or None,
         "retry": summary.retry or None,
         "requests": [

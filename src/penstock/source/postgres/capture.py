@@ -22,7 +22,7 @@ import psycopg
 from penstock import failpoints
 from penstock.errors import LogFull, LogUnreachable, PenstockError, SlotBusy, SourceError, SourceUnreachable
 from penstock.model.position import Position, position_text
-from penstock.source.postgres import pgoutput
+from penstock.source.postgres import ddl_trigger, pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
 from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
 from penstock.source.postgres.relation_schema import RelationSchemas
@@ -216,7 +216,9 @@ class _Session:
         elif kind == pgoutput.TRUNCATE:
             if not self._skipping:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))
-        elif kind not in (pgoutput.ORIGIN, pgoutput.MESSAGE):
+        elif kind == pgoutput.MESSAGE:
+            ddl_trigger.take_message(self._schemas, *pgoutput.read_logical_message(body))
+        elif kind != pgoutput.ORIGIN:
             raise SourceError(
                 f"the server sent a message of kind {chr(kind)!r}, which pgoutput's protocol 1 does not have",
                 "Report it as a bug, with the server's version",

@@ -65,15 +65,16 @@ class CatalogueFacts:
         )
 
 
-_RELATIONS = """
+STORAGE = """CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
+               SELECT coalesce(bit_xor((hashint8(leaf.relfilenode::bigint) & 2147483647)::bigint), 0) + 1
+               FROM pg_partition_tree(c.oid) tree JOIN pg_class leaf ON leaf.oid = tree.relid WHERE tree.isleaf
+           ) END"""  # of a partitioned table all its leaves together
+_RELATIONS = f"""
     SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
            (SELECT array_agg(a.attname::text ORDER BY k.place)
             FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum),
-           CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
-               SELECT coalesce(bit_xor((hashint8(leaf.relfilenode::bigint) & 2147483647)::bigint), 0) + 1
-               FROM pg_partition_tree(c.oid) tree JOIN pg_class leaf ON leaf.oid = tree.relid WHERE tree.isleaf
-           ) END,
+           {STORAGE},
            (SELECT array_agg(a.attnum || ':' || a.xmin ORDER BY a.attnum)
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
     FROM pg_class c
@@ -170,6 +171,11 @@ def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:
         return _facts(row, _columns(connection, [relation_id]).get(relation_id, {}))
 
 
+def stamp_of(written: Sequence[str]) -> int:
+    """Of `number:transaction` for each column, dropped ones included; never 0."""
+    return zlib.crc32(" ".join(written).encode()) or 1
+
+
 def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> CatalogueFacts:
     relation_id, schema, name, replica_identity, key, storage, written = row
     assert isinstance(relation_id, int)
@@ -189,7 +195,7 @@ def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> Cat
         key_columns,
         identity,
         storage,
-        zlib.crc32(" ".join(stamps).encode()) or 1,
+        stamp_of(stamps),
         len(stamps),
         frozenset(int(item.partition(":")[2]) for item in stamps),
     )

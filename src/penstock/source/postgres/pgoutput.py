@@ -74,6 +74,11 @@ def read_type(message: Bytes) -> tuple[int, str]:
     return _whole("Type", message, _type)
 
 
+def read_logical_message(message: Bytes) -> tuple[str, bytes]:
+    """The prefix and the content of what somebody wrote with pg_logical_emit_message."""
+    return _whole("Message", message, _logical_message)
+
+
 def read_truncate(message: Bytes) -> tuple[int, ...]:
     """The relations that one TRUNCATE empties."""
     return _whole("Truncate", message, _truncate)
@@ -122,6 +127,14 @@ def _type(body: bytes) -> tuple[int, str]:
     _, at = _text(body, 5)
     name, _ = _text(body, at)
     return oid, name
+
+
+def _logical_message(body: bytes) -> tuple[str, bytes]:
+    prefix, at = _text(body, 10)
+    (length,) = struct.unpack_from(">I", body, at)
+    if len(body) != at + 4 + length:
+        raise ValueError("its length does not fit its content")
+    return prefix, body[at + 4 :]
 
 
 def _truncate(body: bytes) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class ToldStructure:
 
     relation_id: int
     columns: tuple[ToldColumn, ...]
+    key: tuple[str, ...]
     storage: int
     stamp: int
     numbered: int
@@ -69,6 +70,10 @@ class RelationSchemas:
         before = self._told.get(structure.relation_id)
         plain = structure.plain and (before is None or before.plain)
         self._told[structure.relation_id] = replace(structure, plain=plain)
+
+    def forget(self, relation_id: int) -> None:
+        """The relation was altered, and the trigger could not say how."""
+        self._told.pop(relation_id, None)
 
     def told_no_more(self) -> None:
         """The trigger was removed: what it told grows old from here on."""
@@ -144,6 +149,7 @@ def _as_told(schema: TableSchema, relation: Relation, told: ToldStructure) -> Ta
     return replace(
         schema,
         columns=columns,
+        key=told.key if schema.identity == "full" else schema.key,
         storage=told.storage,
         stamp=told.stamp,
         numbered=told.numbered,

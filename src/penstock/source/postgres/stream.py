@@ -37,7 +37,7 @@ class ReplicationStream:
         self._slot, self._told = slot, position
         publications = sql.Identifier(publication).as_string(connection)
         command = sql.SQL(
-            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})",
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')",
         ).format(sql.Identifier(slot), sql.SQL(lsn_text(position)), sql.Literal(publications))
         result = self.pgconn.exec_(command.as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_BOTH:

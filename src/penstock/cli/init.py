@@ -1,0 +1,50 @@
+"""`penstock init FILE [--remove | --sql]`: the optional DDL trigger, which makes structure changes certain."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.errors import UsageError
+from penstock.source.postgres.connect import connect, endpoint
+from penstock.source.postgres.ddl_trigger import INSTALL, REMOVE, TRIGGER, install, is_installed, remove
+
+
+def init(
+    file: PipelineFile,
+    remove_it: Annotated[bool, typer.Option("--remove", help="Take the trigger away again.")] = False,
+    only_sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
+) -> None:
+    """Install an event trigger at the source that tells every new structure of a table in the stream itself.
+
+    Without it, structure is read from the catalogue, which may have moved on by then; then penstock has to guess, or to
+    copy the table again. It needs a superuser, works for every pipeline that reads the database, and takes effect with
+    the next ALTER TABLE.
+    """
+    pipeline = load(file)
+    console = stdout()
+    if only_sql:
+        for statement in REMOVE if remove_it else INSTALL:
+            typer.echo(f"{statement};")
+        return
+    for source in pipeline.sources:
+        url = source.url.get_secret_value()
+        with connect(url) as connection:
+            if remove_it:
+                if not is_installed(connection):
+                    console.print(f"there is no event trigger {TRIGGER} at {endpoint(url)}", markup=False)
+                    continue
+                remove(connection)
+                console.print(f"removed event trigger {TRIGGER} at {endpoint(url)}", markup=False)
+                continue
+            install(connection)
+            if not is_installed(connection):
+                raise UsageError(
+                    f"event trigger {TRIGGER} is disabled at {endpoint(url)}", "Enable it: ALTER EVENT TRIGGER"
+                )
+            console.print(f"installed event trigger {TRIGGER} at {endpoint(url)}", markup=False)
+            console.print(f"penstock init {file} --remove takes it away again", markup=False)
