@@ -32,14 +32,16 @@ class Copying:
     source: CopySource
     ranges: list[CopyRange]
 
-    def read(self, *ranges: CopyRange) -> pa.Table:
+    def read(self, *ranges: CopyRange, strict: bool = False) -> pa.Table:
         """The rows of these ranges, or of all."""
-        return rows_of(self.source, *(ranges or self.ranges))
+        return rows_of(self.source, *(ranges or self.ranges), strict=strict)
 
 
-def rows_of(source: CopySource, *ranges: CopyRange) -> pa.Table:
-    batches = [batch for one in ranges for batch in read_range(source, one, statement_timeout=60)]
-    return pa.Table.from_batches(batches, arrow_schema(source.schema))
+def rows_of(source: CopySource, *ranges: CopyRange, strict: bool = False) -> pa.Table:
+    """With a column of rescued cells, if there are any."""
+    batches = [batch for one in ranges for batch in read_range(source, one, statement_timeout=60, strict=strict)]
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables([arrow_schema(source.schema).empty_table(), *tables], promote_options="default")
 
 
 Waiting = Callable[[list[Blocker]], None]
@@ -63,9 +65,16 @@ def copying(
         yield prepared(database, snapshot, table, range_bytes)
 
 
-def prepared(database: Database, snapshot: ExportedSnapshot, table: TableId, range_bytes: int = 1 << 30) -> Copying:
+def prepared(
+    database: Database,
+    snapshot: ExportedSnapshot,
+    table: TableId,
+    range_bytes: int = 1 << 30,
+    carried: Callable[[TableSchema], TableSchema] = lambda schema: schema,
+) -> Copying:
+    """`carried` is what a pipeline chooses for the table's columns."""
     with snapshot_connection(database.url, snapshot.name) as connection:
-        schema = schema_of(connection, table)
+        schema = carried(schema_of(connection, table))
         condition = row_filter(connection, PUBLICATION, table)
         ranges = plan_ranges(connection, schema, range_bytes=range_bytes)
     return Copying(snapshot, CopySource(database.url, snapshot.name, schema, condition), ranges)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
 from penstock.config.model import Maintenance
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, InProcessRunner, WritePlan, WrittenPart
 from penstock.destinations.iceberg.catalog import spark_settings
@@ -65,14 +66,20 @@ def net(
     truncated: bool = False,
     fetches: Sequence[tuple[str, int, Row]] = (),
 ) -> NetEffect:
-    """The net effect of a batch. `fetches`: column, row of the upserts, key of the row that has its value."""
+    """The net effect of a batch. `fetches`: column, row of the upserts, key of the row that has its value. An upsert
+    may have rescued cells, under RESCUED.
+    """
     arrow = arrow_schema(schema)
     rows = pa.Table.from_pylist(list(upserts), schema=arrow)
+    rescued = None
+    if any(row.get(RESCUED) for row in upserts):
+        rescued = pa.array([row.get(RESCUED) for row in upserts], RESCUED_TYPE)
     if not schema.key:
-        return NetEffect(truncated, rows, None, None, (), len(upserts), 0)
+        return NetEffect(truncated, rows, None, None, (), len(upserts), 0, rescued=rescued)
     touched = pa.concat_arrays([_keys(schema, upserts), _keys(schema, deletes)]).unique()
     wanted = tuple(Fetch(column, np.array([row]), _keys(schema, [key])) for column, row, key in fetches)
-    return NetEffect(truncated, rows, _keys(schema, upserts), touched, wanted, len(upserts) + len(deletes), 0)
+    changes = len(upserts) + len(deletes)
+    return NetEffect(truncated, rows, _keys(schema, upserts), touched, wanted, changes, 0, rescued=rescued)
 
 
 def in_buckets(schema: TableSchema, upserts: Sequence[Row], deletes: Sequence[Row], buckets: int) -> list[NetEffect]:

@@ -1,85 +1,41 @@
 """Postgres is the oracle: compares a lake table with its source table, row by row and value by value.
 
 The source is asked by plain SQL, the lake is read into Arrow (by Spark, or any other reader); nothing of penstock takes
-part. RULES says for each Postgres type what the lake's column must be, and how a value is brought to one Python value
-on either side. Rows are compared as a multiset, so a missing, a changed and a doubled row are all found.
+part. oracle_rules.py says for each Postgres type what the lake's column must be, and how a value is brought to one
+Python value on either side. Rows are compared as a multiset, so a missing, a changed and a doubled row are all found.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from oracle_rules import Rule, rule_of
+
 Row = tuple[Any, ...]
+RESCUED = "_rescued"
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How one type is compared: its column in the lake, the source's SQL expression, and the lake's values."""
-
-    lake_type: str
-    source: str
-    lake: Callable[[pa.ChunkedArray], list[Any]]
-
-
-def _plain(column: pa.ChunkedArray) -> list[Any]:
-    return list(column.to_pylist())
-
-
-def _number_of(type_name: str) -> Callable[[pa.ChunkedArray], list[Any]]:
-    """Days or microseconds since 1970: integers have no calendar to disagree about."""
-    return lambda column: list(pc.cast(column, type_name).to_pylist())
-
-
-def _float_text(column: pa.ChunkedArray) -> list[Any]:
-    return [None if value is None else repr(value) for value in column.to_pylist()]
-
-
-_TEXT = Rule("string", "case when {0} is not null then format('%s', {0}) end", _plain)  # a cast may say it otherwise
-_INTEGER = Rule("int", "{}", _plain)
-_MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
-RULES = {
-    "bool": Rule("boolean", "{}", _plain),
-    "int2": _INTEGER,
-    "int4": _INTEGER,
-    "int8": Rule("bigint", "{}", _plain),
-    "float4": Rule("float", "{}::float8", _float_text),
-    "float8": Rule("double", "{}", _float_text),
-    "bpchar": Rule("string", "{}", _plain),  # a cast to text would take its blanks away
-    "bytea": Rule("binary", "{}", _plain),
-    "date": Rule("date", "{} - date '1970-01-01'", lambda column: list(pc.cast(column, "int32").to_pylist())),
-    "timestamp": Rule("timestamp_ntz", _MICROSECONDS, _number_of("int64")),
-    "timestamptz": Rule("timestamp", _MICROSECONDS, _number_of("int64")),
-}  # every other type: its text, exactly
-_FLOATS = ("float4", "float8")
-_DECIMAL_TYPE = re.compile(r"numeric\((\d+),(-?\d+)\)")
-
-
-def rule_for(type_name: str, full_type: str) -> Rule:
-    """The rule of a base type; `full_type` is Postgres's format_type, for numeric's precision."""
-    decimal = _DECIMAL_TYPE.fullmatch(full_type)
-    if decimal is not None:
-        precision, scale = int(decimal[1]), int(decimal[2])
-        if precision <= 38 and 0 <= scale <= precision:
-            return Rule(f"decimal({precision},{scale})", "{}", _plain)
-    return RULES.get(type_name, _TEXT)
 
 
 @dataclass(frozen=True)
 class SourceColumn:
     name: str
-    type_name: str
     rule: Rule
+
+
+@dataclass(frozen=True)
+class Rescued:
+    """A cell that does not fit its column."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -97,43 +53,54 @@ class Difference:
 
 
 _COLUMNS = """
-    with recursive base as (
-        select a.attnum, a.attname, a.atttypid as type, a.atttypmod as modifier
-        from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
-          and a.attgenerated = ''
-        union all
-        select b.attnum, b.attname, t.typbasetype, t.typtypmod
-        from base b join pg_type t on t.oid = b.type where t.typtype = 'd'
-    )
-    select b.attname, t.typname, format_type(b.type, b.modifier)
-    from base b join pg_type t on t.oid = b.type where t.typtype <> 'd' order by b.attnum
+    select a.attname, a.atttypid, a.atttypmod
+    from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+      and a.attgenerated = '' order by a.attnum
 """
 
 
 def source_columns(connection: psycopg.Connection[Any], table: str) -> list[SourceColumn]:
     rows = connection.execute(_COLUMNS, (table,)).fetchall()
-    return [SourceColumn(name, type_name, rule_for(type_name, full)) for name, type_name, full in rows]
+    return [SourceColumn(name, rule_of(connection, *type)) for name, *type in rows]
 
 
 def source_rows(connection: psycopg.Connection[Any], table: str, columns: Sequence[SourceColumn]) -> list[Row]:
-    wanted = sql.SQL(", ").join(sql.SQL(column.rule.source).format(sql.Identifier(column.name)) for column in columns)
+    names = [sql.Identifier(column.name).as_string(connection) for column in columns]
+    wanted = [
+        part(name)
+        for name, column in zip(names, columns, strict=True)
+        for part in (column.rule.of, column.rule.rescued)
+    ]
     with connection.cursor() as cursor:
-        cursor.execute("set timezone = 'UTC'")
-        cursor.execute("set intervalstyle = 'postgres'")
-        cursor.execute(sql.SQL("select {} from ").format(wanted) + sql.SQL(table))
+        for setting in ("timezone = 'UTC'", "intervalstyle = 'postgres'", "datestyle = 'ISO'", "jit = off"):
+            cursor.execute(f"set {setting}".encode())
+        cursor.execute(f"select {', '.join(wanted)} from {table}".encode())
         rows = cursor.fetchall()
-    floats = [index for index, column in enumerate(columns) if column.type_name in _FLOATS]
-    if not floats:
-        return rows
     return [
-        tuple(repr(value) if index in floats and value is not None else value for index, value in enumerate(row))
+        tuple(value if text is None else Rescued(text) for value, text in zip(row[::2], row[1::2], strict=True))
         for row in rows
     ]
 
 
 def lake_rows(lake: pa.Table, columns: Sequence[SourceColumn]) -> list[Row]:
-    values = [column.rule.lake(lake.column(index)) for index, column in enumerate(columns)]
+    kept = lake.column(RESCUED).to_pylist() if RESCUED in lake.column_names else [None] * lake.num_rows
+    values = []
+    for index, column in enumerate(columns):
+        plain = column.rule.lake(_one_array(lake.column(index)))
+        texts = [dict(cells or ()).get(column.name) for cells in kept]
+        values.append(
+            [value if text is None else Rescued(text) for value, text in zip(plain, texts, strict=True)]
+            if any(text is not None for text in texts)
+            else plain
+        )
+        hidden = [text for value, text in zip(plain, texts, strict=True) if text is not None and value is not None]
+        assert not hidden, f"column {column.name} has a value beside the rescued {hidden[0]!r}"
     return list(zip(*values, strict=True)) if values else []
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def read_with_spark(
@@ -152,7 +119,7 @@ def compare(
     columns = source_columns(connection, table)
     if lake_types is not None:
         wanted = [(column.name, column.rule.lake_type) for column in columns]
-        if list(lake_types) != wanted:
+        if [one for one in lake_types if one[0] != RESCUED] != wanted:
             return Difference(table, (f"columns are {list(lake_types)}, not {wanted}",))
     source = Counter(map(_comparable, source_rows(connection, table, columns)))
     found = Counter(map(_comparable, lake_rows(lake, columns)))
@@ -160,8 +127,8 @@ def compare(
 
 
 def _comparable(row: Row) -> Row:
-    """Decimals and binaries hash by value already; only memoryviews from drivers need help."""
-    return tuple(bytes(value) if isinstance(value, memoryview | bytearray) else value for value in row)
+    """Lists and dictionaries do not hash."""
+    return tuple(json.dumps(value) if isinstance(value, list | dict) else value for value in row)
 
 
 def _key_places(connection: psycopg.Connection[Any], table: str, columns: Sequence[SourceColumn]) -> list[int]:

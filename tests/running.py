@@ -272,9 +272,9 @@ class Running:
 
 
 @contextmanager
-def running(pipeline: PipelineFile) -> Iterator[Running]:
+def running(pipeline: PipelineFile, *options: str) -> Iterator[Running]:
     """A pipeline that streams. After a block that went well it is stopped by SIGTERM, and must end well."""
-    run = Running(pipeline)
+    run = Running(pipeline, ("run", "FILE", *options))
     try:
         run.await_streaming()
         yield run

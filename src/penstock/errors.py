@@ -17,6 +17,7 @@ PenstockError                    exit   retry
  │   └─ LogUnreachable           3      backoff  the log's store does not answer
  ├─ TableError                                   makes one table Errored and no other
  │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
+ │   ├─ ColumnNotCarried         1      manual   a column's name is taken, or its type does not allow what was chosen
  │   ├─ KeyRequired              1      manual   update or delete on a table without a key
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
  │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
@@ -121,6 +122,10 @@ class TableError(PenstockError):
 
 
 class ValueDoesNotFit(TableError):
+    pass
+
+
+class ColumnNotCarried(TableError):
     pass
 
 

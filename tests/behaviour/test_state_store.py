@@ -16,6 +16,7 @@ from psycopg.sql import SQL, Identifier
 from penstock.demo.server import PostgresServer
 from penstock.model.partitions import Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
+from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import in_force
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -395,3 +396,22 @@ def test_old_versions_go_behind_all_positions(store: StateStore) -> None:
     assert len([one for one in store.schema_versions() if one.table == ODD]) == many
     store.record_schemas([(ORDERS, structure("id"), 500)])
     assert max(one.sequence for one in store.schema_versions()) > 2 * many
+
+
+def test_rescued_cells_are_counted_until_the_table_is_copied_anew(store: StateStore) -> None:
+    assert store.rescued("lake") == {}
+    store.add_rescued("lake", ORDERS, [])
+    assert store.rescued("lake") == {}
+    store.add_rescued(
+        "lake", ORDERS, [RescueCount("n", 2, "NaN", "range 0 of its copy"), RescueCount("at", 1, "x", "1")]
+    )
+    store.add_rescued("lake", ORDERS, [RescueCount("n", 3, "Infinity", "2")])
+    store.add_rescued("lake", ODD, [RescueCount('a"b', 1, "é", "3")])
+    store.add_rescued("pond", ORDERS, [RescueCount("n", 7, "NaN", "4")])
+    assert store.rescued("lake") == {
+        ODD: (RescueCount('a"b', 1, "é", "3"),),
+        ORDERS: (RescueCount("at", 1, "x", "1"), RescueCount("n", 5, "Infinity", "2")),
+    }
+    store.begin_copy("lake", ORDERS, "copy", "fingerprint", [])
+    assert set(store.rescued("lake")) == {ODD}
+    assert set(store.rescued("pond")) == {ORDERS}

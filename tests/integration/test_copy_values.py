@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 
 from copying import OUR_SLOTS, PUBLICATION, await_zero, changes_of, copying, held_snapshot, prepared, streamed
 from databases import Database
+from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RangeVoid, SourceUnreachable, ValueDoesNotFit
 from penstock.fold.clone import fold_clone
@@ -155,14 +157,22 @@ def test_every_type_is_the_same_on_both_roads(any_postgres: Database) -> None:
         any_postgres.execute(f"INSERT INTO everything SELECT id + {AFTER}, {columns} FROM everything")
         schema = copy.source.schema
         copied = copy.read().sort_by("id")
-        net = fold_clone([changes_of(streamed(any_postgres, slot), schema)], position=0).upserts.sort_by("id")
-    assert copied.schema == net.schema == arrow_schema(schema)
+        folded = fold_clone([changes_of(streamed(any_postgres, slot), schema)], position=0)
+    assert folded.rescued is not None
+    kept = dict(zip(folded.upserts["id"].to_pylist(), folded.rescued.to_pylist(), strict=True))
+    assert dict(zip(copied["id"].to_pylist(), copied[RESCUED].to_pylist(), strict=True)) == {
+        id - AFTER: cells for id, cells in kept.items()
+    }
+    rescued = Counter(name for cells in kept.values() for name, _ in cells or ())
+    net = folded.upserts.sort_by("id")
+    assert net.schema == arrow_schema(schema)
+    assert copied.drop_columns([RESCUED]).schema == net.schema
     assert copied["id"].to_pylist() == list(range(len(rows_of_values())))
     assert net["id"].to_pylist() == [id + AFTER for id in copied["id"].to_pylist()]
     copied.validate(full=True)
     for type, values in FITTING.items():
         assert octets(copied[type]) == octets(net[type]), type
-        assert copied[type].null_count == copied.num_rows - len(values), type
+        assert copied[type].null_count == copied.num_rows - len(values) + rescued[type], type
 
 
 def octets(column: pa.ChunkedArray) -> list[object]:
@@ -199,14 +209,21 @@ def test_what_does_not_fit_is_refused_in_the_same_words(postgres: Database) -> N
         stream = streamed(postgres, slot)
         for number, (_, _, text) in enumerate(cases):
             copy = prepared(postgres, snapshot, TableId("public", f"v{number}"))
-            copied = refusal(copy.read)
-            folded = refusal(partial(fold_clone, [changes_of(stream, copy.source.schema)], position=0))
+            changes = [changes_of(stream, copy.source.schema)]
+            copied = refusal(partial(copy.read, strict=True))
+            folded = refusal(partial(fold_clone, changes, position=0, strict=True))
             assert copied.what.partition("column ")[2] == folded.what.partition("column ")[2]
             assert copied.solution.partition("; then")[0] == folded.solution.partition("; then")[0]
             assert copied.solution.endswith("`penstock retry`"), "its copy is tried again"
             assert folded.solution.endswith("`penstock resync`"), "the row's place in the stream has passed"
             assert f": {text} does not fit" in copied.what
             assert f"table public.v{number}, range 0 of its copy" in copied.what
+            kept = [("v", text.strip("'"))]
+            assert copy.read().sort_by("id")[RESCUED].to_pylist() == [None, kept, None]
+            net = fold_clone(changes, position=0)
+            assert net.rescued is not None
+            assert net.rescued.to_pylist() == [kept]
+            assert net.upserts["v"].to_pylist() == [None]
 
 
 def refusal(attempt: Callable[[], object]) -> ValueDoesNotFit:

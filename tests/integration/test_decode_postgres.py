@@ -96,7 +96,7 @@ EVERY_TYPE = {
     "numeric(38, 10)": ["9999999999999999999999999999.9999999999", "-0.0000000001", "1", None],
     "numeric(5, 5)": ["0.99999", "-0.1", None],
     "numeric(3, -2)": ["12345", None],
-    "numeric": ["1.500", "'NaN'", "'Infinity'", "10::numeric ^ 900", None],
+    "numeric": ["1.500", "-0.000000000000000001", "99999999999999999999.5", None],
     "text": ["''", "'NULL'", "E'a\\tb\\\\n\\x01'", "'🐘 é'", "repeat('long ', 100000)", None],
     "varchar(10)": ["'0123456789'", "''", None],
     "char(5)": ["'ab'", "''", None],
@@ -132,6 +132,8 @@ def comparable(type: str) -> str:
         "float8": "float8send(v)",
         "numeric(38, 10)": "v",
         "numeric(5, 5)": "v",
+        "numeric(3, -2)": "v",
+        "numeric": "v",
         "bytea": "v",
         "char(5)": "rpad(v::text, 5)",
     }.get(type, "v::text")
@@ -175,7 +177,7 @@ def test_values_without_a_place_are_refused(connection: Connection, type: str, l
     connection.execute(f"INSERT INTO t VALUES (1, {literal})")
     schema = described(connection, "t", ("id",))
     with pytest.raises(ValueDoesNotFit, match=r"public\.t.*\"v\"") as caught:
-        fold_clone([raw_changes(schema, sent(connection, schema))], position=0)
+        fold_clone([raw_changes(schema, sent(connection, schema))], position=0, strict=True)
     assert shown in caught.value.what
 
 

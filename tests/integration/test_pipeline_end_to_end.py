@@ -147,15 +147,18 @@ def test_second_run_is_refused(pipeline: PipelineFactory, postgres: Database, la
 def test_status_and_query_show_what_a_running_pipeline_did(
     pipeline: PipelineFactory, postgres: Database, lake: Lake
 ) -> None:
-    """Also that an Errored table holds up no other, and says why and what to do about it."""
+    """Also that an Errored table holds up no other, and says why and what to do about it: here one that is strict about
+    values that do not fit, in the copy and in the stream."""
     postgres.execute(
         ORDERS,
         "create table moments (id int primary key, at timestamp)",
+        "create table copied_moments (id int primary key, at timestamp)",
+        "insert into copied_moments values (1, '-infinity')",
         "create table unkeyed (id int, note text)",
         "alter table unkeyed replica identity full",
     )
     file = pipeline()
-    with running(file) as run:
+    with running(file, "--strict") as run:
         postgres.execute(
             "insert into orders values (1, 'new', 12.50)",
             "insert into moments values (1, 'infinity')",
@@ -168,7 +171,10 @@ def test_status_and_query_show_what_a_running_pipeline_did(
         tables = {table["table"]: table for table in file.status()["tables"]}
         assert tables["public.orders"]["state"] == "Ready"
         assert tables["public.moments"]["state"] == "Errored"
-        assert "infinity" in tables["public.moments"]["error"]
+        assert "'infinity' does not fit" in tables["public.moments"]["error"]
+        assert "types: {at: text}" in tables["public.moments"]["solution"]
+        assert tables["public.copied_moments"]["state"] == "Errored"
+        assert "'-infinity' does not fit" in tables["public.copied_moments"]["error"]
         assert tables["public.unkeyed"]["state"] == "Errored"
         assert "ALTER TABLE" in tables["public.unkeyed"]["solution"]
         asked = file.command(
@@ -177,7 +183,7 @@ def test_status_and_query_show_what_a_running_pipeline_did(
         assert asked.returncode == 0, asked.stderr
     assert asked.stdout.strip().startswith("[")
     assert '"12.50"' in asked.stdout
-    ended = file.command("run", "FILE", "--once")
+    ended = file.command("run", "FILE", "--once", "--strict")
     assert ended.returncode == 1, "a drained pipeline with Errored tables is not well"
     assert "public.moments" in ended.stderr.strip().splitlines()[-1]
 

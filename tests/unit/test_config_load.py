@@ -282,6 +282,45 @@ def test_the_keys_of_the_file_are_these() -> None:
     }  # fmt: skip
 
 
+TYPES = """
+    types:
+      amount: Decimal(30, 10)
+      "pg:timestamp with time zone": TEXT
+      pg:int4[]: text
+"""
+
+
+def test_choices_for_columns_and_types(folder: Path) -> None:
+    pipeline = loaded(folder, GOOD.replace("    exclude: [public.tmp_%]\n", TYPES[1:]))
+    (feed,) = pipeline.feeds(TableId("public", "orders"))
+    assert feed.types == (("amount", "decimal(30,10)"), ("pg:timestamptz", "text"), ("pg:int4[]", "text"))
+    assert not feed.strict
+    (strict,) = pickle.loads(pickle.dumps(pipeline.strictly())).feeds(feed.table)
+    assert strict.strict
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("amount: money", "tables[0].types.amount is 'money', but must be text, or decimal(p,s)"),
+        ("amount: 'decimal(39,2)'", "tables[0].types.amount is 'decimal(39,2)', but must be text, or decimal(p,s)"),
+        ("amount: 'decimal(5,6)'", "0 <= s <= p"),
+        ("amount: decimal(30,10)", "tables[0].types.amount is 'decimal(30', but must be quoted between braces"),
+        ("amount: 5", "tables[0].types.amount is 5, but must be text"),
+        (
+            "pg:text: 'decimal(5,2)'",
+            "tables[0].types.pg:text is 'decimal(5,2)', but may be decimal(p,s) for pg:numeric",
+        ),
+        ("'pg:numeric[]': 'decimal(5,2)'", "any other type may be text"),
+        ("'pg:varchar(5)': text", "must name a type as Postgres does"),
+        ("'pg:': text", "must name a type as Postgres does"),
+    ],
+)
+def test_choices_that_nobody_can_make(folder: Path, written: str, problem: str) -> None:
+    error = refused(folder, GOOD.replace("exclude: [public.tmp_%]", f"types: {{{written}}}"))
+    assert problem in error.what
+
+
 def test_every_key_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
     documented = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE))

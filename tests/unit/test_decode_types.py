@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.decode.rescue import fitted
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.registry import codec
 from penstock.model.table import ColumnType
@@ -35,6 +39,15 @@ TIME = ColumnType(1083, "time")
 INTERVAL = ColumnType(1186, "interval")
 JSON = ColumnType(114, "json")
 BARE_NUMERIC = ColumnType(1700, "numeric")
+OID = ColumnType(26, "oid")
+HSTORE = ColumnType(50_000, "hstore")
+
+
+def array(element: ColumnType, delimiter: str = ",") -> ColumnType:
+    return ColumnType(50_001, f"_{element.name}", kind="array", element=element, delimiter=delimiter)
+
+
+PAIR = ColumnType(50_002, "pair", kind="composite", fields=(("a", INT4), ("b", array(TEXT))))
 
 FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
     (BOOL, pa.bool_(), {"t": True, "f": False}),
@@ -46,10 +59,50 @@ FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
     (numeric(10, 2), pa.decimal128(10, 2), {"-99999999.99": Decimal("-99999999.99"), "0.00": Decimal("0.00")}),
     (numeric(38, 38), pa.decimal128(38, 38), {"0." + "9" * 38: Decimal("0." + "9" * 38)}),
     (numeric(38, 0), pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38)}),
-    (numeric(39, 0), pa.string(), {"9" * 39: "9" * 39}),
-    (numeric(3, -2), pa.string(), {"12300": "12300"}),
-    (numeric(2, 4), pa.string(), {"0.0012": "0.0012"}),
-    (BARE_NUMERIC, pa.string(), {"NaN": "NaN", "1.500": "1.500", "Infinity": "Infinity", "1" * 1000: "1" * 1000}),
+    (numeric(39, 0), pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38), "-0": Decimal(0)}),
+    (numeric(60, 40), pa.decimal128(38, 18), {"1.5" + "0" * 39: Decimal("1.5")}),
+    (numeric(3, -2), pa.decimal128(5, 0), {"12300": Decimal(12300)}),
+    (numeric(2, 4), pa.decimal128(4, 4), {"0.0012": Decimal("0.0012")}),
+    (
+        BARE_NUMERIC,
+        pa.decimal128(38, 18),
+        {
+            "1.500": Decimal("1.5"),
+            "-0.000": Decimal(0),
+            "0." + "0" * 900: Decimal(0),
+            "9" * 20 + "." + "9" * 18: Decimal("9" * 20 + "." + "9" * 18),
+            "12" + "." + "5" + "0" * 999: Decimal("12.5"),
+        },
+    ),
+    (
+        replace(BARE_NUMERIC, carried_as="decimal(30,2)"),
+        pa.decimal128(30, 2),
+        {"1": Decimal(1), "1.20": Decimal("1.2")},
+    ),
+    (replace(BARE_NUMERIC, carried_as="text"), pa.string(), {"NaN": "NaN", "1.500": "1.500", "1" * 1000: "1" * 1000}),
+    (OID, pa.int64(), {"4294967295": 4294967295}),
+    (array(INT4), pa.list_(pa.int32()), {"{}": [], "{1,NULL,-3}": [1, None, -3]}),
+    (
+        array(TEXT),
+        pa.list_(pa.string()),
+        {'{a,"b c",NULL,"NULL","","\\"q\\"","{x}","é,\\\\"}': ["a", "b c", None, "NULL", "", '"q"', "{x}", "é,\\"]},
+    ),
+    (array(ColumnType(603, "box"), ";"), pa.list_(pa.string()), {"{(1,1),(0,0);NULL}": ["(1,1),(0,0)", None]}),
+    (
+        PAIR,
+        pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]),
+        {"(,)": {"a": None, "b": None}, '(1,"{x,""y z""}")': {"a": 1, "b": ["x", "y z"]}, "(2,{})": {"a": 2, "b": []}},
+    ),
+    (
+        array(PAIR),
+        pa.list_(pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])),
+        {'{"(1,\\"{\\"\\"y z\\"\\"}\\")",NULL}': [{"a": 1, "b": ["y z"]}, None]},
+    ),
+    (
+        HSTORE,
+        pa.map_(pa.string(), pa.string()),
+        {"": [], '"a"=>"1", "b c"=>NULL, "\\"q\\""=>"\\\\, x=>"': [("a", "1"), ("b c", None), ('"q"', "\\, x=>")]},
+    ),
     (TEXT, pa.string(), {"": "", "\\N": "\\N", "a\tb\n": "a\tb\n", "🐘é": "🐘é"}),
     (BPCHAR, pa.string(), {"ab   ": "ab   "}),
     (BYTEA, pa.binary(), {"\\x": b"", "\\x00ff": b"\x00\xff", "\\xDEADBEEF": b"\xde\xad\xbe\xef"}),
@@ -80,6 +133,12 @@ MISFITS = [
     (INT8, ["9223372036854775808", "abc"]),
     (FLOAT8, ["", "one"]),
     (numeric(10, 2), ["NaN", "100000000.00", "1.234", ""]),
+    (numeric(39, 0), ["9" * 39, "1" + "0" * 38, "NaN"]),
+    (BARE_NUMERIC, ["NaN", "Infinity", "-Infinity", "1" * 21, "1" * 1000, "0." + "0" * 18 + "1", "1" * 38 + ".5"]),
+    (array(INT4), ["", "1", "{1", "{{1,2},{3,4}}", "[0:1]={1,2}", "{x}", "{1,}", "{1,2,3}}", '{"1"2}']),
+    (array(TEXT), ['{"a"', '{"a"b}', "{{a}}", "[2:2]={a}"]),
+    (PAIR, ["", "(1)", "(1,{},3)", "(x,{})", "(1,{{a}})", "(1,{}) "]),
+    (HSTORE, ["a=>1", '"a"=>1', '"a"', '"a"=>"b" "c"=>"d"']),
     (BYTEA, ["", "x", "\\x0", "\\xzz", "abcd", "\\y00"]),
     (DATE, ["infinity", "-infinity", "0044-03-15 BC", "12345-03-15 BC", "", "5881580-01-01", "20000-13-01"]),
     (TIMESTAMP, ["infinity", "0044-03-15 00:00:00 BC", "294247-01-01 00:00:00", "2024-01-01 00:00:00+00", ""]),
@@ -115,6 +174,27 @@ def test_misfits_are_refused(type: ColumnType, values: list[str]) -> None:
     for value in values:
         with pytest.raises(ValueError):
             codec(type).parse(texts(None, value))
+
+
+@pytest.mark.parametrize(("type", "values"), MISFITS, ids=lambda value: getattr(value, "name", None))
+def test_misfits_among_others_are_found(type: ColumnType, values: list[str]) -> None:
+    fit = next(list(expected) for one, _, expected in FITTING if one == type)
+    mixed = [text for value in values for text in (value, None, *fit)]
+    made, misfits = fitted(codec(type), texts(*mixed))
+    made.validate(full=True)
+    assert misfits.tolist() == [text in values for text in mixed]
+    assert made.drop_null().to_pylist() == codec(type).parse(texts(*fit * len(values))).to_pylist()
+
+
+@given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, places=20), min_size=1))
+def test_numbers_are_exact_or_misfits(numbers: list[Decimal]) -> None:
+    """Arrow reads a number of more than 38 digits as another one."""
+    written = [f"{number:f}" for number in numbers]
+    made, misfits = fitted(codec(BARE_NUMERIC), texts(*written))
+    for number, value, misfit in zip(numbers, made.to_pylist(), misfits.tolist(), strict=True):
+        fits = abs(number) < 10**20 and number == number.quantize(Decimal("1e-18"), context=Context(prec=999))
+        assert misfit != fits
+        assert value == (number if fits else None)
 
 
 def test_nan_is_a_float() -> None:

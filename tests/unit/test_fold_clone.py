@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.model.change import RawChanges
 from penstock.model.table import ColumnType
 from pgoutput_messages import (
     BYTEA,
+    DATE,
     INT4,
     INT8,
     RELATION,
@@ -26,6 +28,7 @@ from pgoutput_messages import (
     Stream,
     delete,
     insert,
+    numeric,
     raw_changes,
     table_schema,
     truncate,
@@ -308,15 +311,62 @@ def test_a_value_that_does_not_fit_is_named() -> None:
     stream = Stream().transaction(*[insert(f"{i}", "2024-01-01 00:00:00+00", "\\x00") for i in range(100)])
     stream.transaction(insert("100", "infinity", "\\x00"))
     with pytest.raises(ValueDoesNotFit) as caught:
-        fold(stream, schema)
+        fold(stream, schema, strict=True)
     for part in ("public.things", '"at"', "'infinity'", "00000000000000c8/0000000000000000"):
         assert part in caught.value.what
     assert caught.value.solution
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(ValueDoesNotFit, match=r"'x{40}…'"):
-        fold(Stream().transaction(insert("1", None, "x" * 1000)), schema)
+        fold(Stream().transaction(insert("1", None, "x" * 1000)), schema, strict=True)
     stream.transaction(update("100", "2024-01-01 00:00:00+00", "\\x00"))
-    assert fold(stream, schema).upserts.num_rows == 101
+    assert fold(stream, schema, strict=True).upserts.num_rows == 101
+
+
+def test_cells_that_do_not_fit_are_rescued() -> None:
+    schema = table_schema({"id": INT8, "at": TIMESTAMPTZ, "n": numeric(5, 1)})
+    stream = Stream().transaction(insert("1", "infinity", "NaN"), insert("2", "2024-01-01 00:00:00+00", "1.5"))
+    stream.transaction(insert("3", "-infinity", None), insert("4", "0044-03-15 00:00:00+00 BC", "2.0"))
+    stream.transaction(update("4", None, "3.0"))
+    net = fold(stream, schema)
+    assert net.rescued is not None
+    net.rescued.validate(full=True)
+    kept = dict(zip(net.upserts["id"].to_pylist(), net.rescued.to_pylist(), strict=True))
+    assert kept == {1: [("at", "infinity"), ("n", "NaN")], 2: None, 3: [("at", "-infinity")], 4: None}
+    assert {row["id"]: row["n"] for row in net.upserts.to_pylist()} == {
+        1: None,
+        2: Decimal("1.5"),
+        3: None,
+        4: Decimal("3.0"),
+    }
+    assert [(count.column, count.cells) for count in net.rescues] == [("at", 2), ("n", 1)]
+    assert net.rescues[0].sample == "infinity"
+    assert net.rescues[0].place == "0000000000000064/0000000000000000"
+    assert fold(Stream().transaction(insert("2", None, "1.5")), schema).rescued is None
+
+
+def test_a_rescued_cell_that_is_not_sent_again_stays_rescued() -> None:
+    schema = table_schema({"id": INT8, "n": numeric(5, 1), "note": TEXT})
+    stream = Stream().transaction(insert("1", "NaN", "a"), insert("2", "1.0", "b"))
+    stream.transaction(update("1", UNSENT, "later"), update("7", UNSENT, "moved", key=("2", None, None)))
+    net = fold(stream, schema)
+    assert net.rescued is not None
+    kept = dict(zip(net.upserts["id"].to_pylist(), net.rescued.to_pylist(), strict=True))
+    assert kept == {1: [("n", "NaN")], 7: None}
+
+
+def test_a_key_is_never_rescued() -> None:
+    schema = table_schema({"id": DATE, "v": INT8})
+    with pytest.raises(ValueDoesNotFit, match="'infinity'") as caught:
+        fold(Stream().transaction(insert("infinity", "1")), schema)
+    assert "types: {id: text}" in caught.value.solution
+
+
+def test_bytes_that_are_no_text_are_rescued_as_hexadecimal() -> None:
+    schema = table_schema({"id": INT8, "v": TEXT})
+    message = insert("1", "ab").replace(b"ab", b"a\xff")
+    net = fold(Stream().transaction(message), schema)
+    assert net.rescued is not None
+    assert net.rescued.to_pylist() == [[("v", "\\x61ff")]]
 
 
 BROKEN = {

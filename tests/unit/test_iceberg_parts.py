@@ -68,7 +68,7 @@ def bounds(values: pa.Array) -> tuple[bytes | None, bytes | None]:
     half = len(values) // 2
     metrics.add(pa.table({"c": values[:half]}))
     metrics.add(pa.table({"c": values[half:]}))
-    told = metrics.as_json([0])
+    told = metrics.as_json({1: 0})
     sides = [bytes.fromhex(told[side]["values"][0]) if told[side]["values"] else None for side in _SIDES]
     return sides[0], sides[1]
 

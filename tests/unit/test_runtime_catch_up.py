@@ -172,6 +172,7 @@ class Copy:
             0,
             NEVER,
             self.reread,
+            lambda rescues: None,
         )
         assert position is not None
         return position

@@ -63,7 +63,8 @@ class Bench:
         limits, never = BatchConfig(), Event()
         moment = taken_at * 10_000
         args = ("shop", self.feed, THINGS, finished, taken_at, moment, never)
-        reached = catch_up(self.lake, RUNNER, self.log, limits, *args, lambda keys: pytest.fail("nothing is in doubt"))
+        callbacks = (lambda keys: pytest.fail("nothing is in doubt"), lambda rescues: None)
+        reached = catch_up(self.lake, RUNNER, self.log, limits, *args, *callbacks)
         assert reached == self.lake.position(THINGS.table, "shop") == taken_at
 
     def follow(self) -> None:

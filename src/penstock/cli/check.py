@@ -14,8 +14,10 @@ from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
-from penstock.errors import CheckFailed, EnvironmentMissing
-from penstock.model.table import TableId
+from penstock.decode.schema import arrow_schema
+from penstock.decode.types.choices import OF_TYPES
+from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing
+from penstock.model.table import TableId, TableSchema
 from penstock.runtime.spark import require_java
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import Connection, connect, endpoint
@@ -39,12 +41,14 @@ def check(file: PipelineFile) -> None:
 
     with connect(url) as connection:
         each = pipeline.each_partition
-        tables = [schema.table for schema in discover(connection, wanted, pipeline.source.publication, each)]
+        schemas = discover(connection, wanted, pipeline.source.publication, each)
+        tables = [schema.table for schema in schemas]
         findings = check_source(connection, pipeline.source, wanted, each, pipeline.modes)
         version = _version(connection)
     console.print(f"{file}: pipeline {pipeline.name}", markup=False)
     console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
     findings += check_targets(pipeline, tables)
+    findings += check_columns(pipeline, schemas)
     _print(console, findings)
     console.print(f"destination: {pipeline.destinations[0].name}", markup=False)
     at_destination = list(check_destination(pipeline))
@@ -56,6 +60,24 @@ def check(file: PipelineFile) -> None:
             "Do what stands below each ERROR, then check again",
         )
     console.print(f"ready to run, with {_count(levels['warning'], 'warning')}" if levels["warning"] else "ready to run")
+
+
+def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+    """Every column must have a place at the destination; every choice under `types` must have a column."""
+    used: dict[str, set[str]] = {}
+    for schema in schemas:
+        rule = pipeline.rule_for(schema.table)
+        if rule is not None:
+            used.setdefault(rule.match, set()).update(column.name for column in schema.columns)
+        try:
+            arrow_schema(pipeline.carried(schema))
+        except ColumnNotCarried as error:
+            yield Finding("error", error.what, error.solution, schema.table)
+    for rule in pipeline.tables:
+        for key in sorted(rule.types.keys() - used.get(rule.match, rule.types.keys())):
+            if not key.startswith(OF_TYPES):
+                what = f"types.{key} of the rule {rule.match} names a column that none of its tables has"
+                yield Finding("warning", what, f"Correct the name, or write {OF_TYPES}{key} if a type is meant")
 
 
 def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:

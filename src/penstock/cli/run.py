@@ -28,12 +28,15 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Apply everything up to the source's position now, then exit.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A value that fits no column makes its table Errored; it is not rescued.")
+    ] = False,
 ) -> None:
     """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
     log_to_stderr()
     pipeline = load(file)
     with CopyView(Console(stderr=True), say=COPY.info) as view:
-        run_pipeline(pipeline, once=once, progress=view)
+        run_pipeline(pipeline, once=once, strict=strict, progress=view)
 
 
 def capture(file: PipelineFile) -> None:

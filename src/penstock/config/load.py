@@ -106,6 +106,9 @@ class _Document:
         elif first["type"] == "misplaced":
             at = (*at, *first["ctx"]["at"])
             problem, value = first["msg"], ""
+        elif first["type"] == "unfit_key":
+            at = (*at, first["ctx"]["key"])
+            problem, value = first["msg"], self._shown(at, first)
         else:
             problem, value = _problem(first), self._shown(at, first)
         more = f" ({len(details) - 1} more to correct)" if len(details) > 1 else ""

@@ -30,9 +30,10 @@ from pydantic_core import PydanticCustomError
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
+from penstock.decode.types.choices import Choices, chosen, parse_choice, parse_key
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Period, Sid, feed_name
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
 
@@ -88,6 +89,15 @@ def _sid(value: Any) -> Any:
     return value
 
 
+def _type_keys(types: dict[str, str]) -> dict[str, str]:
+    for key, choice in types.items():
+        try:
+            parse_key(key, choice)
+        except ValueError as unfit:
+            raise PydanticCustomError("unfit_key", "{problem}", {"key": key, "problem": str(unfit)}) from None
+    return types
+
+
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
     folder: Path = (info.context or {}).get("folder", Path.cwd())
     return SecretStr(checked_source_url(secret.get_secret_value(), folder))
@@ -98,6 +108,7 @@ SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
 TablePattern = Annotated[str, AfterValidator(_pattern)]
 Located = Annotated[str, Field(min_length=1), AfterValidator(_located)]
+Types = Annotated[dict[str, Annotated[str, AfterValidator(parse_choice)]], AfterValidator(_type_keys)]
 Properties = Annotated[dict[str, Annotated[str, BeforeValidator(_property)]], Field(repr=False)]
 
 
@@ -183,6 +194,12 @@ class TableRule(Section):
     partitions: Literal["root", "each"] = "root"
     on_partition_drop: Literal["keep", "delete"] = "keep"
     history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
+    types: Types = {}
+
+    @property
+    def choices(self) -> Choices:
+        """What `types` says, types in one spelling."""
+        return tuple((parse_key(key, choice), choice) for key, choice in self.types.items())
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
@@ -199,7 +216,7 @@ class TableRule(Section):
             raise ValueError("on_partition_drop: delete is for partitions: root; with each, no table is ever dropped")
         return self
 
-    def feeds(self, table: TableId, source: str, sid: Sid | None) -> tuple[Feed, ...]:
+    def feeds(self, table: TableId, source: str, sid: Sid | None, *, strict: bool = False) -> tuple[Feed, ...]:
         """What becomes of a source's table that the rule covers: one feed for each mode.
 
         Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
@@ -217,6 +234,8 @@ class TableRule(Section):
                 on_column_drop=self.on_column_drop,
                 on_type_change=self.on_type_change,
                 period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
+                types=self.choices,
+                strict=strict or mode is Mode.HISTORY,
             )
             for mode in self.modes
         )
@@ -314,6 +333,7 @@ class Pipeline(Section):
 
     _file: Path = PrivateAttr(Path())
     _lane: PostgresSource | None = PrivateAttr(None)
+    _strict: bool = PrivateAttr(False)
 
     @model_validator(mode="before")
     @classmethod
@@ -448,7 +468,18 @@ class Pipeline(Section):
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
         """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""
         rule = self.rule_for(table)
-        return () if rule is None else rule.feeds(table, self.source.name, self.sid)
+        return () if rule is None else rule.feeds(table, self.source.name, self.sid, strict=self._strict)
+
+    def strictly(self) -> Pipeline:
+        """The same, but a value that fits no column is not rescued: its table becomes Errored."""
+        strict = self.model_copy()
+        strict._strict = True
+        return strict
+
+    def carried(self, schema: TableSchema) -> TableSchema:
+        """A table of the source with what the file chooses for its columns."""
+        rule = self.rule_for(schema.table)
+        return schema if rule is None else chosen(schema, rule.choices)
 
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second

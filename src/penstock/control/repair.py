@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control.compare import Difference
+from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.registry import codec
 from penstock.errors import TableError
@@ -32,8 +33,12 @@ def net_effect(
     """What makes these keys of the table what they are in the source's snapshot."""
     schema = source.schema
     wanted = keys_of(schema, differences)
-    batches = list(rows_of(source, relations, wanted, statement_timeout=statement_timeout))
-    rows = pa.Table.from_batches(batches, arrow_schema(schema))
+    batches = rows_of(source, relations, wanted, statement_timeout=statement_timeout)
+    found = pa.concat_tables(
+        [arrow_schema(schema).empty_table(), *(pa.Table.from_batches([batch]) for batch in batches)],
+        promote_options="default",
+    )
+    rows = found.select(arrow_schema(schema).names)
     touched = encoded(wanted, schema)
     return NetEffect(
         truncated=False,
@@ -43,6 +48,7 @@ def net_effect(
         fetches=(),
         changes=len(touched),
         last_commit_time=0,
+        rescued=pa.concat_arrays(found[RESCUED].chunks) if RESCUED in found.column_names else None,
     )
 
 

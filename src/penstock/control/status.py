@@ -21,6 +21,7 @@ from penstock.control.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
+from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.source.postgres.connect import Connection, connect, endpoint
@@ -88,6 +89,7 @@ class TableReport:
     solution: str = ""
     retry: str = ""
     copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
+    rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
     quarantined: int = 0  # messages that could not be decoded
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
 
@@ -100,6 +102,7 @@ class StateReport:
     statuses: dict[Key, TableStatus]
     progress: dict[Key, TableProgress]
     copies: dict[Key, CopyProgress]
+    rescued: dict[Key, tuple[RescueCount, ...]]
     processed: dict[str, Position | None]
     health: dict[str, Health]
     events: list[Event]
@@ -174,7 +177,7 @@ class Observer:
         self.close()
 
     def _look_at_state(self) -> StateReport:
-        empty = StateReport(False, {}, {}, {}, {}, {}, [])
+        empty = StateReport(False, {}, {}, {}, {}, {}, {}, [])
         try:
             self._store = self._store or find_store(self._pipeline.state_url)
             if self._store is None:
@@ -185,6 +188,7 @@ class Observer:
                 statuses={(n, t): status for n in names for t, status in self._store.table_status(n).items()},
                 progress={(n, t): made for n in names for t, made in self._store.progress(n).items()},
                 copies={(n, t): copy for n in names for t, copy in self._store.copy_progress(n).items()},
+                rescued={(n, t): counts for n in names for t, counts in self._store.rescued(n).items()},
                 processed={name: self._store.processed(name) for name in names},
                 health=self._store.health(),
                 events=self._store.events(EVENTS_SHOWN),
@@ -278,6 +282,7 @@ class Observer:
             solution=status.solution if status else "",
             retry=status.retry if status else "",
             copy=state.copies.get(key),
+            rescued=state.rescued.get(key, ()),
             quarantined=state.quarantined.get(key, 0),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
         )

@@ -47,6 +47,10 @@ def as_text(status: Status) -> RenderableType:
                 Text(),
                 Text(said.replace("FILE", status.file).replace("TABLE", str(table.table)), style="yellow"),
             ]
+        for count in table.rescued:
+            cells = "1 cell" if count.cells == 1 else f"{count_text(count.cells)} cells"
+            rescued = f"{table.table}.{count.column}: {cells} rescued, the last {count.sample!r} at {count.place}"
+            parts += [Text(), Text(rescued, style="yellow")]
     for table in status.tables:
         if table.quarantined:
             kept = (
@@ -250,6 +254,7 @@ def _table_json(table: TableReport) -> dict[str, Any]:
             {"partition": str(remark.relation), "is": remark.kind, "since": remark.since.isoformat()}
             for remark in table.remarks
         ],
+        "rescued": [asdict(count) for count in table.rescued],
     }
 
 

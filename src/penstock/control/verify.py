@@ -178,7 +178,8 @@ class _Verification:
     def _source_side(self, connection: Connection, table: TableId) -> SourceSide:
         """With a lock on the table: from here on nobody rewrites it, and if somebody has, it shows."""
         publication = self._pipeline.source.publication
-        schemas = discover(connection, lambda one: one == table, publication)
+        found = discover(connection, lambda one: one == table, publication)
+        schemas = [self._pipeline.carried(schema) for schema in found]
         if not schemas:
             raise TableError(f"table {table} is not at the source", "`penstock tables` shows what became of it")
         with source_errors(f"locking table {table} for reading"):

@@ -1,25 +1,40 @@
 """Located cells into typed Arrow columns. Called by fold, for the images that count; see `messages.py` for the places.
 
 For one column, a BinaryArray over the batch's own bytes with the offsets [start0, end0, start1, end1, …] has the values
-at its even places: one `take` gathers them, and the type's parser turns them into the column.
+at its even places: one `take` gathers them, and the type's parser turns them into the column. Only when that fails is
+anybody asked which cells it was: they are rescued if there is somewhere to keep them, and otherwise an error.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.decode.messages import TEXT, Cells, Messages, Octets, Places
-from penstock.decode.types.codec import TypeCodec
+from penstock.decode.rescue import Rescued, fitted, original, shown
 from penstock.decode.types.registry import codec
 from penstock.errors import ValueDoesNotFit
 
-_SHOWN = 40  # characters of a value in a message
+
+@dataclass(frozen=True)
+class Into:
+    """Where the cells of a column go that do not fit: the column's name there, and the rows that cells belong to, or
+    the first of them when they follow one another.
+    """
+
+    rescued: Rescued
+    column: str
+    rows: Places | int = 0
 
 
-def column(messages: Messages, cells: Cells, index: int) -> pa.Array:
-    """One column of the images; null where the cell is NULL or was not sent."""
-    return values(messages, index, cells.rows, cells.kind[index], cells.start[index], cells.end[index])
+def column(messages: Messages, cells: Cells, index: int, into: Into | None = None) -> pa.Array:
+    """One column of the images; null where the cell is NULL or was not sent.
+
+    Cells that do not fit go to `into`; without it, and in a key column, they are ValueDoesNotFit.
+    """
+    return values(messages, index, cells.rows, cells.kind[index], cells.start[index], cells.end[index], into)
 
 
 def key_columns(messages: Messages, cells: Cells) -> list[pa.Array]:
@@ -35,7 +50,15 @@ def require_key_cells(messages: Messages, cells: Cells) -> None:
             raise messages.broken_all(cells.rows[missing].tolist(), f'its key column "{name}" has no value')
 
 
-def values(messages: Messages, index: int, rows: Places, kind: Octets, start: Places, end: Places) -> pa.Array:
+def values(
+    messages: Messages,
+    index: int,
+    rows: Places,
+    kind: Octets,
+    start: Places,
+    end: Places,
+    into: Into | None = None,
+) -> pa.Array:
     """Typed values of single cells of column `index`, given in the order of their rows."""
     described = messages.schema.columns[index]
     type_codec = codec(described.type)
@@ -44,15 +67,22 @@ def values(messages: Messages, index: int, rows: Places, kind: Octets, start: Pl
     texts = _texts(messages.bytes, kind, start, end)
     try:
         return type_codec.parse(texts)
-    except ValueError as misfit:
-        at = _first_misfit(type_codec, texts)
-        text = texts[at].as_py().decode(errors="replace")
-        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    except ValueError as unfit:
+        misfit = unfit
+    fitting, misfits = fitted(type_codec, texts)
+    at = np.flatnonzero(misfits)
+    if into is None or described.name in messages.schema.key:
+        text = original(texts[int(at[0])].as_py())
         raise ValueDoesNotFit(
-            f'{messages.place(int(rows[at]))}: column "{described.name}" ({described.type.name}): '
-            f"{shown!r} does not fit {type_codec.arrow_type}",
-            "Give the row a value that fits, or the column another type, at the source; then `penstock resync`",
+            f'{messages.place(int(rows[at[0]]))}: column "{described.name}" ({described.type.name}): '
+            f"{shown(text)!r} does not fit {type_codec.arrow_type}",
+            f"Give the row a value that fits, or carry the column as text (`types: {{{described.name}: text}}` under "
+            "its rule in `tables:`); then `penstock resync`",
         ) from misfit
+    originals = [original(text) for text in texts.take(pa.array(at)).to_pylist()]
+    places = at + into.rows if isinstance(into.rows, int) else into.rows[at]
+    into.rescued.keep(into.column, places, originals, messages.order(int(rows[at[0]])))
+    return fitting
 
 
 def _texts(data: pa.Buffer, kind: Octets, start: Places, end: Places) -> pa.Array:
@@ -63,16 +93,3 @@ def _texts(data: pa.Buffer, kind: Octets, start: Places, end: Places) -> pa.Arra
     sent = kind == TEXT
     even = np.arange(0, 2 * count, 2, dtype=np.int32)
     return both.take(pa.array(even, mask=None if sent.all() else ~sent))
-
-
-def _first_misfit(type_codec: TypeCodec, texts: pa.Array) -> int:
-    low, high = 0, len(texts)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            type_codec.parse(texts[low:middle])
-        except ValueError:
-            high = middle
-        else:
-            low = middle
-    return low

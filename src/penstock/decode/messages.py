@@ -118,8 +118,11 @@ class Messages:
 
     def place(self, row: int) -> str:
         """Where a change stands, for messages to people."""
-        at = order_text(int(self.commit_lsn[row]), int(self.tx_ordinal[row]))
-        return f"table {self.schema.table}, change {at}"
+        return f"table {self.schema.table}, change {self.order(row)}"
+
+    def order(self, row: int) -> str:
+        """The change's place in the stream."""
+        return order_text(int(self.commit_lsn[row]), int(self.tx_ordinal[row]))
 
     def broken(self, row: int, why: str) -> Undecodable:
         return self.broken_all([row], why)

@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.decode.rescue import RESCUED
 from penstock.decode.types.registry import codec
-from penstock.model.table import TableSchema
+from penstock.errors import ColumnNotCarried
+from penstock.model.table import Column, TableSchema
 
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(column.name, codec(column.type).arrow_type, nullable=column.name not in schema.key)
-            for column in schema.columns
-        ]
-    )
+    """ColumnNotCarried when a column cannot be one of the destination's."""
+    return pa.schema([_field(schema, column) for column in schema.columns])
+
+
+def _field(schema: TableSchema, column: Column) -> pa.Field:
+    if column.name == RESCUED:
+        raise ColumnNotCarried(
+            f"table {schema.table}: its column {RESCUED} has the name under which penstock keeps values that fit "
+            "nowhere else",
+            f"Rename the column, or leave it out: ALTER PUBLICATION … SET TABLE {schema.table} (its other columns)",
+        )
+    try:
+        arrow_type = codec(column.type).arrow_type
+    except ValueError as unfit:
+        raise ColumnNotCarried(
+            f'table {schema.table}: column "{column.name}" cannot be carried as chosen under `types:`: {unfit}',
+            "Choose `text` for it, or nothing; decimal(p,s) is for numeric columns and arrays of numeric",
+        ) from unfit
+    return pa.field(column.name, arrow_type, nullable=column.name not in schema.key)

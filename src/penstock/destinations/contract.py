@@ -17,6 +17,10 @@ unknown commit are not discarded before that.
 
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
+**Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
+that needs it, and keeps it. A fetched cell brings along what was rescued of it. The column is not part of a table's
+structure: `ensure_table` neither wants it nor minds it.
+
 **Copies.** A table without a position is not copied yet; readers see it empty. `plan_copy` and `CopyPlan.write_rows`
 write rows that nobody sees, `plan_catchup` takes those parts for the base of a write, again and again, and
 `commit_copy` puts the parts' rows in the place of all that the table holds, in one step with its position. A key may
@@ -180,9 +184,9 @@ class CopyPlan(Protocol):
     def target(self) -> TableId: ...
 
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> WrittenPart:
-        """One part of all batches, which have the columns of decode's arrow_schema. They are written as they come:
-        memory does not grow with their number, but for the keys. What `batches` raises goes through, and leaves
-        nothing behind."""
+        """One part of all batches, which have the columns of decode's arrow_schema; a batch with rescued cells has
+        RESCUED behind them. They are written as they come: memory does not grow with their number, but for the keys.
+        What `batches` raises goes through, and leaves nothing behind."""
         ...
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, rescued_of, with_cells
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
@@ -85,8 +86,11 @@ class StoredTable:
         return replace(self, structure=structure, numbers=numbers, rows=rows)
 
     def with_rows(self, *added: pa.Table) -> pa.Table:
-        """Its rows and these, whose columns are those that follow the source."""
-        return pa.concat_tables([self.rows, *(conformed(rows, self.schema) for rows in added)])
+        """Its rows and these, whose columns are those that follow the source, perhaps with RESCUED."""
+        schema = self.schema
+        if RESCUED not in schema.names and any(RESCUED in rows.column_names for rows in added):
+            schema = schema.append(pa.field(RESCUED, RESCUED_TYPE))
+        return pa.concat_tables([conformed(rows, schema) for rows in (self.rows, *added)])
 
 
 @dataclass
@@ -233,7 +237,7 @@ class MemoryCatchup:
     def write(self, net: NetEffect) -> MemoryPart:
         alive = {part.name: living_rows(part, self.base) for part in self.base}
         living = [part.upserts.take(pa.array(alive[part.name])) for part in self.base]
-        rows = pa.concat_tables([self.schema.empty_table(), *living])
+        rows = together(self.schema, living)
         keys = None if net.truncated else keys_of(rows, self.key)
         upserts, fetched, missing = filled(net, rows, keys)
         unresolved = tuple(np.unique(missing).tolist())
@@ -250,8 +254,7 @@ class MemoryCopy:
     schema: pa.Schema
 
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> MemoryPart:
-        rows = [pa.table(batch.columns, schema=self.schema) for batch in batches]
-        return MemoryPart(pa.concat_tables([self.schema.empty_table(), *rows]))
+        return MemoryPart(together(self.schema, [typed(self.schema, batch) for batch in batches]))
 
 
 class MemoryDestination:
@@ -416,7 +419,7 @@ class MemoryDestination:
         table, written = self.store.tables[key], ours(parts)
         self._require_copied_over(target, source)
         structure, on_drop = self._becomes[key]
-        if any(part.upserts.schema != arrow_schema(structure) for part in written if part.rows):
+        if any(structure_of(part) != arrow_schema(structure) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
         empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
         emptied = empty.evolved(structure, on_drop)
@@ -486,6 +489,12 @@ def share(target: TableId, source: str) -> TableId:
     return TableId(target.schema, f"{target.name} of {source}")
 
 
+def structure_of(part: MemoryPart) -> pa.Schema:
+    """The columns of its rows that follow the source."""
+    place = part.upserts.schema.get_field_index(RESCUED)
+    return part.upserts.schema if place < 0 else part.upserts.schema.remove(place)
+
+
 def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | int] | None = None) -> pa.Table:
     """With the columns of `schema`: where the rows have none, a constant or null."""
     columns = [
@@ -495,6 +504,17 @@ def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | i
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def typed(schema: pa.Schema, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+    """The batch in the table's own types; with what was rescued, if it has that."""
+    has_rescued = len(batch.columns) > len(schema)
+    return pa.table(batch.columns, schema=schema.append(pa.field(RESCUED, RESCUED_TYPE)) if has_rescued else schema)
+
+
+def together(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
+    """All rows; with a column RESCUED if one of the tables has it."""
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
 
 def keys_of(rows: pa.Table, key: tuple[str, ...]) -> pa.Array | None:
@@ -517,8 +537,9 @@ def touched(net: NetEffect, keys: pa.Array | None) -> npt.NDArray[np.bool_]:
 
 
 def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, Rows]:
-    """The upserts with cells fetched from the base, how many were found, and the row of each that was not."""
-    upserts, fetched, missing = net.upserts, 0, [np.empty(0, np.int64)]
+    """The upserts with what was rescued and with cells fetched from the base; how many of these were found, and the
+    row of each that was not."""
+    upserts, rescued, fetched, missing = net.upserts, net.rescued, 0, [np.empty(0, np.int64)]
     for fetch in net.fetches:
         found = last_of(fetch, keys)
         number = upserts.schema.get_field_index(fetch.column)
@@ -528,8 +549,14 @@ def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Ta
         order = np.arange(upserts.num_rows)
         order[fetch.rows] = upserts.num_rows + np.arange(len(fetch.rows))
         upserts = upserts.set_column(number, upserts.schema.field(number), values.take(pa.array(order)))
+        if RESCUED in rows.column_names:
+            texts = rescued_of(rows[RESCUED].combine_chunks().take(found), fetch.column)
+            of = fetch.rows[np.asarray(texts.is_valid())]
+            rescued = with_cells(rescued, upserts.num_rows, of, [fetch.column] * len(of), texts.drop_null().to_pylist())
         fetched += len(found) - found.null_count
         missing.append(fetch.rows[np.asarray(found.is_null())])
+    if rescued is not None:
+        upserts = upserts.append_column(pa.field(RESCUED, RESCUED_TYPE), rescued)
     return upserts, fetched, np.concatenate(missing)
 
 

@@ -18,8 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import column
+from penstock.decode.columns import Into, column
 from penstock.decode.messages import UNCHANGED, Mask, Messages, Places
+from penstock.decode.rescue import Rescued
 from penstock.decode.schema import arrow_schema
 from penstock.errors import KeyRequired, SchemaChanged
 from penstock.fold.events import Events, events_of
@@ -29,6 +30,7 @@ from penstock.fold.patch import fill
 from penstock.fold.unsent import UnsentCells, resolve
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import Position
+from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 
 
@@ -40,11 +42,13 @@ def fold_clone(
     bucket: int = 0,
     buckets: int = 1,
     schema: TableSchema | None = None,
+    strict: bool = False,
 ) -> NetEffect:
     """Folds the changes of one table with position <= commit_lsn < until.
 
     They may be under several versions of the table's structure: each is decoded under its own, and the result is under
-    `schema`, the newest (None: that of the last change). Columns are the same ones if their numbers are.
+    `schema`, the newest (None: that of the last change). Columns are the same ones if their numbers are. Values that do
+    not fit their column are rescued; with `strict` they are ValueDoesNotFit.
 
     All buckets must be given the same changes. More than one bucket may be asked for only while no key changes, or
     under replica identity FULL, where an old image is complete.
@@ -66,16 +70,20 @@ def fold_clone(
 
     if not schema.key:
         rows = _share(rows, bucket, buckets)
-        upserts = Upserts(schema, sources, rows)
+        upserts = Upserts(schema, sources, rows, None if strict else Rescued())
         own = sum(len(chosen) for chosen in rows)
-        return NetEffect(truncated, upserts.table(), None, None, (), before + own, newest)
+        rescued, rescues = upserts.rescued_cells()
+        return NetEffect(
+            truncated, upserts.table(), None, None, (), before + own, newest, rescued=rescued, rescues=rescues
+        )
 
     after = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, after, bucket, buckets)
     made_by = _last_images(events)
     ends = np.searchsorted(events.source[made_by], np.arange(1, len(sources)))
-    upserts = Upserts(schema, sources, np.split(events.row[made_by], ends))
+    upserts = Upserts(schema, sources, np.split(events.row[made_by], ends), None if strict else Rescued())
     fetches = complete(upserts, events, made_by, sources, truncated)
+    rescued, rescues = upserts.rescued_cells()
     return NetEffect(
         truncated=truncated,
         upserts=upserts.table(),
@@ -84,6 +92,8 @@ def fold_clone(
         fetches=fetches,
         changes=before + events.changes,
         last_commit_time=newest,
+        rescued=rescued,
+        rescues=rescues,
     )
 
 
@@ -95,10 +105,13 @@ def fold_append(
     bucket: int = 0,
     buckets: int = 1,
     schema: TableSchema | None = None,
+    strict: bool = False,
 ) -> NetEffect:
     """As `fold_clone`, as if nobody had deleted or truncated anything. A row whose key changes takes its new key."""
     kept = (RawChanges(one.schema, _without_removals(one.batch)) for one in changes)
-    return fold_clone(kept, position=position, until=until, bucket=bucket, buckets=buckets, schema=schema)
+    return fold_clone(
+        kept, position=position, until=until, bucket=bucket, buckets=buckets, schema=schema, strict=strict
+    )
 
 
 def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -203,6 +216,7 @@ class Upserts:
     schema: TableSchema
     sources: Sequence[Messages]
     rows: Sequence[Places]
+    rescued: Rescued | None = None
     chunks: list[list[pa.Array]] = field(init=False)
     unsent: dict[int, Places] = field(init=False)
 
@@ -220,7 +234,8 @@ class Upserts:
                 if place is None:
                     self.chunks[index].append(pa.nulls(len(chosen), types[index]))
                     continue
-                decoded = column(messages, cells, place)
+                into = None if self.rescued is None else Into(self.rescued, self.schema.columns[index].name, begin)
+                decoded = column(messages, cells, place, into)
                 self.chunks[index].append(decoded if decoded.type == types[index] else decoded.cast(types[index]))
                 is_unsent: Mask = cells.kind[place] == UNCHANGED
                 if is_unsent.any():
@@ -232,6 +247,11 @@ class Upserts:
         fields = arrow_schema(self.schema)
         columns = [pa.chunked_array(chunks, one.type) for chunks, one in zip(self.chunks, fields, strict=True)]
         return pa.Table.from_arrays(columns, schema=fields)
+
+    def rescued_cells(self) -> tuple[pa.Array | None, tuple[RescueCount, ...]]:
+        if self.rescued is None:
+            return None, ()
+        return self.rescued.cells(sum(map(len, self.rows))), self.rescued.counts
 
 
 def complete(
@@ -245,7 +265,9 @@ def complete(
     where = [places(messages.schema, upserts.schema) for messages in sources]
     for index, (found, missing) in resolve(events, sources, unsent, where).items():
         at = [of_source[index] for of_source in where]
-        upserts.chunks[index] = fill(upserts.chunks[index], sources, at, found)
+        name = upserts.schema.columns[index].name
+        into = None if upserts.rescued is None else Into(upserts.rescued, name)
+        upserts.chunks[index] = fill(upserts.chunks[index], sources, at, found, into)
         if len(missing.rows) == 0:
             continue
         if truncated:

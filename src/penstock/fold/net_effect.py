@@ -1,7 +1,8 @@
 """What a batch does to one table (or to one bucket of its keys): the hand-over from fold to the destinations.
 
 A destination applies it as: delete everything if `truncated`; delete the live row of every touched key; fill the cells
-that `fetches` names from its rows as they were before; append `upserts`. The rows have no order: keys are unique.
+that `fetches` names from its rows as they were before, with what was rescued of them; append `upserts` and `rescued`.
+The rows have no order: keys are unique.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from penstock.model.rescue import RescueCount
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,5 @@ class NetEffect:
     changes: int  # raw changes that went into it
     last_commit_time: int  # of the newest of them, in microseconds since 1970; 0 when there are none
     steps: Steps | None = None  # for a table of versions: then a key may have several upserts
+    rescued: pa.Array | None = None  # RESCUED_TYPE, aligned with `upserts`: texts of cells that fit no column, by name
+    rescues: tuple[RescueCount, ...] = ()  # what `rescued` holds, counted

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import values
+from penstock.decode.columns import Into, values
 from penstock.decode.messages import TEXT, Messages, Places
 from penstock.fold.unsent import FoundCells
 
@@ -17,11 +18,15 @@ _PIECE_SHIFT = 30  # one value has at most 1 GiB; pieces cut at 1 GiB stay withi
 
 
 def fill(
-    chunks: Sequence[pa.Array], sources: Sequence[Messages], at: Sequence[int | None], found: FoundCells
+    chunks: Sequence[pa.Array],
+    sources: Sequence[Messages],
+    at: Sequence[int | None],
+    found: FoundCells,
+    into: Into | None,
 ) -> list[pa.Array]:
     """A column, whose rows are numbered through its chunks, with the found cells in their places.
 
-    `at` is where each source has the column.
+    `at` is where each source has the column; `into` is where cells go that do not fit.
     """
     filled: list[pa.Array] = []
     begin = 0
@@ -32,7 +37,7 @@ def fill(
         else:
             for low, high in _pieces(chunk, found.rows[inside] - begin, found.end[inside] - found.start[inside]):
                 here = inside[(found.rows[inside] >= begin + low) & (found.rows[inside] < begin + high)]
-                filled.append(_patched(chunk[low:high], begin + low, sources, at, found, here))
+                filled.append(_patched(chunk[low:high], begin + low, sources, at, found, here, into))
         begin += len(chunk)
     return filled
 
@@ -54,6 +59,7 @@ def _patched(
     at: Sequence[int | None],
     found: FoundCells,
     cells: Places,
+    into: Into | None,
 ) -> pa.Array:
     arrays = [chunk]
     picked = np.arange(len(chunk))
@@ -64,7 +70,8 @@ def _patched(
         kind, start, stop = found.kind[of_source], found.start[of_source], found.end[of_source]
         place = at[number]
         assert place is not None, "a cell was found in a source that does not have the column"
-        decoded = values(sources[number], place, found.row[of_source], kind, start, stop)
+        kept = None if into is None else replace(into, rows=found.rows[of_source])
+        decoded = values(sources[number], place, found.row[of_source], kind, start, stop, kept)
         arrays.append(decoded if decoded.type == chunk.type else decoded.cast(chunk.type))
         picked[found.rows[of_source] - begin] = end + np.arange(len(of_source))
         end += len(of_source)

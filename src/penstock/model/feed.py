@@ -54,6 +54,8 @@ class Feed:
     on_column_drop: Literal["keep", "drop", "rename"] = "keep"
     on_type_change: Literal["resync", "error"] = "resync"
     period: Period = Period()  # in mode history
+    types: tuple[tuple[str, str], ...] = ()  # choices of the user: column or `pg:type`, then what to carry it as
+    strict: bool = False  # a value that fits no column makes it Errored
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

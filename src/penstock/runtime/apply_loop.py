@@ -37,6 +37,7 @@ from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
+from penstock.model.rescue import merged
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply_task import Applied, apply, tasks_for
@@ -417,6 +418,7 @@ class ApplyLoop:
             changes=sum(result.changes for result in results),
             truncated=truncated,
             last_commit_time=max(result.last_commit_time for result in results),
+            rescues=merged(count for result in results for count in result.rescues),
         )
         followed = planned.followed
         if not truncated and not followed.changes and all(part.empty for part in parts):
@@ -468,6 +470,8 @@ class ApplyLoop:
         try:
             if figures:
                 self.state.record_progress(self.destination.name, figures)
+            for table, result in committed.items():
+                self.state.add_rescued(self.destination.name, table, result.rescues)
             self.state.set_processed(self.destination.name, self.processed)
         except StateError as error:
             LOG.warning("progress not recorded", what=error.what)

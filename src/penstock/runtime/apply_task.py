@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.changelog.log import ChangeLog
 from penstock.decode.sift import sift
+from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
@@ -26,6 +27,7 @@ from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage
+from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.batch import TableWork
 from penstock.runtime.doubt import Doubt, Doubted
@@ -60,6 +62,7 @@ class Applied:
     last_commit_time: int = 0  # µs
     error: PenstockError | None = None
     doubted: Doubted | None = None
+    rescues: tuple[RescueCount, ...] = ()
 
 
 def tasks_for(
@@ -108,7 +111,15 @@ def apply(task: ApplyTask) -> Applied:
             "This is a bug: please report it with the table's definition; the other tables go on",
         )
         return Applied(task.feed.name, error=bug)
-    return Applied(task.feed.name, part, net.changes, net.truncated, net.last_commit_time, doubted=doubted)
+    return Applied(
+        task.feed.name,
+        part,
+        net.changes,
+        net.truncated,
+        net.last_commit_time,
+        doubted=doubted,
+        rescues=net.rescues,
+    )
 
 
 def _folded(task: ApplyTask) -> NetEffect:
@@ -116,7 +127,8 @@ def _folded(task: ApplyTask) -> NetEffect:
     if task.plan.layout.period is not None:
         fold: Callable[..., NetEffect] = partial(fold_history, since=task.plan.moment)
     else:
-        fold = fold_append if task.feed.mode is Mode.APPEND else fold_clone
+        clone_or_append = fold_append if task.feed.mode is Mode.APPEND else fold_clone
+        fold = partial(clone_or_append, strict=task.feed.strict)
     return fold(
         _changes(task),
         position=task.position,
@@ -145,4 +157,5 @@ def _changes(task: ApplyTask) -> Iterator[RawChanges]:
         wanted.setdefault(segment, []).append(fingerprint)
     for segment, fingerprints in wanted.items():
         for changes in task.log.read(segment, fingerprints):
-            yield RawChanges(task.versions[changes.schema.fingerprint], changes.batch)
+            version = task.versions[chosen(changes.schema, task.feed.types).fingerprint]
+            yield RawChanges(version, changes.batch)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.changelog.log import ChangeLog, SegmentName
 from penstock.config.model import BatchConfig
+from penstock.decode.types.choices import chosen
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -123,8 +124,9 @@ def gather(
                 work = tables.setdefault(feed.name, TableWork(feed, until=until))
                 if (name.text, schema.fingerprint) not in work.slices:
                     work.slices.append((name.text, schema.fingerprint))
-                if not work.versions or work.versions[-1] != schema:
-                    work.versions.append(schema)
+                carried = chosen(schema, feed.types)
+                if not work.versions or work.versions[-1] != carried:
+                    work.versions.append(carried)
                 work.bytes += part.slice.bytes
                 work.rows += part.slice.rows
                 work.moved_keys += part.slice.moved_keys

@@ -27,6 +27,7 @@ from penstock.fold.layout import ROWS, layout_of
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
+from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
 from penstock.runtime.batch import Batch, TableWork, gather
@@ -80,6 +81,7 @@ def catch_up(
     moment: int,
     stop: Event,
     reread: Reread,
+    rescuing: Callable[[tuple[RescueCount, ...]], None],
 ) -> Position | None:
     """Brings the copy to a position near the log's end and commits it; gives that position, None when told to stop.
 
@@ -87,8 +89,9 @@ def catch_up(
     the source's time then. A copy that is merged into its table is brought to that position exactly: what follows
     counts change by change.
     Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows.
+    `rescuing` is told what each batch had to rescue.
     """
-    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment)
+    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing)
     rereads = 0
     while not stop.is_set():
         segments = log.segments(after=replay.position)
@@ -135,9 +138,10 @@ class _Replay:
         ranges: Sequence[FinishedRange],
         taken_at: Position,
         moment: int,
+        rescuing: Callable[[tuple[RescueCount, ...]], None],
     ) -> None:
         self.merges = _merges(destination, source, feed)
-        self._moment = moment
+        self._moment, self._rescuing = moment, rescuing
         self._destination, self._runner, self._log = destination, runner, log
         self._source, self._feed, self._schema = source, feed, schema
         self._parts = [finished.part for finished in ranges if not finished.part.empty]
@@ -176,6 +180,7 @@ class _Replay:
                 self._parts = []  # nothing of it is left; the files are garbage once the copy is committed
             self._add(*(result.part for result in results if result.part is not None))
             self.doubts.take(result.doubted for result in results)
+            self._rescuing(merged(count for result in results for count in result.rescues))
         self.position = end
         if self._reread is not None and self.position == self._reread.position:
             self._exchange(self._reread)

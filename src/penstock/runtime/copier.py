@@ -230,7 +230,7 @@ class Copier:
                 found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
                 if not found:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
-                copying.schema = found[0]
+                copying.schema = self._pipeline.carried(found[0])
                 copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
@@ -325,7 +325,7 @@ class Copier:
         source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
         limit = self._settings.max_rows_per_second
         share = limit / self._settings.max_connections if limit else None
-        task = CopyTask(source, item, plan, self._settings.statement_timeout, share)
+        task = CopyTask(source, item, plan, self._settings.statement_timeout, share, copying.feed.strict)
         try:
             result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
@@ -347,6 +347,7 @@ class Copier:
             self._discard([result.part])
             return
         reach("copy.range_finished")
+        self._state.add_rescued(self._destination.name, copying.table, result.rescues)
         copying.finished[item.number] = FinishedRange(result.part, snapshot.position)
         copying.rows += result.part.rows
         self._report(copying)
@@ -371,6 +372,7 @@ class Copier:
                 moment,
                 self._stopping,
                 lambda keys: self._reread(copying, keys),
+                lambda rescues: self._state.add_rescued(self._destination.name, copying.table, rescues),
             )
         except Unresolved as error:
             self._start_over(copying, str(error))
@@ -404,7 +406,7 @@ class Copier:
         ) as snapshot:
             with snapshot_connection(self._url, snapshot.name) as connection:
                 found = discover(connection, lambda table: table == copying.feed.table, publication)
-                if found != [copying.schema]:
+                if [self._pipeline.carried(schema) for schema in found] != [copying.schema]:
                     raise SchemaChanged(
                         f"table {copying.table}: its structure changed before all of it was copied",
                         "Its copy is tried again with the new structure",
@@ -412,11 +414,13 @@ class Copier:
                 relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
             source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
             assert copying.plan is not None
-            task = RereadTask(source, tuple(relations), keys, copying.plan, self._settings.statement_timeout)
+            timeout, strict = self._settings.statement_timeout, copying.feed.strict
+            task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, strict)
             result = self._runner.run(reread, [task])[0]
         if result.error is not None:
             raise result.error
         assert result.part is not None
+        self._state.add_rescued(self._destination.name, copying.table, result.rescues)
         self._state.note_copy(self._destination.name, copying.table, "")
         return FinishedRange(result.part, snapshot.position)
 

@@ -6,7 +6,7 @@ went wrong as their result. Neighbours: `copier` runs one job a range, `catch_up
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.keys import encode_keys
+from penstock.model.rescue import RescueCount, merged
 from penstock.runtime.background import in_background
 from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange
-from penstock.source.postgres.copy_read import CopySource, read_range
+from penstock.source.postgres.copy_read import CopySource, ignored, read_range
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class CopyTask:
     plan: CopyPlan
     statement_timeout: float
     max_rows_per_second: float | None
+    strict: bool = False
 
     @property
     def weight(self) -> int:
@@ -40,17 +42,21 @@ class Copied:
 
     part: WrittenPart | None = None
     error: PenstockError | None = None
+    rescues: tuple[RescueCount, ...] = ()
 
 
 def copy_range(task: CopyTask) -> Copied:
+    rescues: list[RescueCount] = []
     batches = read_range(
         task.source,
         task.range,
         max_rows_per_second=task.max_rows_per_second,
         statement_timeout=task.statement_timeout,
+        strict=task.strict,
+        rescuing=rescues.extend,
     )
     try:
-        return Copied(in_background(lambda: task.plan.write_rows(batches)))
+        return Copied(in_background(lambda: task.plan.write_rows(batches)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
 
@@ -64,22 +70,45 @@ class RereadTask:
     keys: pa.Table
     plan: CopyPlan
     statement_timeout: float
+    strict: bool = False
 
 
 def reread(task: RereadTask) -> Copied:
-    rows = rows_of(task.source, task.relations, task.keys, statement_timeout=task.statement_timeout)
+    rescues: list[RescueCount] = []
+    rows = rows_of(
+        task.source,
+        task.relations,
+        task.keys,
+        statement_timeout=task.statement_timeout,
+        strict=task.strict,
+        rescuing=rescues.extend,
+    )
     try:
-        return Copied(task.plan.write_rows(rows))
+        return Copied(task.plan.write_rows(rows), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
 
 
 def rows_of(
-    source: CopySource, relations: Sequence[CopyRange], keys: pa.Table, *, statement_timeout: float
+    source: CopySource,
+    relations: Sequence[CopyRange],
+    keys: pa.Table,
+    *,
+    statement_timeout: float,
+    strict: bool = False,
+    rescuing: Callable[[tuple[RescueCount, ...]], None] = ignored,
 ) -> Iterator[pa.RecordBatch]:
     """The rows with these keys, found by an index. `relations` are whole: the table, or the leaves of it."""
     key = source.schema.key
     conditions, wanted = key_conditions(key, keys), encode_keys([keys[name] for name in key])
     for relation in relations:
-        for batch in read_range(source, relation, statement_timeout=statement_timeout, conditions=conditions):
+        batches = read_range(
+            source,
+            relation,
+            statement_timeout=statement_timeout,
+            conditions=conditions,
+            strict=strict,
+            rescuing=rescuing,
+        )
+        for batch in batches:
             yield batch.filter(pc.is_in(encode_keys([batch[name] for name in key]), wanted))

@@ -68,6 +68,7 @@ class Membership:
 
     def admit(self, schema: TableSchema) -> None:
         """Takes the table in, with all of its feeds."""
+        schema = self._pipeline.carried(schema)
         self._known[schema.table] = schema
         for feed in self._pipeline.feeds(schema.table):
             self._admit(feed, schema)
@@ -132,7 +133,7 @@ class Membership:
         there = {schema.table: schema for schema in present}
         for table, schema in there.items():
             if table in self._known:
-                self._known[table] = schema
+                self._known[table] = self._pipeline.carried(schema)
                 self._look_for_another(schema)
             else:
                 LOG.info("table found", table=str(table))

@@ -34,11 +34,13 @@ def run(
     *,
     progress: ProgressView,
     once: bool = False,
+    strict: bool = False,
     errand: Callable[[SparkSession], None] | None = None,
 ) -> None:
     """Returns when stopped, with `once` when drained, with an `errand` when that is done: it is called in a thread of
     its own. Raises what the errand raises, and what no retry can mend; with several sources, when none is left to go
-    on."""
+    on. With `strict` a value that fits no column makes its table Errored; without, it is rescued."""
+    pipeline = pipeline.strictly() if strict else pipeline
     stop = SignalFlag()
     with ExitStack() as cleanup:
         cleanup.enter_context(PipelineLock(pipeline.home / "lock"))

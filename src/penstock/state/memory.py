@@ -13,6 +13,7 @@ from typing import Any
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
+from penstock.model.rescue import RescueCount, merged
 from penstock.model.schema_version import SchemaVersion, obsolete
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
@@ -42,6 +43,7 @@ class MemoryStateStore:
         self._copies: dict[tuple[str, TableId], CopyRecord] = {}
         self._ended: dict[tuple[str, TableId], CopyProgress] = {}
         self._notes: dict[tuple[str, TableId], str] = {}
+        self._rescued: dict[tuple[str, TableId], tuple[RescueCount, ...]] = {}
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
         self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
@@ -103,6 +105,7 @@ class MemoryStateStore:
             earlier = self._copies.get(key)
             self._ended.pop(key, None)
             self._notes.pop(key, None)
+            self._rescued.pop(key, None)
             self._copies[key] = CopyRecord(
                 copy,
                 datetime.now(UTC),
@@ -155,6 +158,20 @@ class MemoryStateStore:
             record = self._copies.pop(key, None)
             if record is not None and all(one.finished for one in record.ranges):
                 self._ended[key] = replace(_figures(record), ended=datetime.now(UTC))
+
+    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
+        key = destination, table
+        with self._lock:
+            if counts:
+                self._rescued[key] = merged([*self._rescued.get(key, ()), *counts])
+
+    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
+        with self._lock:
+            return {
+                table: tuple(sorted(counts, key=lambda count: count.column))
+                for (name, table), counts in sorted(self._rescued.items())
+                if name == destination
+            }
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         with self._lock:

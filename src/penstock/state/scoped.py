@@ -14,6 +14,7 @@ from typing import TypeVar
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
+from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
@@ -102,6 +103,12 @@ class ScopedStateStore:
 
     def end_copy(self, destination: str, table: TableId) -> None:
         self._store.end_copy(destination, self._named(table))
+
+    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
+        self._store.add_rescued(destination, self._named(table), counts)
+
+    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
+        return self._own(self._store.rescued(destination))
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         return self._store.add_request(kind, self._named(table))

@@ -37,6 +37,7 @@ from penstock.errors import ConfigError, StateError
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
+from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -53,6 +54,7 @@ from penstock.state.sql_tables import (
     PARTITIONS,
     PROCESSED,
     REQUESTS,
+    RESCUED,
     STORE_FORMAT,
     TABLE_PROGRESS,
     TABLE_STATUS,
@@ -222,7 +224,7 @@ class SqlStateStore:
         key = _table_key(destination, table)
         with self._writing() as connection:
             earlier = connection.scalar(select(COPIES.c.attempts).filter_by(**key, ended=None)) or 0
-            for kept in (COPIES, COPY_RANGES, COPY_NOTES):
+            for kept in (COPIES, COPY_RANGES, COPY_NOTES, RESCUED):
                 connection.execute(delete(kept).filter_by(**key))
             head = {"copy": copy, "started": datetime.now(UTC), "fingerprint": fingerprint, "attempts": earlier + 1}
             connection.execute(insert(COPIES).values(**key, **head, ranges=len(ranges), rows=0, bytes=0))
@@ -338,6 +340,25 @@ class SqlStateStore:
                 connection.execute(update(COPIES).filter_by(**under_way).values(**totals))
             for kept in (COPY_RANGES, COPY_NOTES):
                 connection.execute(delete(kept).filter_by(**key))
+
+    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
+        if not counts:
+            return
+        with self._writing() as connection:
+            for count in counts:
+                key = {**_table_key(destination, table), "column_name": count.column}
+                before = connection.scalar(select(RESCUED.c.cells).filter_by(**key)) or 0
+                values = {"cells": before + count.cells, "sample": count.sample, "place": count.place}
+                _put(connection, RESCUED, key, values)
+
+    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
+        with self._transaction() as connection:
+            rows = connection.execute(_of_destination(RESCUED, destination)).all()
+        found: dict[TableId, list[RescueCount]] = {}
+        for row in rows:
+            count = RescueCount(row.column_name, row.cells, row.sample, row.place)
+            found.setdefault(TableId(row.table_schema, row.table_name), []).append(count)
+        return {table: tuple(sorted(counts, key=lambda count: count.column)) for table, counts in sorted(found.items())}
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         asked = {"at": datetime.now(UTC), "kind": kind, "table_schema": table.schema, "table_name": table.name}

@@ -150,6 +150,18 @@ COPY_NOTES = Table(
     Column("note", Text, nullable=False),
 )
 
+RESCUED = Table(
+    "penstock_rescued",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("column_name", Text, primary_key=True),
+    Column("cells", BigInteger, nullable=False),
+    Column("sample", Text, nullable=False),
+    Column("place", Text, nullable=False),
+)
+
 REQUESTS = Table(
     "penstock_request",
     METADATA,

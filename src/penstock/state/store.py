@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
+from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
@@ -175,6 +176,13 @@ class StateStore(Protocol):
 
     def end_copy(self, destination: str, table: TableId) -> None:
         """Forgets ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
+
+    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
+        """Adds to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
+        replaced."""
+
+    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
+        """Of each table with rescued cells its columns, by name."""
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         """From any process, at any time. Gives the request's id, which is never used again."""

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.decode.types.codec import TypeCodec
+from penstock.decode.types.codec import Served, TypeCodec
 from penstock.model.table import ColumnType
-
-OIDS = frozenset({17})
 
 _NO_DIGIT = 0xFF
 _DIGIT: npt.NDArray[np.uint8] = np.full(256, _NO_DIGIT, np.uint8)
@@ -52,3 +50,5 @@ def _parse(texts: pa.Array) -> pa.Array:
 
 
 _CODEC = TypeCodec(pa.binary(), _parse)
+
+SERVED = (Served({"bytea": 17}, codec, "binary", "binary", "every byte"),)

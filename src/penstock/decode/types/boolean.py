@@ -5,10 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types.codec import TypeCodec
+from penstock.decode.types.codec import Served, TypeCodec
 from penstock.model.table import ColumnType
-
-OIDS = frozenset({16})
 
 
 def codec(type: ColumnType) -> TypeCodec:
@@ -24,3 +22,5 @@ def _parse(texts: pa.Array) -> pa.Array:
 
 
 _CODEC = TypeCodec(pa.bool_(), _parse)
+
+SERVED = (Served({"bool": 16}, codec, "bool", "boolean", "both values"),)

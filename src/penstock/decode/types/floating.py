@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import TypeCodec, cast_codec
+from penstock.decode.types.codec import Served, TypeCodec, cast_codec
 from penstock.model.table import ColumnType
 
-_FLOAT4, _FLOAT8 = 700, 701
-_CODECS = {_FLOAT4: cast_codec(pa.float32()), _FLOAT8: cast_codec(pa.float64())}
-
-OIDS = frozenset(_CODECS)
+_FLOAT, _DOUBLE = cast_codec(pa.float32()), cast_codec(pa.float64())
+_EXACT = "every bit, NaN, infinities and -0 too; Postgres' text knows one NaN"
 
 
-def codec(type: ColumnType) -> TypeCodec:
-    return _CODECS[type.oid]
+def _float(type: ColumnType) -> TypeCodec:
+    return _FLOAT
+
+
+def _double(type: ColumnType) -> TypeCodec:
+    return _DOUBLE
+
+
+SERVED = (
+    Served({"float4": 700}, _float, "float", "float", _EXACT),
+    Served({"float8": 701}, _double, "double", "double", _EXACT),
+)

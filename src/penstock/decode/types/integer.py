@@ -1,17 +1,28 @@
-"""int2, int4, int8. Iceberg has no 16-bit integer, so int2 is int32. See codec.py for the shape of these modules."""
+"""int2, int4, int8, and the server's own unsigned numbers. See codec.py for the shape of these modules.
+
+Iceberg has no 16-bit integer, so int2 is int32. oid, xid and cid have 32 bits without a sign, so they are int64.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import TypeCodec, cast_codec
+from penstock.decode.types.codec import Served, TypeCodec, cast_codec
 from penstock.model.table import ColumnType
 
-_INT8, _INT2, _INT4 = 20, 21, 23
-_CODECS = {_INT2: cast_codec(pa.int32()), _INT4: cast_codec(pa.int32()), _INT8: cast_codec(pa.int64())}
-
-OIDS = frozenset(_CODECS)
+_INT, _LONG = cast_codec(pa.int32()), cast_codec(pa.int64())
 
 
-def codec(type: ColumnType) -> TypeCodec:
-    return _CODECS[type.oid]
+def _int(type: ColumnType) -> TypeCodec:
+    return _INT
+
+
+def _long(type: ColumnType) -> TypeCodec:
+    return _LONG
+
+
+SERVED = (
+    Served({"int2": 21, "int4": 23}, _int, "int32", "int", "every value"),
+    Served({"int8": 20}, _long, "int64", "long", "every value"),
+    Served({"oid": 26, "xid": 28, "cid": 29}, _long, "int64", "long", "every value"),
+)

@@ -5,12 +5,13 @@ Nothing is parsed: numbers of any size, key order and (for json) duplicate keys 
 
 from __future__ import annotations
 
-from penstock.decode.types import text
-from penstock.decode.types.codec import TypeCodec
-from penstock.model.table import ColumnType
+from penstock.decode.types.text import as_sent
 
-OIDS = frozenset({114, 3802})
-
-
-def codec(type: ColumnType) -> TypeCodec:
-    return text.codec(type)
+SERVED = (
+    as_sent(
+        ("json", 114),
+        ("jsonb", 3802),
+        ("jsonpath", 4072),
+        exact="its text: numbers of any size, and in json duplicate keys and white space",
+    ),
+)

@@ -1,23 +1,57 @@
-"""Which module of this folder serves a source type. A type that none of them names is its text.
+"""The table of types: which module of this folder serves a source type. A type that none of them names is its text.
 
-To add a family: write its module, name it in `_FAMILIES`.
+To add a family: write its module, name it in `_FAMILIES`; `python -m penstock.decode.types.page` then writes the table
+that docs/types.md shows.
 
-Used by `decode/schema.py` (the column's type) and `decode/columns.py` (its values).
+Used by `decode/schema.py` (the column's type), `decode/columns.py` and the copy (its values).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 
-from penstock.decode.types import binary, boolean, floating, integer, json, numeric, temporal, text, uuid
-from penstock.decode.types.codec import TypeCodec
+from penstock.decode.types import (
+    binary,
+    boolean,
+    floating,
+    hstore,
+    integer,
+    json,
+    numeric,
+    plain,
+    temporal,
+    text,
+    uuid,
+)
+from penstock.decode.types.array import list_codec
+from penstock.decode.types.codec import Served, TypeCodec
+from penstock.decode.types.composite import struct_codec
 from penstock.model.table import ColumnType
 
-_FAMILIES = (binary, boolean, floating, integer, json, numeric, temporal, text, uuid)
-_BY_OID: dict[int, Callable[[ColumnType], TypeCodec]] = {
-    oid: family.codec for family in _FAMILIES for oid in family.OIDS
-}
+_FAMILIES = (boolean, integer, floating, numeric, text, binary, temporal, uuid, json, plain, hstore)
+TABLE: tuple[Served, ...] = tuple(line for family in _FAMILIES for line in family.SERVED)
+_BY_OID = {oid: line for line in TABLE for oid in line.types.values() if oid}
+_OF_EXTENSIONS = {name: line for line in TABLE for name, oid in line.types.items() if not oid}
+_FIRST_OF_USERS = 16384  # below it are the types that every server has
 
 
+@lru_cache(maxsize=4096)
 def codec(type: ColumnType) -> TypeCodec:
-    return _BY_OID.get(type.oid, text.codec)(type)
+    """ValueError for a choice that the type does not allow."""
+    if type.carried_as == "text":
+        return text.codec(type)
+    if type.carried_as and type.oid != numeric.NUMERIC:
+        raise ValueError(f"{type.carried_as} is for numeric, not for {type.name}")
+    if type.kind == "array" and type.element is not None:
+        return list_codec(codec(type.element), type.delimiter)
+    if type.kind == "composite" and type.fields:
+        return struct_codec([(name, codec(field)) for name, field in type.fields])
+    line = served(type)
+    return text.codec(type) if line is None else line.codec(type)
+
+
+def served(type: ColumnType) -> Served | None:
+    """The line of the table for a type that is neither an array nor a composite; None: it is its text."""
+    if type.kind == "base" and type.oid >= _FIRST_OF_USERS:
+        return _OF_EXTENSIONS.get(type.name)
+    return _BY_OID.get(type.oid)

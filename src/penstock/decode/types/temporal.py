@@ -7,7 +7,8 @@
 | timestamptz | timestamp[us, UTC]      | the session's TimeZone is UTC, so the offset is +00               |
 | time        | string                  | Spark can't read Iceberg's time, and 24:00:00 is a time in Postgres |
 
-timetz is not served here: it is its text like any unknown type. Infinities and years before Christ fit no column.
+interval and timetz are text too: no lake type holds months, days and microseconds apart, or a time with its offset.
+Infinities and years before Christ fit no column.
 Arrow reads years of four digits only. Later ones are read by numpy, up to 294246, the last whole year that 64 bits of
 microseconds hold (Postgres goes to 294276).
 """
@@ -20,14 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types import text
-from penstock.decode.types.codec import TypeCodec, as_text
+from penstock.decode.types.codec import Mask, Served, TypeCodec, as_text
+from penstock.decode.types.text import as_sent
 from penstock.model.table import ColumnType
-
-_DATE, _TIME, _TIMESTAMP, _TIMESTAMPTZ = 1082, 1083, 1114, 1184
 
 _FAR_DATE = r"^[0-9]{5,7}-[0-9]{2}-[0-9]{2}$"
 _FAR_TIMESTAMP = r"^[0-9]{5,6}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_NEVER = r"(infinity| BC)$"
 _LAST_YEAR = {"D": 5_881_579, "us": 294_246}  # the last whole one; numpy wraps around in silence
 
 
@@ -53,19 +53,44 @@ def _parser(arrow_type: pa.DataType, far: str, unit: str, suffix: str) -> Callab
     return parse
 
 
-def _temporal(arrow_type: pa.DataType, far: str, unit: str, suffix: str = "") -> TypeCodec:
-    return TypeCodec(arrow_type, _parser(arrow_type, far, unit, suffix))
+def _misfits(texts: pa.Array) -> Mask:
+    never = pc.match_substring_regex(as_text(texts), _NEVER)
+    return np.asarray(pc.fill_null(never, False))
 
 
-_CODECS = {
-    _DATE: _temporal(pa.date32(), _FAR_DATE, "D"),
-    _TIME: text.codec(ColumnType(_TIME, "time")),
-    _TIMESTAMP: _temporal(pa.timestamp("us"), _FAR_TIMESTAMP + "$", "us"),
-    _TIMESTAMPTZ: _temporal(pa.timestamp("us", "UTC"), _FAR_TIMESTAMP + r"\+00$", "us", "+00"),
-}
-
-OIDS = frozenset(_CODECS)
+def _temporal(arrow_type: pa.DataType, far: str, unit: str, suffix: str = "") -> Callable[[ColumnType], TypeCodec]:
+    made = TypeCodec(arrow_type, _parser(arrow_type, far, unit, suffix), _misfits)
+    return lambda type: made
 
 
-def codec(type: ColumnType) -> TypeCodec:
-    return _CODECS[type.oid]
+_EXACT = "every value, to the microsecond"
+_RESCUED = "±infinity, years before Christ, years after 294246"
+
+SERVED = (
+    Served(
+        {"date": 1082},
+        _temporal(pa.date32(), _FAR_DATE, "D"),
+        "date32",
+        "date",
+        "every value",
+        "±infinity, years before Christ",
+    ),
+    Served(
+        {"timestamp": 1114},
+        _temporal(pa.timestamp("us"), _FAR_TIMESTAMP + "$", "us"),
+        "timestamp[us]",
+        "timestamp",
+        _EXACT,
+        _RESCUED,
+    ),
+    Served(
+        {"timestamptz": 1184},
+        _temporal(pa.timestamp("us", "UTC"), _FAR_TIMESTAMP + r"\+00$", "us", "+00"),
+        "timestamp[us, UTC]",
+        "timestamptz",
+        _EXACT,
+        _RESCUED,
+    ),
+    as_sent(("time", 1083), ("timetz", 1266), exact="its text: 24:00:00, microseconds, and timetz's offset"),
+    as_sent(("interval", 1186), exact="its text: months, days and microseconds apart"),
+)

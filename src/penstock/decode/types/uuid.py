@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.decode.types import text
-from penstock.decode.types.codec import TypeCodec
-from penstock.model.table import ColumnType
+from penstock.decode.types.text import as_sent
 
-OIDS = frozenset({2950})
-
-
-def codec(type: ColumnType) -> TypeCodec:
-    return text.codec(type)
+SERVED = (as_sent(("uuid", 2950), exact="its 36 characters"),)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
@@ -23,9 +24,10 @@ from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, t
 from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.slices import Turn
+from penstock.destinations.iceberg.table_schema import rescued_column, rescued_schema
 from penstock.destinations.iceberg.table_state import OpenTable, held_files
 from penstock.destinations.structure import Steps
-from penstock.errors import DestinationError, StaleBase
+from penstock.errors import DestinationError, PenstockError, StaleBase
 from penstock.model.feed import Sid
 from penstock.model.table import TableSchema
 
@@ -63,6 +65,27 @@ class StrictTransaction:
         fields = {one.number: column.id for one, column in zip(schema.columns, columns, strict=True)}
         self.set_properties({structure_property(self._opened.source): Recorded(schema, fields).to_json()})
 
+    def rescue(self, parts: Sequence[IcebergPart], refused: type[PenstockError] = StaleBase) -> None:
+        """The column RESCUED for the table, if it has none and a part brings it. It must get the number under which
+        the part's file has it: `refused` if it does not.
+        """
+        needed = {part.rescued_as.numbers for part in parts if part.rescued_as is not None}
+        if not needed:
+            return
+        there = self._transaction.table().schema()
+        if there.findField(RESCUED) is None:
+            update = self._transaction.updateSchema()
+            update.addColumn(RESCUED, self._java.schemas.fromJson(rescued_schema()).findType(RESCUED))
+            there = update.apply()
+            update.commit()
+            self.columns_changed = True
+        made = rescued_column(self._java.schemas.toJson(there))
+        if made is None or needed != {made.numbers}:
+            raise refused(
+                f"table {self._opened.target}: its columns have changed since rows were written for it",
+                "What was written is void, and written again",
+            )
+
     def mark(self) -> None:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
         self._scanning(self._transaction.newAppend()).commit()
@@ -91,8 +114,8 @@ class StrictTransaction:
         overwrite = self._scanning(self._transaction.newOverwrite())
         overwrite.overwriteByRowFilter(self._of_this_source)
         for part in parts:
-            if part.data is not None:
-                overwrite.addFile(self._added(part.data))
+            for file in part.added:
+                overwrite.addFile(self._added(file))
         if self._snapshot is not None:
             overwrite.validateFromSnapshot(self._snapshot)
         overwrite.conflictDetectionFilter(self._java.always_true)
@@ -104,8 +127,8 @@ class StrictTransaction:
         """Everything of the source goes, rows come, and with them positional deletes into files of the same commit."""
         delta = self._scanning(self._transaction.newRowDelta())
         for part in parts:
-            if part.data is not None:
-                delta.addRows(self._added(part.data))
+            for file in part.added:
+                delta.addRows(self._added(file))
             if part.delete is not None:
                 delta.addDeletes(self._added(part.delete))
         snapshot = self._transaction.startMetadata().currentSnapshot()

@@ -1,4 +1,5 @@
-"""Writing the rows of a copy, on an executor: one data file and its sidecar for each range that is read.
+"""Writing the rows of a copy, on an executor: one data file and its sidecar for each range that is read, or two if
+some of its cells had to be rescued.
 
 Rows go to the file a row group at a time; what is held besides are the range's encoded keys, for the sidecar. Nobody
 sees the file before the whole copy is committed. Neighbours: `destination` makes these plans and commits the parts,
@@ -7,12 +8,14 @@ sees the file before the whole copy is committed. Neighbours: `destination` make
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
 
-from penstock.destinations.iceberg.data_files import COPY_PREFIX, in_groups, write_rows
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
+from penstock.destinations.iceberg.data_files import COPY_PREFIX, WrittenFile, in_groups, write_rows
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.slices import IcebergSlice, stored
@@ -27,26 +30,57 @@ class IcebergCopy:
     target: TableId
     folder: str
     columns: tuple[IcebergColumn, ...]
+    rescued: IcebergColumn  # as it is, or will be when it is first needed
     index: KeyIndex
     slice: IcebergSlice | None = None
 
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> IcebergPart:
+        """Up to the first batch with rescued cells into one file; that batch and those behind it into another."""
+        coming = iter(batches)
+        rescuing: list[pa.RecordBatch | pa.Table] = []
+
+        def plain() -> Iterator[pa.RecordBatch | pa.Table]:
+            for batch in coming:
+                if RESCUED in batch.schema.names:
+                    rescuing.append(batch)
+                    return
+                yield batch
+
+        numbers = tuple(column.id for column in self.columns)
+        data = self._file(plain(), self.columns)
+        if not rescuing:
+            return IcebergPart(data, columns=numbers)
+        others = (_with_rescued(batch) for batch in chain(rescuing, coming))
+        with removed_on_error(data.path) if data is not None else nullcontext():
+            rescued = self._file(others, (*self.columns, self.rescued))
+        return IcebergPart(data, columns=numbers, rescued=rescued, rescued_as=self.rescued)
+
+    def _file(
+        self, batches: Iterable[pa.RecordBatch | pa.Table], columns: tuple[IcebergColumn, ...]
+    ) -> WrittenFile | None:
         with reaching(f"table {self.target}: the files of its copy cannot be written"):
             keys: list[pa.Array] = []
             groups = self._noting_keys(in_groups(batches), keys)
             first = next(groups, None)
             if first is None:
-                return IcebergPart()
-            columns, _ = stored(self.slice, self.columns, first)
-            rows = (stored(self.slice, self.columns, group)[1] for group in chain([first], groups))
-            data = write_rows(self.folder, columns, rows, COPY_PREFIX)
+                return None
+            written, _ = stored(self.slice, columns, first)
+            rows = (stored(self.slice, columns, group)[1] for group in chain([first], groups))
+            data = write_rows(self.folder, written, rows, COPY_PREFIX)
             if self.index.key:
                 with removed_on_error(data.path):
                     self.index.write(data.path, pa.concat_arrays(keys))
-        return IcebergPart(data, columns=tuple(column.id for column in self.columns))
+        return data
 
     def _noting_keys(self, groups: Iterator[pa.Table], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for group in groups:
             if self.index.key:
                 keys.append(encode_keys([group[name] for name in self.index.key]))
             yield group
+
+
+def _with_rescued(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+    if RESCUED in batch.schema.names:
+        return batch
+    nothing = pa.nulls(batch.num_rows, RESCUED_TYPE)
+    return pa.table([*batch.columns, nothing], schema=batch.schema.append(pa.field(RESCUED, RESCUED_TYPE)))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.iceberg.storage import opened, removed_on_error
-from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn
+from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn, inner_fields, leaves
 
 PREFIX = "penstock-"
 COPY_PREFIX = "penstock-copy-"
@@ -114,7 +114,10 @@ def _write(
         size = sink.tell()
     footer = footers[0]
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    sizes = [sum(group.column(number).total_compressed_size for group in groups) for number in range(len(columns))]
+    numbers = [leaf for column in columns for leaf in leaves(column.type, column.id)]
+    sizes = {
+        leaf: sum(group.column(place).total_compressed_size for group in groups) for place, leaf in enumerate(numbers)
+    }
     description = {
         "content": content,
         "file-path": location,
@@ -129,7 +132,8 @@ def _write(
 def _repetitive(rows: pa.Table) -> list[str]:
     """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
     sample = rows.slice(0, SAMPLED_ROWS)
-    return [name for name in rows.column_names if len(sample[name].unique()) * LEAST_REPEATED <= sample.num_rows]
+    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    return [name for name in plain if len(sample[name].unique()) * LEAST_REPEATED <= sample.num_rows]
 
 
 def _offset(column: pq.ColumnChunkMetaData) -> int:
@@ -142,23 +146,28 @@ class DataFile:
     def __init__(self, location: str) -> None:
         system, path = opened(location)
         self._file = pq.ParquetFile(system.open_input_file(path))
-        self._names = {
-            int(column.metadata[FIELD_ID]): column.name
-            for column in self._file.schema_arrow
-            if column.metadata and FIELD_ID in column.metadata
-        }
+        self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
+        begin = 0
+        for column in self._file.schema_arrow:
+            end = begin + _leaf_count(column.type)
+            if column.metadata and FIELD_ID in column.metadata:
+                self._places[int(column.metadata[FIELD_ID])] = list(range(begin, end))
+            begin = end
         groups = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
+
+    def has(self, column: IcebergColumn) -> bool:
+        return column.id in self._places
 
     def column(self, column: IcebergColumn, groups: Sequence[int] | None = None) -> pa.Array:
         """All values, or those of some row groups. A column that is younger than the file is null."""
         numbers = range(self._file.num_row_groups) if groups is None else groups
-        name = self._names.get(column.id)
-        if name is None:
+        places = self._places.get(column.id)
+        if places is None:
             return pa.nulls(
                 int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
             )
-        read = self._file.read_row_groups(list(numbers), columns=[name]).column(0)
+        read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
         return _single(read.cast(column.type))
 
     def cells(self, column: IcebergColumn, rows: Rows) -> pa.Array:
@@ -194,6 +203,10 @@ def deleted_rows(delete_files: Iterable[str], data_files: Sequence[str]) -> dict
         for number in np.unique(numbers):
             found.setdefault(data_files[number], []).append(rows[numbers == number])
     return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
+
+
+def _leaf_count(type: pa.DataType) -> int:
+    return sum(_leaf_count(one.type) for one in inner_fields(type)) or 1
 
 
 def _single(values: pa.ChunkedArray) -> pa.Array:

@@ -62,9 +62,11 @@ from penstock.destinations.iceberg.slices import (
 from penstock.destinations.iceberg.storage import local_path, reaching, remove, sizes
 from penstock.destinations.iceberg.table_schema import (
     IcebergColumn,
+    coming_rescued_column,
     identifiers,
     matched,
     named_columns,
+    require_distinct_names,
     to_iceberg,
     unfollowed,
 )
@@ -77,6 +79,7 @@ from penstock.destinations.iceberg.table_state import (
     copy_base,
     copy_property,
     is_copying,
+    look_for_rescued,
     moment_of,
     moment_property,
     position_of,
@@ -136,6 +139,7 @@ class IcebergDestination:
         sid: Sid | None = None,
     ) -> Position | None:
         schema = numbered(schema)
+        require_distinct_names(target, arrow_schema(schema))
         layout.require_room(schema.table, [column.name for column in schema.columns])
         require_warehouse(self._settings)
         turns = self._turns.setdefault(target, Turns())
@@ -198,6 +202,8 @@ class IcebergDestination:
             metadata = opened.table.operations().current()
             position, moment = position_of(metadata, source), moment_of(metadata, source)
         move = self._move(opened, schema, on_drop)
+        with translated(f"table {target}: its columns cannot be read"):
+            rescued = self._rescued(opened, move)
         versions = opened.layout.period is not None
         plan = (VersionPlan if versions else IcebergPlan)(
             target=target,
@@ -207,6 +213,7 @@ class IcebergDestination:
             snapshot=state.snapshot,
             folder=opened.folder,
             columns=move.columns if move else opened.columns,
+            rescued=rescued,
             index=self._key_index(opened, move),
             move=move,
             files=_indexed(state, "open" if versions else None),
@@ -249,6 +256,7 @@ class IcebergDestination:
         with strict(self._java, opened, plan.metadata, what, same_columns=moves) as transaction:
             if plan.move is not None:
                 transaction.evolve(plan.move, plan.source)
+            transaction.rescue(written)
             if truncated:
                 transaction.replace_all(written)
             elif written:
@@ -263,7 +271,7 @@ class IcebergDestination:
             transaction.set_properties(standing)
         opened.commits_since_expiry += 1
         self._follow(opened, plan.move)
-        files = [file for part in written for file in ([part.data] if truncated else part.files) if file is not None]
+        files = [file for part in written for file in (part.added if truncated else part.files)]
         removed = None if truncated else frozenset[str]()
         opened.state = None if before is None else carried_on(opened, before, files, removed)
 
@@ -275,14 +283,18 @@ class IcebergDestination:
             opened.copy_base = copy_base(opened.table.operations().current(), source, opened.fence)
         opened.copy_move = move = self._move(opened, schema, on_drop)
         columns = move.columns if move else opened.columns
+        with translated(f"table {target}: its columns cannot be read"):
+            rescued = self._rescued(opened, move)
         share = move.slice if move else opened.slice
-        return IcebergCopy(target, opened.folder, columns, self._key_index(opened, move), share)
+        return IcebergCopy(target, opened.folder, columns, rescued, self._key_index(opened, move), share)
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> IcebergPlan:
         opened = self._tables[target, source]
         files, delete_files = as_one_age(_ours(base))
+        with translated(f"table {target}: its columns cannot be read"):
+            rescued = self._rescued(opened, opened.copy_move)
         return IcebergPlan(
             target=target,
             source=source,
@@ -291,6 +303,7 @@ class IcebergDestination:
             snapshot=None,
             folder=opened.folder,
             columns=opened.copy_move.columns if opened.copy_move else opened.columns,
+            rescued=rescued,
             index=self._key_index(opened, opened.copy_move),
             files=files,
             delete_files=delete_files,
@@ -307,6 +320,7 @@ class IcebergDestination:
         with strict(self._java, opened, state.metadata, what, same_columns=move is not None) as transaction:
             if move is not None:
                 transaction.evolve(move, source)
+            transaction.rescue(written, RangeVoid)
             if written or state.data or state.deletes or self._mark:
                 transaction.replace_by_copy(written)
             transaction.set_properties(
@@ -437,6 +451,14 @@ class IcebergDestination:
                 builder.create()
         except TableExists:
             return  # it is read next, and must be what we would have made
+
+    def _rescued(self, opened: OpenTable, move: Move | None) -> IcebergColumn:
+        """The table's column RESCUED, or what it will be when it comes, behind those that its structure's move adds."""
+        there = look_for_rescued(self._java, opened)
+        if there is not None:
+            return there
+        added = [number for column in (move.columns if move else ()) for number in column.numbers]
+        return coming_rescued_column(max(opened.table.operations().current().lastColumnId(), *added, 0))
 
     def _opened(
         self,

@@ -25,7 +25,7 @@ from penstock.destinations.iceberg.java import Java, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import reaching, remove
-from penstock.destinations.iceberg.table_state import OpenTable, read_state
+from penstock.destinations.iceberg.table_state import OpenTable, look_for_rescued, read_state
 from penstock.destinations.iceberg.version_files import kind_index, kind_prefix
 from penstock.errors import StaleBase
 from penstock.failpoints import reach
@@ -48,11 +48,14 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
         opened.settled = state
         return NOTHING
     gone = {file.path for file in choice.data}
+    with translated(f"table {opened.target}: its columns cannot be read"):
+        rescued = look_for_rescued(java, opened)
+    columns = (*opened.stored, *opened.others, *([] if rescued is None else [rescued]))
     tasks: list[MergeData | MergeDeletes] = [
         MergeData(
             opened.target,
             opened.folder,
-            (*opened.stored, *opened.others),
+            columns,
             kind_index(index, group[0].path) if versions else index,
             tuple(file.path for file in group),
             tuple(

@@ -3,7 +3,7 @@ files.
 
 Computed from the Arrow columns while they are written, batch after batch, so that no file is opened again and no Java
 is called. The result is the JSON that Iceberg's ContentFileParser reads. Bounds of text and bytes are cut to 16, as
-Iceberg does.
+Iceberg does. Lists, maps and structs have sizes only.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Metrics:
     def add(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
         for number, (_, type) in enumerate(self._fields):
+            if pa.types.is_nested(type):
+                continue
             column = rows.column(number)
             self._nulls[number] += column.null_count
             if pa.types.is_floating(type):
@@ -50,8 +52,9 @@ class Metrics:
         self._lower[number] = low if before_low is None else min(low, before_low)
         self._upper[number] = high if before_high is None else max(high, before_high)
 
-    def as_json(self, column_sizes: list[int]) -> dict[str, Any]:
+    def as_json(self, column_sizes: dict[int, int]) -> dict[str, Any]:
         ids = [field_id for field_id, _ in self._fields]
+        plain = [number for number, (_, type) in enumerate(self._fields) if not pa.types.is_nested(type)]
         lower, upper = {}, {}
         for number, (field_id, type) in enumerate(self._fields):
             if self._lower[number] is None:
@@ -68,9 +71,9 @@ class Metrics:
         floats = [number for number, (_, type) in enumerate(self._fields) if pa.types.is_floating(type)]
         return {
             "record-count": self._rows,
-            "column-sizes": _map(dict(zip(ids, column_sizes, strict=True))),
-            "value-counts": _map(dict.fromkeys(ids, self._rows)),
-            "null-value-counts": _map(dict(zip(ids, self._nulls, strict=True))),
+            "column-sizes": _map(column_sizes),
+            "value-counts": _map({ids[number]: self._rows for number in plain}),
+            "null-value-counts": _map({ids[number]: self._nulls[number] for number in plain}),
             "nan-value-counts": _map({ids[number]: self._nans[number] for number in floats}),
             "lower-bounds": _map(lower),
             "upper-bounds": _map(upper),

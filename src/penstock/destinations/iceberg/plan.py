@@ -11,12 +11,13 @@ a table's state or from a copy's parts, `copy_plan` writes copies, `commit` comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.decode.rescue import rescued_of, with_cells
 from penstock.destinations.iceberg.data_files import (
     PREFIX,
     DataFile,
@@ -42,6 +43,8 @@ NO_ROWS: Rows = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class IcebergPart:
+    """`rescued` is a data file too, one that has the column RESCUED, which is `rescued_as` at the table."""
+
     data: WrittenFile | None = None
     delete: WrittenFile | None = None
     fetched: int = 0
@@ -49,6 +52,8 @@ class IcebergPart:
     unresolved_rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()  # Iceberg's numbers of those that the data file was written with
     past: tuple[WrittenFile, ...] = ()  # versions that have ended
+    rescued: WrittenFile | None = None
+    rescued_as: IcebergColumn | None = None
 
     @property
     def rows(self) -> int:
@@ -69,7 +74,7 @@ class IcebergPart:
     @property
     def added(self) -> list[WrittenFile]:
         """Data files."""
-        return [*([] if self.data is None else [self.data]), *self.past]
+        return [file for file in (self.data, self.rescued, *self.past) if file is not None]
 
     @property
     def files(self) -> list[WrittenFile]:
@@ -85,6 +90,7 @@ class IcebergPlan:
     snapshot: int | None
     folder: str  # where files go
     columns: tuple[IcebergColumn, ...]
+    rescued: IcebergColumn  # as it is, or will be when it is first needed
     index: KeyIndex
     files: tuple[IndexedFile, ...]
     delete_files: tuple[str, ...]
@@ -100,18 +106,24 @@ class IcebergPlan:
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
             deletes = {} if net.truncated or net.touched_keys is None else self._rows_of(net.touched_keys)
-            upserts, missing = self._filled(net)
-            data = None
-            if upserts.num_rows:
-                written, rows = stored(self.slice, self.columns, upserts)
-                data = write_rows(self.folder, written, [rows], self.prefix)
-                if net.upsert_keys is not None:
-                    self.index.write(data.path, net.upsert_keys)
+            upserts, rescued, missing = self._filled(net)
+            data = self._write(upserts, rescued, net.upsert_keys) if upserts.num_rows else None
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
-        wanted = sum(len(fetch.rows) for fetch in net.fetches)
+        fetched = sum(len(fetch.rows) for fetch in net.fetches) - len(missing)
         rows_in_doubt = tuple(np.unique(missing).tolist())
         columns = tuple(column.id for column in self.columns)
-        return IcebergPart(data, delete, wanted - len(missing), len(missing), rows_in_doubt, columns)
+        part = IcebergPart(data, delete, fetched, len(missing), rows_in_doubt, columns)
+        return part if rescued is None else replace(part, data=None, rescued=data, rescued_as=self.rescued)
+
+    def _write(self, upserts: pa.Table, rescued: pa.Array | None, keys: pa.Array | None) -> WrittenFile:
+        columns = self.columns
+        if rescued is not None:
+            columns, upserts = (*columns, self.rescued), upserts.append_column(self.rescued.name, rescued)
+        written, rows = stored(self.slice, columns, upserts)
+        data = write_rows(self.folder, written, [rows], self.prefix)
+        if keys is not None:
+            self.index.write(data.path, keys)
+        return data
 
     @property
     def groups(self) -> int:
@@ -149,21 +161,23 @@ class IcebergPlan:
     def _read_keys(self, file: IndexedFile) -> pa.Array:
         return KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=False)(file)
 
-    def _filled(self, net: NetEffect) -> tuple[pa.Table, Rows]:
-        """The upserts with missing cells read from the base; and for each that is not there, which stays null, its
-        row.
+    def _filled(self, net: NetEffect) -> tuple[pa.Table, pa.Array | None, Rows]:
+        """The upserts with missing cells read from the base; what is rescued of them; and for each cell that is not
+        there, which stays null, its row.
         """
-        upserts, missing = net.upserts, [NO_ROWS]
+        upserts, rescued, missing = net.upserts, net.rescued, [NO_ROWS]
         if net.truncated or not net.fetches:
-            return upserts, NO_ROWS
+            return upserts, rescued, NO_ROWS
         located = [self._locate(fetch.keys) for fetch in net.fetches]
         numbers = np.unique(np.concatenate([places.files for places in located]))
         dead = deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
         for fetch, places in zip(net.fetches, located, strict=True):
             found = self._live(places, dead, len(fetch.keys))
-            upserts = self._with_cells(upserts, fetch, places, found)
+            upserts, texts = self._with_cells(upserts, fetch, places, found)
+            of = np.array(list(texts), np.int64)
+            rescued = with_cells(rescued, upserts.num_rows, of, [fetch.column] * len(of), list(texts.values()))
             missing.append(fetch.rows[found < 0])
-        return upserts, np.concatenate(missing)
+        return upserts, rescued, np.concatenate(missing)
 
     def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
         """For each key the newest of its places that is alive; -1 where none is."""
@@ -175,26 +189,34 @@ class IcebergPlan:
         found[places.keys[alive]] = np.flatnonzero(alive)  # of several for one key, the last stays
         return found
 
-    def _with_cells(self, upserts: pa.Table, fetch: Fetch, places: Places, found: Rows) -> pa.Table:
-        """The upserts with one column's cells from the places found."""
+    def _with_cells(
+        self, upserts: pa.Table, fetch: Fetch, places: Places, found: Rows
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """The upserts with one column's cells from the places found; by row the texts of those that were rescued."""
         number = upserts.schema.get_field_index(fetch.column)
         column = self.columns[number]
         values, order, length = [_one_array(upserts.column(number))], np.arange(upserts.num_rows), upserts.num_rows
         cells_in_base = np.flatnonzero(found >= 0)
         file_numbers = places.files[found[cells_in_base]]
+        rescued: dict[int, str] = {}
         for file_number in np.unique(file_numbers):
             here = cells_in_base[file_numbers == file_number]
-            cells = DataFile(self.files[file_number].path).cells(column, places.rows[found[here]])
+            file, rows = DataFile(self.files[file_number].path), places.rows[found[here]]
+            cells = file.cells(column, rows)
+            if cells.null_count and file.has(self.rescued):
+                texts = rescued_of(file.cells(self.rescued, rows), column.name).to_pylist()
+                there = zip(fetch.rows[here].tolist(), texts, strict=True)
+                rescued |= {row: text for row, text in there if text is not None}
             order[fetch.rows[here]] = length + np.arange(len(cells))
             values.append(cells)
             length += len(cells)
         filled = pa.concat_arrays(values).take(pa.array(order))
-        return upserts.set_column(number, upserts.schema.field(number), filled)
+        return upserts.set_column(number, upserts.schema.field(number), filled), rescued
 
 
 def as_one_age(parts: Sequence[IcebergPart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
     """Data files and delete files of a copy's parts, as a plan takes them: a key may be in any of them."""
-    data = tuple(IndexedFile(part.data.path, part.data.records, 0) for part in parts if part.data is not None)
+    data = tuple(IndexedFile(file.path, file.records, 0) for part in parts for file in part.added)
     return data, tuple(part.delete.path for part in parts if part.delete is not None)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.evolution import Move, Recorded
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.slices import IcebergSlice, Turns
 from penstock.destinations.iceberg.storage import local_path
-from penstock.destinations.iceberg.table_schema import IcebergColumn
+from penstock.destinations.iceberg.table_schema import IcebergColumn, rescued_column
 from penstock.errors import SchemaChanged
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
@@ -59,6 +60,7 @@ class OpenTable:
     copy_move: Move | None = None  # what the copy will make of its structure
     layout: Layout = ROWS
     around: tuple[IcebergColumn, ...] = ()  # the layout's columns
+    rescued: IcebergColumn | None = None  # None: it had not come when somebody last looked
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -80,6 +82,15 @@ class OpenTable:
     def stored(self) -> tuple[IcebergColumn, ...]:
         """The columns that follow the source, as they are written."""
         return self.columns if self.slice is None else self.slice.stored
+
+
+def look_for_rescued(java: Java, opened: OpenTable) -> IcebergColumn | None:
+    """The column RESCUED of the table as it was last read; None when it has not come yet. Once there it stays."""
+    if opened.rescued is None:
+        schema = opened.table.schema()
+        if schema.findField(RESCUED) is not None:
+            opened.rescued = rescued_column(java.schemas.toJson(schema))
+    return opened.rescued
 
 
 def position_property(source: str) -> str:

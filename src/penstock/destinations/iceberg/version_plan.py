@@ -53,7 +53,7 @@ class VersionPlan(IcebergPlan):
     def _write_versions(self, net: NetEffect, steps: Steps) -> IcebergPart:
         touched = net.touched_keys
         assert touched is not None
-        upserts, missing = self._filled(net)
+        upserts, _, missing = self._filled(net)
         held, file_of, row_of = self._held(touched)
         made = versions(steps, upserts, held, self.layout)
         ended_keys = touched.take(pa.array(made.ended_keys))

@@ -12,15 +12,23 @@ the Arrow type, and wherever a value comes as text, that codec parses it. So the
 | anything else                 | `format('%s', …)` | parsed by the codec                                     |
 
 Only where the cast to text is known to be the type's output function is it used: that of inet, of char(n) or of bool
-is not. `format` calls the output function of any type, as pgoutput does.
+is not. `format` calls the output function of any type, as pgoutput does. A column that the user wants as text is asked
+for as text.
+
+What does not fit comes back as the text that the stream would have sent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import fitted, original
 from penstock.decode.types.registry import codec
 from penstock.model.table import Column
 from penstock.source.postgres.statements import quoted
@@ -48,19 +56,19 @@ _FIRST_DAY = -719_162  # 0001-01-01; what is before it is BC
 _END_MICROSECOND = 9_223_371_244_800_000_000  # 294247-01-01, the first year that 64 bits do not hold whole
 
 
-class Misfit(Exception):
-    """A value, as Postgres writes it, that the column's Arrow type cannot hold."""
+@dataclass(frozen=True)
+class Misfits:
+    """Cells that the column's Arrow type cannot hold: their rows, and their texts as Postgres writes them."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    rows: npt.NDArray[np.int64]
+    texts: list[str]
 
 
 def expression(column: Column) -> str:
     """What to select for the column."""
     name = quoted(column.name)
     oid = column.type.oid
-    if oid in _BINARY or oid in _TEXT_AS_IT_IS:
+    if _is_binary(column) or oid in _TEXT_AS_IT_IS:
         return name
     if oid in _CAST_TO_TEXT:
         return f"{name}::pg_catalog.text"
@@ -71,35 +79,36 @@ def expression(column: Column) -> str:
 def is_expected(column: Column, received: pa.DataType) -> bool:
     """Whether the server sends the column as the type that its schema says."""
     plain = received.storage_type if isinstance(received, pa.BaseExtensionType) else received
-    return bool(plain == _BINARY.get(column.type.oid, pa.string()))
+    return bool(plain == (_BINARY[column.type.oid] if _is_binary(column) else pa.string()))
 
 
-def converted(column: Column, received: pa.Array) -> pa.Array:
-    """The column as the stream would give it. Misfit names the first value that its type cannot hold."""
+def converted(column: Column, received: pa.Array) -> tuple[pa.Array, Misfits | None]:
+    """The column as the stream would give it: null where a value does not fit; and what those values are."""
     values = received.storage if isinstance(received.type, pa.BaseExtensionType) else received
+    if not _is_binary(column):
+        return _parsed(column, values.cast(pa.binary()))
     oid = column.type.oid
     if oid in _FLOATS:
-        return _one_nan(values)
+        return _one_nan(values), None
     if oid == _DATE:
         return _days_within(values)
     if oid in (_TIMESTAMP, _TIMESTAMPTZ):
         return _moments_within(values, zone="+00" if oid == _TIMESTAMPTZ else "")
-    if oid in _BINARY:
-        return values.cast(codec(column.type).arrow_type)
-    return _parsed(column, values.cast(pa.binary()))
+    return values.cast(codec(column.type).arrow_type), None
 
 
-def _parsed(column: Column, texts: pa.Array) -> pa.Array:
+def _is_binary(column: Column) -> bool:
+    return column.type.oid in _BINARY and not column.type.carried_as
+
+
+def _parsed(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits | None]:
     one = codec(column.type)
     try:
-        return one.parse(texts)
+        return one.parse(texts), None
     except ValueError:
-        for text in texts:
-            try:
-                one.parse(pa.array([text.as_py()], pa.binary()))
-            except ValueError:
-                raise Misfit(text.as_py().decode(errors="replace")) from None
-        raise
+        values, misfits = fitted(one, texts)
+    rows = np.flatnonzero(misfits)
+    return values, Misfits(rows, [original(text) for text in texts.take(pa.array(rows)).to_pylist()])
 
 
 def _one_nan(values: pa.Array) -> pa.Array:
@@ -110,20 +119,25 @@ def _one_nan(values: pa.Array) -> pa.Array:
     return pc.if_else(is_nan, pa.scalar(float("nan"), values.type), values)
 
 
-def _days_within(values: pa.Array) -> pa.Array:
+def _days_within(values: pa.Array) -> tuple[pa.Array, Misfits | None]:
     days = values.cast(pa.int32())
-    outside = pc.less(days, _FIRST_DAY)
-    if pc.any(outside).as_py():
-        raise Misfit(_date_text(days.filter(outside)[0].as_py()))
-    return values
+    return _within(values, days, pc.less(days, _FIRST_DAY), _date_text)
 
 
-def _moments_within(values: pa.Array, zone: str) -> pa.Array:
+def _moments_within(values: pa.Array, zone: str) -> tuple[pa.Array, Misfits | None]:
     moments = values.cast(pa.int64())
     outside = pc.or_(pc.less(moments, _FIRST_DAY * _DAY_MICROSECONDS), pc.greater_equal(moments, _END_MICROSECOND))
-    if pc.any(outside).as_py():
-        raise Misfit(_moment_text(moments.filter(outside)[0].as_py(), zone))
-    return values
+    return _within(values, moments, outside, lambda moment: _moment_text(moment, zone))
+
+
+def _within(
+    values: pa.Array, numbers: pa.Array, outside: pa.Array, text_of: Callable[[int], str]
+) -> tuple[pa.Array, Misfits | None]:
+    if not pc.any(outside).as_py():
+        return values, None
+    outside = pc.fill_null(outside, False)
+    texts = [text_of(number) for number in numbers.filter(outside).to_pylist()]
+    return pc.if_else(outside, pa.scalar(None, values.type), values), Misfits(np.flatnonzero(outside), texts)
 
 
 def _date_text(days: int) -> str:

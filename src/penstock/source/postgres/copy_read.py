@@ -1,8 +1,9 @@
 """Reads one range of a table's initial copy (copy_ranges.py) as typed Arrow batches. Runs in tasks; no Spark in it.
 
 The batches have the columns of decode's `arrow_schema`, and every value is the one that the stream gives for the same
-row (copy_columns.py). They are worth something only once the iterator has ended by itself: what was read of a table
-that has been rewritten is void, and that is known for certain at the end.
+row (copy_columns.py); a batch with cells that fit no column has a further one, RESCUED, with their texts. They are
+worth something only once the iterator has ended by itself: what was read of a table that has been rewritten is void,
+and that is known for certain at the end.
 
 The reader's strongest lock is ACCESS SHARE, on the relation it reads, for as long as it reads the range.
 """
@@ -10,18 +11,20 @@ The reader's strongest lock is ACCESS SHARE, on the relation it reads, for as lo
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 import psycopg
 import pyarrow as pa
 
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, shown
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RangeVoid, SourceMisconfigured, ValueDoesNotFit
+from penstock.model.rescue import RescueCount
 from penstock.model.table import Column, TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors
-from penstock.source.postgres.copy_columns import Misfit, converted, expression, is_expected
+from penstock.source.postgres.copy_columns import Misfits, converted, expression, is_expected
 from penstock.source.postgres.copy_ranges import CopyRange, leaves, rewritten
 from penstock.source.postgres.copy_session import (
     DRIVER_ERRORS,
@@ -33,7 +36,6 @@ from penstock.source.postgres.copy_session import (
 from penstock.source.postgres.statements import literal, quoted_table
 
 BATCH_BYTES = 8 * 1024 * 1024
-_SHOWN = 40  # characters of a value in a message
 _UNKNOWN_ROW_BYTES = 100  # of a row in a table without statistics
 
 
@@ -47,6 +49,10 @@ class CopySource:
     row_filter: str | None = None
 
 
+def ignored(counts: tuple[RescueCount, ...]) -> None:
+    """`rescuing` for those who do not count."""
+
+
 def read_range(
     source: CopySource,
     range: CopyRange,
@@ -54,13 +60,16 @@ def read_range(
     max_rows_per_second: float | None = None,
     statement_timeout: float,
     conditions: Sequence[str] | None = None,
+    strict: bool = False,
+    rescuing: Callable[[tuple[RescueCount, ...]], None] = ignored,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
 
     With `conditions` (copy_keys.py), those of the whole relation that satisfy one of them, found by an index.
-    RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the range was planned;
-    ValueDoesNotFit as the stream; SourceUnreachable when connection or snapshot has gone, or after `statement_timeout`
-    seconds, in which the time counts that the caller takes, and the waits that `max_rows_per_second` makes.
+    Values that do not fit are rescued, and `rescuing` is told of each batch's; with `strict`, and in a key column, they
+    are ValueDoesNotFit. RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the
+    range was planned; SourceUnreachable when connection or snapshot has gone, or after `statement_timeout` seconds, in
+    which the time counts that the caller takes, and the waits that `max_rows_per_second` makes.
     """
     schema = arrow_schema(source.schema)
     blocks = _blocks(range)
@@ -77,7 +86,10 @@ def read_range(
                     if batch.num_rows == 0:
                         continue
                     rows += batch.num_rows
-                    yield _typed(source.schema, schema, range, batch)
+                    typed, counts = _typed(source.schema, schema, range, batch, strict=strict)
+                    if counts:
+                        rescuing(counts)
+                    yield typed
                     if max_rows_per_second:
                         time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
         with driver_errors(_doing(range), source.url):
@@ -172,28 +184,41 @@ def _check_types(source: CopySource, received: pa.Schema) -> None:
             raise _altered(source, f'column "{column.name}" is no longer {column.type.name}')
 
 
-def _typed(source: TableSchema, schema: pa.Schema, range: CopyRange, batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        _column(source, column, range, array) for column, array in zip(source.columns, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _typed(
+    source: TableSchema, schema: pa.Schema, range: CopyRange, batch: pa.RecordBatch, *, strict: bool
+) -> tuple[pa.RecordBatch, tuple[RescueCount, ...]]:
+    rescued = Rescued()
+    columns = []
+    for column, array in zip(source.columns, batch.columns, strict=True):
+        values, misfits = _column(source, column, array)
+        if misfits is not None:
+            if strict or column.name in source.key:
+                raise _does_not_fit(source, column, range, misfits)
+            rescued.keep(column.name, misfits.rows, misfits.texts, f"range {range.number} of its copy")
+        columns.append(values)
+    cells = rescued.cells(batch.num_rows)
+    if cells is not None:
+        columns.append(cells)
+        schema = schema.append(pa.field(RESCUED, RESCUED_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=schema), rescued.counts
 
 
-def _column(source: TableSchema, column: Column, range: CopyRange, array: pa.Array) -> pa.Array:
+def _column(source: TableSchema, column: Column, array: pa.Array) -> tuple[pa.Array, Misfits | None]:
     if array.null_count and column.name in source.key:
         raise RangeVoid(
             f'table {source.table}: its key column "{column.name}" was nullable when the snapshot was made',
             "Its copy starts again by itself, from a newer snapshot",
         )
-    try:
-        return converted(column, array)
-    except Misfit as misfit:
-        shown = misfit.text if len(misfit.text) <= _SHOWN else misfit.text[:_SHOWN] + "…"
-        raise ValueDoesNotFit(
-            f'table {source.table}, range {range.number} of its copy: column "{column.name}" ({column.type.name}): '
-            f"{shown!r} does not fit {arrow_schema(source).field(column.name).type}",
-            "Give the row a value that fits, or the column another type, at the source; then `penstock retry`",
-        ) from None
+    return converted(column, array)
+
+
+def _does_not_fit(source: TableSchema, column: Column, range: CopyRange, misfits: Misfits) -> ValueDoesNotFit:
+    return ValueDoesNotFit(
+        f'table {source.table}, range {range.number} of its copy: column "{column.name}" ({column.type.name}): '
+        f"{shown(misfits.texts[0])!r} does not fit {arrow_schema(source).field(column.name).type}",
+        f"Give the row a value that fits, or carry the column as text (`types: {{{column.name}: text}}` under its rule "
+        "in `tables:`); then `penstock retry`",
+    )
 
 
 def _altered(source: CopySource, how: str) -> RangeVoid:

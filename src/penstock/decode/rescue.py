@@ -1,0 +1,125 @@
+"""Rescue: a cell whose value its column cannot hold is null there, and its original text is kept beside the row.
+
+`fitted` finds such cells among a column's texts; `Rescued` gathers those of all columns of some rows, and makes of them
+what destinations put into the column RESCUED: a map from column to text, null for a row that has none. Used by
+columns.py for the stream and by the copy, so both say the same. Columns in which everything fits do not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.decode.types.codec import Mask, TypeCodec
+from penstock.model.rescue import RescueCount, merged
+
+RESCUED = "_rescued"
+RESCUED_TYPE = pa.map_(pa.string(), pa.string())
+_SHOWN = 40  # characters of a value in a message
+
+
+class Rescued:
+    """The rescued cells of rows that are numbered from 0."""
+
+    def __init__(self) -> None:
+        self._rows: list[npt.NDArray[np.int64]] = []
+        self._names: list[str] = []
+        self._texts: list[list[str]] = []
+        self._counts: dict[str, RescueCount] = {}
+
+    def keep(self, column: str, rows: npt.NDArray[np.int64], texts: Sequence[str], place: str) -> None:
+        """One or more cells of a column; `place` is where the first of them came from."""
+        self._rows.append(rows)
+        self._names.append(column)
+        self._texts.append(list(texts))
+        count = RescueCount(column, len(texts), shown(texts[0]), place)
+        self._counts = {one.column: one for one in merged([*self._counts.values(), count])}
+
+    @property
+    def counts(self) -> tuple[RescueCount, ...]:
+        return tuple(self._counts.values())
+
+    def cells(self, rows: int) -> pa.Array | None:
+        """Of RESCUED_TYPE, one for each row; None when nothing was rescued."""
+        if not self._rows:
+            return None
+        names = [name for name, texts in zip(self._names, self._texts, strict=True) for _ in texts]
+        texts = [text for some in self._texts for text in some]
+        return rescued_cells(rows, np.concatenate(self._rows), names, texts)
+
+
+def rescued_cells(rows: int, places: npt.NDArray[np.int64], names: Sequence[str], texts: Sequence[str]) -> pa.Array:
+    """Cells given by row, column and text, as an array of RESCUED_TYPE."""
+    order = np.argsort(places, kind="stable")
+    offsets = np.searchsorted(places[order], np.arange(rows + 1)).astype(np.int32)
+    taken = pa.array(order)
+    return pa.MapArray.from_arrays(
+        pa.array(offsets),
+        pa.array(names, pa.string()).take(taken),
+        pa.array(texts, pa.string()).take(taken),
+        mask=pa.array(np.diff(offsets) == 0),
+    )
+
+
+def with_cells(
+    rescued: pa.Array | None,
+    rows: int,
+    places: npt.NDArray[np.int64],
+    names: Sequence[str],
+    texts: Sequence[str],
+) -> pa.Array | None:
+    """What was rescued of some rows, and further cells: each of another row or column than all that are there."""
+    if len(places) == 0:
+        return rescued
+    if rescued is None:
+        return rescued_cells(rows, places, names, texts)
+    there = rescued.to_pylist()
+    known = [(row, *cell) for row, cells in enumerate(there) if cells for cell in cells]
+    return rescued_cells(
+        rows,
+        np.concatenate([np.array([row for row, _, _ in known], np.int64), places]),
+        [*(name for _, name, _ in known), *names],
+        [*(text for _, _, text in known), *texts],
+    )
+
+
+def rescued_of(cells: pa.Array, column: str) -> pa.Array:
+    """The rescued texts of one column, null where there is none, from an array of RESCUED_TYPE."""
+    return pc.map_lookup(cells, pa.scalar(column), "first")
+
+
+def fitted(codec: TypeCodec, texts: pa.Array) -> tuple[pa.Array, Mask]:
+    """The values of those texts that fit, null for the others, and which those others are."""
+    misfits: Mask = np.zeros(len(texts), np.bool_) if codec.misfits is None else codec.misfits(texts)
+    likely = texts if not misfits.any() else pc.if_else(pa.array(misfits), pa.scalar(None, texts.type), texts)
+    pieces: list[pa.Array] = []
+    ranges = [(0, len(texts))]
+    while ranges:
+        low, high = ranges.pop()
+        try:
+            pieces.append(codec.parse(likely[low:high]))
+        except ValueError:
+            if high - low == 1:
+                misfits[low] = True
+                pieces.append(pa.nulls(1, codec.arrow_type))
+            else:
+                middle = (low + high) // 2
+                ranges += [(middle, high), (low, middle)]
+    return pa.concat_arrays(pieces), misfits
+
+
+def original(text: bytes) -> str:
+    r"""As it was sent; what is no UTF-8, whole, as Postgres writes bytea: `\x` and hexadecimal digits."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return "\\x" + text.hex()
+
+
+def shown(text: str) -> str:
+    """Enough of a value for a message."""
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

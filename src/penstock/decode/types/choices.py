@@ -1,0 +1,116 @@
+"""What a user may choose for columns and types, and how the choice gets into a schema: `carried_as`.
+
+`chosen` is the one place where choices are applied: by the driver, to every schema that comes from the catalogue or
+from the log, before anybody decodes under it. `config/` checks the words, `codec` in registry.py does what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock.decode.types import numeric
+from penstock.model.table import ColumnType, TableSchema
+
+TEXT = "text"
+OF_TYPES = "pg:"  # begins a key that names a type and not a column
+Choices = tuple[tuple[str, str], ...]  # column or `pg:type`, then `text` or `decimal(p,s)`
+
+_ALIASES = {
+    "bigint": "int8",
+    "bit varying": "varbit",
+    "boolean": "bool",
+    "char": "bpchar",
+    "character": "bpchar",
+    "character varying": "varchar",
+    "decimal": "numeric",
+    "double precision": "float8",
+    "int": "int4",
+    "integer": "int4",
+    "real": "float4",
+    "smallint": "int2",
+    "time with time zone": "timetz",
+    "time without time zone": "time",
+    "timestamp with time zone": "timestamptz",
+    "timestamp without time zone": "timestamp",
+}
+
+
+def parse_choice(value: str) -> str:
+    """A choice in its plain form; ValueError says what is allowed."""
+    if value.strip().lower() == TEXT:
+        return TEXT
+    try:
+        precision, scale = numeric.parse_decimal(value.strip().lower())
+    except ValueError:
+        if "(" in value and ")" not in value:
+            raise ValueError('must be quoted between braces, for its comma: {amount: "decimal(30,10)"}') from None
+        raise ValueError(
+            f"must be text, or decimal(p,s) with 1 <= p <= {numeric.WIDEST} and 0 <= s <= p, for example decimal(30,10)"
+        ) from None
+    return f"decimal({precision},{scale})"
+
+
+def parse_key(key: str, choice: str) -> str:
+    """A key in its plain form; ValueError for one that can choose nothing."""
+    if not key.startswith(OF_TYPES):
+        return key
+    words = " ".join(key.removeprefix(OF_TYPES).lower().split())
+    bare = words.removesuffix("[]").rstrip()
+    name = _ALIASES.get(bare, bare)
+    if not name or "(" in name:
+        raise ValueError("must name a type as Postgres does, without its length: pg:numeric, pg:jsonb, pg:int4[]")
+    is_array = words.endswith("[]")
+    if choice != TEXT and (name != "numeric" or is_array):
+        raise ValueError("may be decimal(p,s) for pg:numeric alone; any other type may be text")
+    return f"{OF_TYPES}{name}{'[]' if is_array else ''}"
+
+
+def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
+    """The schema with the choices in its types. Also, a key's column is text where a list or a struct would be: these
+    can't be compared, and a destination finds rows by comparing keys.
+    """
+    of_columns = {key: choice for key, choice in choices if not key.startswith(OF_TYPES)}
+    of_types = {key.removeprefix(OF_TYPES): choice for key, choice in choices if key.startswith(OF_TYPES)}
+    columns = tuple(
+        replace(
+            column,
+            type=_of_key(column.name in schema.key, _of_column(column.type, of_columns.get(column.name), of_types)),
+        )
+        for column in schema.columns
+    )
+    return schema if columns == schema.columns else replace(schema, columns=columns)
+
+
+def _of_column(type: ColumnType, choice: str | None, of_types: dict[str, str]) -> ColumnType:
+    if choice is None:
+        return _of_type(type, of_types)
+    if choice != TEXT and type.kind == "array" and type.element is not None:
+        return replace(type, element=_of_column(type.element, choice, of_types))
+    return replace(type, carried_as=choice)
+
+
+def _of_type(type: ColumnType, of_types: dict[str, str]) -> ColumnType:
+    """With what was chosen for the type and, if nothing was, for what it is made of."""
+    if not of_types:
+        return type
+    choice = of_types.get(_name(type))
+    if choice == TEXT or (choice is not None and numeric.is_unbounded(type)):
+        return replace(type, carried_as=choice)
+    element = None if type.element is None else _of_type(type.element, of_types)
+    return replace(type, element=element, fields=_of_fields(type.fields, of_types))
+
+
+def _of_fields(
+    fields: Iterable[tuple[str, ColumnType]], of_types: dict[str, str]
+) -> tuple[tuple[str, ColumnType], ...]:
+    return tuple((name, _of_type(type, of_types)) for name, type in fields)
+
+
+def _name(type: ColumnType) -> str:
+    return f"{type.element.name}[]" if type.element is not None else type.name
+
+
+def _of_key(in_key: bool, type: ColumnType) -> ColumnType:
+    is_nested = type.kind in ("array", "composite") or (type.kind == "base" and type.name == "hstore")
+    return replace(type, carried_as=TEXT) if in_key and is_nested else type
