@@ -66,6 +66,9 @@ class Lag:
         self._store = store
         self.worst = 0.0
 
+    def known(self) -> set[str]:
+        return {table.name for table, made in self._store.progress("lake").items() if made.commit_time is not None}
+
     def look(self) -> None:
         progress = self._store.progress("lake")
         for name in TABLES:
@@ -103,6 +106,7 @@ def test_a_table_joins_while_five_others_stream(
         with streaming_changes(postgres) as late:
             run.drain()
             calm, busy = Lag(file), Lag(file)
+            await_condition(lambda: calm.known() == set(TABLES), "all five to stream", 60)
             began = time.monotonic()
             while time.monotonic() < began + CALM_SECONDS:
                 calm.look()
