@@ -19,7 +19,7 @@ def test_random_sequences_of_ddl_and_dml(
 ) -> None:
     """10 sequences, or 40 for each of five seeds; each is a table's own, and all run side by side.
     The even seeds have the DDL trigger."""
-    sequences, rounds, kills = (40, 12, 3) if full else (10, 10, 1)
+    sequences, rounds, kills = (40, 12, 3) if full else (10, 6, 1)
     chance = random.Random(seed)
     fuzzers = [Fuzzer(f"f{number}", random.Random(f"{seed} {number}")) for number in range(sequences)]
     with postgres.connect() as connection:

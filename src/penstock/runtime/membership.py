@@ -95,7 +95,7 @@ class Membership:
             self._loop.track_errored(feed, schema, error)
             return
         if position is None or self._was_copying(feed.name, record, position):
-            self._copier.add(feed, schema, record)
+            self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
         follows = destination.structure(feed.target, self._pipeline.key)
         if follows.relation_id != schema.relation_id:
@@ -104,6 +104,11 @@ class Membership:
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, feed.name)
         self._loop.track(feed, follows, position, self._log_begins if start is None else start)
+
+    def _why_again(self, name: TableId) -> str:
+        """What an earlier start said of a table that it had copied again."""
+        status = self._state.table_status(self._loop.destination.name).get(name)
+        return status.reason if status is not None and status.state in COPYING else ""
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
         """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
