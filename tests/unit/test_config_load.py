@@ -11,7 +11,7 @@ import pytest
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError
-from penstock.model.feed import Feed, Mode
+from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import TableId
 
 SECRET = "s3cr3t-hunter2"
@@ -136,6 +136,40 @@ def test_a_table_may_have_several_modes_each_with_a_table_of_its_own(folder: Pat
     lone = TableId("public", "orders__clone")
     assert pipeline.feed(lone) == Feed(lone, lone, lone, Mode.APPEND), "a table of that very name"
     assert pipeline.feed(TableId("sales", "orders__append")) is None
+
+
+def test_rows_and_columns_of_a_rule(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASK_SALT", "pepper")
+    rule = (
+        "  - match: public.customers\n    where: \"country <> 'XX'\"\n"
+        "    columns: {email: mask, notes: drop, id: keep, name: {rename: full_name, mask: true}}\n"
+        '    set: {region: "${source.name}: ${table.schema}.${table.name}", tier: 1, live: true}\n'
+    )
+    text = GOOD.replace("  - match: public.*\n", rule + "  - match: public.*\n") + "mask_salt: ${MASK_SALT}\n"
+    pipeline = loaded(folder, text)
+    (feed,) = pipeline.feeds(TableId("public", "customers"))
+    assert feed.projection == Projection(
+        "country <> 'XX'",
+        (
+            ColumnChoice("email", masked=True),
+            ColumnChoice("notes", dropped=True),
+            ColumnChoice("name", masked=True, name="full_name"),
+        ),
+        (("region", "shop: public.customers"), ("tier", 1), ("live", True)),
+        "pepper",
+    )
+    assert "pepper" not in repr(pipeline) + repr(feed)
+    assert pipeline.feeds(TableId("public", "orders"))[0].projection == Projection()
+    assert "mask_salt is missing, and a column is masked" in str(
+        refused(folder, text.replace("mask_salt: ${MASK_SALT}", ""))
+    )
+    wrong = {
+        "country <> 'XX'": ("country ~ 'X'", r"where .*at character 9: '~' is not understood; allowed are comparisons"),
+        "notes: drop": ("notes: forget", r"columns says 'forget' for notes; allowed are keep, drop, mask"),
+        "${table.name}": ("${table.nam}", r"names \$\{table.nam\}; allowed are \$\{source.name\}"),
+    }
+    for right, (mistake, said) in wrong.items():
+        assert re.search(said, str(refused(folder, text.replace(right, mistake)))), said
 
 
 def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
@@ -278,7 +312,7 @@ def test_the_keys_of_the_file_are_these() -> None:
     """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
     assert {field.alias or name for name, field in Pipeline.model_fields.items()} == {
         "version", "name", "source", "sources", "sid_column", "tables", "destinations", "log", "batch", "copy", "state",
-        "spark",
+        "spark", "mask_salt",
     }  # fmt: skip
 
 

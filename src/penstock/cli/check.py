@@ -17,11 +17,14 @@ from penstock.config.model import Pipeline, local_path
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
 from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing
+from penstock.fold.projection import check_projection
+from penstock.model.feed import Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.spark import require_java
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.statements import quoted_table
 
 _LOOK = {
     "error": ("ERROR  ", "bold red", "fix: "),
@@ -47,8 +50,8 @@ def check(file: PipelineFile) -> None:
         version = _version(connection)
     console.print(f"{file}: pipeline {pipeline.name}", markup=False)
     console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
-    findings += check_targets(pipeline, tables)
-    findings += check_columns(pipeline, schemas)
+    findings += [*check_targets(pipeline, tables), *check_columns(pipeline, schemas)]
+    findings += check_projections(pipeline, schemas)
     _print(console, findings)
     console.print(f"destination: {pipeline.destinations[0].name}", markup=False)
     at_destination = list(check_destination(pipeline))
@@ -104,6 +107,26 @@ def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding
         for target, several in sources.items()
         if len(several) > 1
     ]
+
+
+def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+    """`where`, `columns`, `set` and the names of history columns must suit every table that they are for."""
+    for schema in schemas:
+        for feed in pipeline.feeds(schema.table):
+            for problem in check_projection(feed.projection, schema):
+                yield Finding("error", f"table {schema.table}: {problem}", "Correct the table's rule", schema.table)
+            if feed.mode is Mode.HISTORY and not schema.key:
+                yield Finding(
+                    "error", f"table {schema.table} has no key, and a history is told by key", "", schema.table
+                )
+            if feed.projection.where and schema.identity != "full":
+                yield Finding(
+                    "warning",
+                    f"table {schema.table}: an UPDATE that brings a row into `where` and leaves a value of some "
+                    "kilobytes unchanged does not send that value; the table then becomes Errored",
+                    f"ALTER TABLE {quoted_table(schema.table)} REPLICA IDENTITY FULL",
+                    schema.table,
+                )
 
 
 def check_destination(pipeline: Pipeline) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.config.facts import FACT
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError
 
@@ -24,7 +25,7 @@ KeyPath = tuple[str | int, ...]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}?")
 _VARIABLE_BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
-_MAY_BE_SECRET = ("url", "uri", "warehouse", "state", "catalog", "spark")
+_MAY_BE_SECRET = ("mask_salt", "url", "uri", "warehouse", "state", "catalog", "spark")
 _SOLUTION = "Correct it and run `penstock check {file}`"
 
 
@@ -38,12 +39,15 @@ def load(path: Path) -> Pipeline:
         raise document.error_for(invalid) from None
 
 
-def expand(text: str, environment: Mapping[str, str]) -> str:
-    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`. ValueError names what is unset or malformed."""
+def expand(text: str, environment: Mapping[str, str], *, facts: bool = False) -> str:
+    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`. ValueError names what is unset or malformed. With
+    `facts`, those (`${source.name}`) stay as they are."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "$${":
             return "${"
+        if facts and FACT.fullmatch(found[0]):
+            return found[0]
         body = _VARIABLE_BODY.fullmatch(found["body"]) if found[0].endswith("}") else None
         if body is None:
             raise ValueError("has a malformed variable; write ${NAME} or ${NAME:-default}, and $${ for a literal ${")
@@ -148,7 +152,7 @@ class _Document:
         if not isinstance(value, str):
             return value
         try:
-            expanded = expand(value, os.environ)
+            expanded = expand(value, os.environ, facts="set" in at)
         except ValueError as error:
             raise self.error(at, str(error)) from None
         if expanded != value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -22,17 +22,21 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
+    StrictBool,
+    StrictInt,
     ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from penstock.config.facts import FACTS, expand_facts
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
 from penstock.decode.types.choices import Choices, chosen, parse_choice, parse_key
 from penstock.errors import UsageError
-from penstock.model.feed import Feed, Mode, Period, Sid, feed_name
+from penstock.fold.condition import parse
+from penstock.model.feed import ColumnChoice, Feed, Mode, Period, Projection, Sid, feed_name
 from penstock.model.table import TableId, TableSchema
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
@@ -182,6 +186,44 @@ def _history(value: Any) -> Any:
     return value
 
 
+class ColumnRule(Section):
+    """What becomes of one column."""
+
+    rename: Identifier = ""
+    mask: bool = False
+
+
+def _columns(value: Any) -> Any:
+    """`keep`, `drop` and `mask` as words, or a mapping."""
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping of columns to keep, drop, mask or {rename: other_name}")
+    for column, action in value.items():
+        if not isinstance(action, dict) and action not in ("keep", "drop", "mask"):
+            raise ValueError(f"says {action!r} for {column}; allowed are keep, drop, mask and {{rename: other_name}}")
+    return value
+
+
+def _choice(column: str, action: str | ColumnRule) -> ColumnChoice:
+    if isinstance(action, ColumnRule):
+        return ColumnChoice(column, masked=action.mask, name=action.rename)
+    return ColumnChoice(column, dropped=action == "drop", masked=action == "mask")
+
+
+def _facts(table: TableId) -> dict[str, str]:
+    return {"table.schema": table.schema, "table.name": table.name}
+
+
+def _constant(value: str | int | bool) -> str | int | bool:
+    if isinstance(value, str):
+        expand_facts(value, dict.fromkeys(FACTS, ""))
+    return value
+
+
+def _where(text: str) -> str:
+    parse(text)
+    return text
+
+
 class TableRule(Section):
     """Tables that match and are not excluded, and what becomes of them."""
 
@@ -194,6 +236,9 @@ class TableRule(Section):
     partitions: Literal["root", "each"] = "root"
     on_partition_drop: Literal["keep", "delete"] = "keep"
     history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
+    where: Annotated[str, AfterValidator(_where)] | None = None
+    columns: Annotated[dict[str, Literal["keep", "drop", "mask"] | ColumnRule], BeforeValidator(_columns)] = {}
+    set: dict[Identifier, Annotated[StrictBool | StrictInt | str, AfterValidator(_constant)]] = {}
     types: Types = {}
 
     @property
@@ -216,8 +261,10 @@ class TableRule(Section):
             raise ValueError("on_partition_drop: delete is for partitions: root; with each, no table is ever dropped")
         return self
 
-    def feeds(self, table: TableId, source: str, sid: Sid | None, *, strict: bool = False) -> tuple[Feed, ...]:
-        """What becomes of a source's table that the rule covers: one feed for each mode.
+    def feeds(
+        self, table: TableId, source: str, sid: Sid | None, salt: str = "", *, strict: bool = False
+    ) -> tuple[Feed, ...]:
+        """What becomes of a source's table that the rule covers: one feed for each mode. `salt` is for masked columns.
 
         Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
         """
@@ -235,10 +282,23 @@ class TableRule(Section):
                 on_type_change=self.on_type_change,
                 period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
                 types=self.choices,
-                strict=strict or mode is Mode.HISTORY,
+                strict=strict or mode is Mode.HISTORY or bool(self.where or self.columns or self.set),
+                projection=self._projection({**_facts(table), "source.name": source}, salt),
             )
             for mode in self.modes
         )
+
+    def _projection(self, facts: Mapping[str, str], salt: str) -> Projection:
+        choices = tuple(_choice(column, action) for column, action in self.columns.items() if action != "keep")
+        constants = tuple(
+            (name, expand_facts(value, facts) if isinstance(value, str) else value) for name, value in self.set.items()
+        )
+        masks = any(choice.masked for choice in choices)
+        return Projection(self.where or "", choices, constants, salt if masks else "")
+
+    @property
+    def masks(self) -> bool:
+        return any(_choice(column, action).masked for column, action in self.columns.items() if action != "keep")
 
     @property
     def _named_targets(self) -> dict[str, str]:
@@ -323,6 +383,7 @@ class Pipeline(Section):
     only_source: Annotated[PostgresSource | None, Field(alias="source")] = None
     many_sources: Annotated[list[PostgresSource], Field(alias="sources")] = []
     sid_column: Identifier = "sid"
+    mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
     destinations: list[IcebergDestination] = Field(min_length=1, max_length=1)
     log: LogConfig = LogConfig()
@@ -360,6 +421,14 @@ class Pipeline(Section):
         if self.only_source is not None and self.many_sources:
             raise misplaced("sources", "is there beside `source`; say one of them")
         require_distinct(self.many_sources)
+        return self
+
+    @model_validator(mode="after")
+    def _salt_for_masks(self) -> Pipeline:
+        if self.mask_salt is None and any(rule.masks for rule in self.tables):
+            raise misplaced(
+                "mask_salt", "is missing, and a column is masked; take it from the environment: ${MASK_SALT}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -468,7 +537,8 @@ class Pipeline(Section):
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
         """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""
         rule = self.rule_for(table)
-        return () if rule is None else rule.feeds(table, self.source.name, self.sid, strict=self._strict)
+        salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
+        return () if rule is None else rule.feeds(table, self.source.name, self.sid, salt, strict=self._strict)
 
     def strictly(self) -> Pipeline:
         """The same, but a value that fits no column is not rescued: its table becomes Errored."""

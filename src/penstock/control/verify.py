@@ -114,14 +114,18 @@ def _comparable(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> li
     """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
     for feed in wanted:
-        if feed.mode is not Mode.CLONE:
+        if not _is_equal_copy(feed):
+            how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
             if wish.names:
                 raise UsageError(
-                    f"table {feed.name} is in mode {feed.mode}, so it is not meant to equal its source",
-                    "Name tables in mode clone",
+                    f"table {feed.name} is {how}, so it is not meant to equal its source", "Name tables in mode clone"
                 )
-            wish.tell(f"left out: {feed.name}, which in mode {feed.mode} is not meant to equal its source")
-    return [feed for feed in wanted if feed.mode is Mode.CLONE]
+            wish.tell(f"left out: {feed.name}, which is {how} and not meant to equal its source")
+    return [feed for feed in wanted if _is_equal_copy(feed)]
+
+
+def _is_equal_copy(feed: Feed) -> bool:
+    return feed.mode is Mode.CLONE and not feed.projection
 
 
 class _Verification:

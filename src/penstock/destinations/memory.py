@@ -67,9 +67,10 @@ class StoredTable:
         """The same rows under another structure; None: as they are."""
         if structure is None or structure.fingerprint == self.structure.fingerprint:
             return self
-        self.layout.require_room(structure.table, [column.name for column in structure.columns])
+        kept = self.layout.kept(structure)
+        self.layout.require_room(kept)
         held = [HeldColumn(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
-        taken = steps(held, structure, on_drop, past=self.layout.period is not None)
+        taken = steps(held, kept, on_drop, past=self.layout.period is not None)
         names, widened = dict(taken.renamed), {one.name: one for one in taken.widened}
         columns: dict[pa.Field, pa.ChunkedArray] = {}
         for one in self.schema:
@@ -82,7 +83,7 @@ class StoredTable:
         for field in taken.added:
             columns[field] = pa.chunked_array([pa.nulls(self.rows.num_rows, field.type)])
         rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))
-        numbers = {column.name: column.number for column in structure.columns}
+        numbers = {column.name: column.number for column in kept.columns}
         return replace(self, structure=structure, numbers=numbers, rows=rows)
 
     def with_rows(self, *added: pa.Table) -> pa.Table:
@@ -185,7 +186,7 @@ class MemoryPlan:
         assert steps is not None
         assert period is not None
         assert net.touched_keys is not None
-        names = [column.name for column in base.structure.columns]
+        names = [column.name for column in base.layout.kept(base.structure).columns]
         rows = base.rows.filter(pa.array(base.is_open())).select([*names, *base.layout.around.names])
         keys = keys_of(rows, key)
         gone = keys_of(base.rows.filter(base.rows[period.deleted]), key)
@@ -296,7 +297,7 @@ class MemoryDestination:
         layout: Layout = ROWS,
         sid: Sid | None = None,
     ) -> Position | None:
-        layout.require_room(schema.table, [column.name for column in schema.columns])
+        layout.require_room(layout.kept(schema))
         if sid is not None:
             self._take_in(target, schema, source, layout, sid)
             target = share(target, source)
@@ -305,11 +306,12 @@ class MemoryDestination:
             schema = numbered(schema)
             positions = {} if start is None else {source: start}
             copying = frozenset([source] if start is None else [])
-            numbers = {column.name: column.number for column in schema.columns}
-            empty = layout.columns(arrow_schema(schema)).empty_table()
+            kept = layout.kept(schema)
+            numbers = {column.name: column.number for column in kept.columns}
+            empty = layout.columns(arrow_schema(kept)).empty_table()
             table = StoredTable(schema, numbers, empty, positions, copying, layout=layout)
             self.store.tables[target] = table
-        if table.layout != layout:
+        if table.layout.to_json() != layout.to_json():
             raise SchemaChanged(f"table {target} was made for another mode", f"Drop {target} to start anew")
         if source not in table.positions and source not in table.copying:
             raise PositionLost(
@@ -319,7 +321,7 @@ class MemoryDestination:
 
     def _take_in(self, target: TableId, schema: TableSchema, source: str, layout: Layout, sid: Sid) -> None:
         """Makes the source one of those that feed the table."""
-        columns = layout.columns(arrow_schema(schema))
+        columns = layout.columns(arrow_schema(layout.kept(schema)))
         if sid.column in columns.names:
             raise SchemaChanged(f"table {target}: the source has a column {sid.column}", "Set another `sid_column`")
         if target in self.store.tables:
@@ -333,7 +335,7 @@ class MemoryDestination:
         elif source not in shared.sids and all(one.family != sid.family for one in shared.sids.values()):
             raise PositionLost(f"table {target} holds no position of {source}", f"Drop {target}")
         if source not in shared.sids:
-            shared.columns, shared.sids[source] = shared.unite(target, schema, sid), sid
+            shared.columns, shared.sids[source] = shared.unite(target, layout.kept(schema), sid), sid
             shared.turns.append((id(self), source))
 
     def _key(self, target: TableId, source: str) -> TableId:
@@ -344,7 +346,7 @@ class MemoryDestination:
         """SchemaChanged when the table cannot take what the source has become."""
         shared = self.store.shared.get(target)
         if shared is not None and schema is not None:
-            shared.unite(target, schema, shared.sids[source])
+            shared.unite(target, shared.layout.kept(schema), shared.sids[source])
 
     def position(self, target: TableId, source: str) -> Position | None:
         table = self.store.tables.get(self._key(target, source))
@@ -406,20 +408,22 @@ class MemoryDestination:
         self._united(target, source, structure)
         self._replaced_at[key] = self.position(target, source)
         self._becomes[key] = structure, on_drop
-        return MemoryCopy(target, arrow_schema(structure))
+        return MemoryCopy(target, arrow_schema(self.store.tables[key].layout.kept(structure)))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> MemoryCatchup:
-        structure, _ = self._becomes[self._key(target, source)]
-        return MemoryCatchup(target, source, position, arrow_schema(structure), structure.key, tuple(ours(base)))
+        key = self._key(target, source)
+        structure, _ = self._becomes[key]
+        kept = self.store.tables[key].layout.kept(structure)
+        return MemoryCatchup(target, source, position, arrow_schema(kept), kept.key, tuple(ours(base)))
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
         key = self._key(target, source)
         table, written = self.store.tables[key], ours(parts)
         self._require_copied_over(target, source)
         structure, on_drop = self._becomes[key]
-        if any(structure_of(part) != arrow_schema(structure) for part in written if part.rows):
+        if any(structure_of(part) != arrow_schema(table.layout.kept(structure)) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
         empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
         emptied = empty.evolved(structure, on_drop)
@@ -471,7 +475,7 @@ class MemoryDestination:
     def _replace(self, target: TableId, source: str, table: StoredTable, rows: pa.Table, position: Position) -> None:
         shared, positions = self.store.shared.get(target), {**table.positions, source: position}
         if shared is not None:
-            shared.columns = shared.unite(target, table.structure, shared.sids[source])
+            shared.columns = shared.unite(target, table.layout.kept(table.structure), shared.sids[source])
             shared.turns.append((id(self), source))
         stored = replace(table, rows=rows, positions=positions, version=table.version + 1)
         self.store.tables[self._key(target, source)] = stored

@@ -12,15 +12,15 @@ The others are nullable, whatever they hold, so that a table's structure can mov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from penstock.errors import SchemaChanged
-from penstock.model.feed import Feed, Mode, Period
-from penstock.model.table import TableId
+from penstock.fold.projection import kept_schema
+from penstock.model.feed import EVERYTHING, Feed, Mode, Period, Projection
+from penstock.model.table import TableSchema
 
 MOMENT = pa.timestamp("us", "UTC")
 
@@ -35,9 +35,15 @@ OPEN = _microseconds(datetime(9999, 1, 1, tzinfo=UTC))  # where a version ends t
 
 @dataclass(frozen=True)
 class Layout:
-    """`period`: for a table of versions (history), the names of its three columns."""
+    """`period`: for a table of versions (history), the names of its three columns. `projection`: what of the source's
+    table is kept."""
 
     period: Period | None = None
+    projection: Projection = EVERYTHING
+
+    def kept(self, schema: TableSchema) -> TableSchema:
+        """What is kept of the source's table, as a table. SchemaChanged when the rule does not suit it."""
+        return kept_schema(self.projection, schema)
 
     @property
     def around(self) -> pa.Schema:
@@ -57,19 +63,24 @@ class Layout:
         return pa.schema([*kept, *self.around])
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        """What must not change as long as the table is there. The salt is a secret, and constants may be other ones for
+        each of several sources: both stay out of it."""
+        told = asdict(self)
+        del told["projection"]["salt"]
+        told["projection"]["constants"] = [name for name, _ in self.projection.constants]
+        return json.dumps(told, sort_keys=True)
 
     @property
     def has_identifiers(self) -> bool:
         """Whether the key tells the table's rows apart."""
         return self.period is None
 
-    def require_room(self, table: TableId, columns: Iterable[str]) -> None:
-        """SchemaChanged when a column of the source has the name of one around them."""
-        taken = sorted(set(columns) & set(self.around.names))
+    def require_room(self, kept: TableSchema) -> None:
+        """SchemaChanged when a column that is kept has the name of one around them."""
+        taken = sorted({column.name for column in kept.columns} & set(self.around.names))
         if taken:
             raise SchemaChanged(
-                f"table {table}: it has a column {taken[0]}, as its history has",
+                f"table {kept.table}: it has a column {taken[0]}, as its history has",
                 "Give the history's columns other names: `history:` under the table's rule",
             )
 
@@ -78,4 +89,4 @@ ROWS = Layout()
 
 
 def layout_of(feed: Feed) -> Layout:
-    return Layout(period=feed.period) if feed.mode is Mode.HISTORY else ROWS
+    return Layout(period=feed.period if feed.mode is Mode.HISTORY else None, projection=feed.projection)

@@ -6,7 +6,7 @@ The mode says what becomes of changes: `clone` equals the source; `append` is cl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -26,6 +26,32 @@ class Period:
     valid_from: str = "valid_from"
     valid_to: str = "valid_to"
     deleted: str = "deleted"
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """What becomes of a source's column: kept (under another name), masked, or dropped."""
+
+    column: str
+    dropped: bool = False
+    masked: bool = False
+    name: str = ""  # at the destination; "": as at the source
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What of a table's rows is kept: those for which `where` holds, columns as chosen, and constants beside them."""
+
+    where: str = ""
+    columns: tuple[ColumnChoice, ...] = ()
+    constants: tuple[tuple[str, str | int | bool], ...] = ()
+    salt: str = field(default="", repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.where or self.columns or self.constants)
+
+
+EVERYTHING = Projection()
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,7 @@ class Feed:
     period: Period = Period()  # in mode history
     types: tuple[tuple[str, str], ...] = ()  # choices of the user: column or `pg:type`, then what to carry it as
     strict: bool = False  # a value that fits no column makes it Errored
+    projection: Projection = EVERYTHING
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

@@ -23,6 +23,7 @@ from penstock.fold.clone import fold_append, fold_clone
 from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
+from penstock.fold.projection import let_in_without_values, project_effect
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
@@ -98,8 +99,10 @@ def tasks_for(
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        net = _folded(task)
+        net = project_effect(task.feed.projection, task.schema, _folded(task))
         part = task.plan.write(net)
+        if part.unresolved and task.feed.projection.where and task.doubt is None:
+            raise let_in_without_values(task.schema.table)
         doubted = task.doubt.after(net, part) if task.doubt is not None else None
     except Undecodable as error:
         return Applied(task.feed.name, error=error.keeping(_undecodable(task) or error.messages))

@@ -23,8 +23,9 @@ from penstock.destinations.contract import Destination, JobRunner, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost, RangeVoid
 from penstock.fold.evolution import Followed, follow
 from penstock.fold.keys import encode_keys
-from penstock.fold.layout import ROWS, layout_of
+from penstock.fold.layout import layout_of
 from penstock.fold.net_effect import NetEffect
+from penstock.fold.projection import kept_schema
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount, merged
@@ -198,7 +199,7 @@ class _Replay:
         """Puts rows that were read again in the place of all that the copy has of their keys."""
         assert self._reread_keys is not None
         keys = encode_keys([self._reread_keys[name] for name in self._schema.key])
-        nothing = arrow_schema(self._schema).empty_table()
+        nothing = arrow_schema(kept_schema(self._feed.projection, self._schema)).empty_table()
         gone = NetEffect(False, nothing, encode_keys([nothing[name] for name in self._schema.key]), keys, (), 0, 0)
         plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
         self._add(plan.write(gone), read.part)
@@ -224,7 +225,7 @@ class _Replay:
         copy = self._destination.plan_catchup(target, source, self._parts, self.position)
         plan = self._destination.plan_merge(target, source)
         moment = max(self._moment, plan.moment)
-        parts = merge_copy(self._runner, copy, plan, self._schema, moment)
+        parts = merge_copy(self._runner, copy, plan, kept_schema(self._feed.projection, self._schema), moment)
         versions = plan.layout.period is not None
         self._destination.commit_merge(plan, parts, self.position, moment if versions else None)
 
@@ -233,4 +234,4 @@ def _merges(destination: Destination, source: str, feed: Feed) -> bool:
     """Whether the table keeps what the copy does not have."""
     if feed.mode is Mode.APPEND:
         return destination.position(feed.target, source) is not None
-    return layout_of(feed) != ROWS
+    return layout_of(feed).period is not None

@@ -325,7 +325,8 @@ class Copier:
         source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
         limit = self._settings.max_rows_per_second
         share = limit / self._settings.max_connections if limit else None
-        task = CopyTask(source, item, plan, self._settings.statement_timeout, share, copying.feed.strict)
+        feed, timeout = copying.feed, self._settings.statement_timeout
+        task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict)
         try:
             result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
@@ -414,8 +415,8 @@ class Copier:
                 relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
             source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
             assert copying.plan is not None
-            timeout, strict = self._settings.statement_timeout, copying.feed.strict
-            task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, strict)
+            feed, timeout = copying.feed, self._settings.statement_timeout
+            task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, feed.projection, feed.strict)
             result = self._runner.run(reread, [task])[0]
         if result.error is not None:
             raise result.error

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.keys import encode_keys
+from penstock.fold.projection import project_batches
+from penstock.model.feed import Projection
 from penstock.model.rescue import RescueCount, merged
 from penstock.runtime.background import in_background
 from penstock.source.postgres.copy_keys import key_conditions
@@ -29,6 +31,7 @@ class CopyTask:
     plan: CopyPlan
     statement_timeout: float
     max_rows_per_second: float | None
+    projection: Projection
     strict: bool = False
 
     @property
@@ -56,7 +59,8 @@ def copy_range(task: CopyTask) -> Copied:
         rescuing=rescues.extend,
     )
     try:
-        return Copied(in_background(lambda: task.plan.write_rows(batches)), rescues=merged(rescues))
+        kept = project_batches(task.projection, task.source.schema, batches)
+        return Copied(in_background(lambda: task.plan.write_rows(kept)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
 
@@ -70,6 +74,7 @@ class RereadTask:
     keys: pa.Table
     plan: CopyPlan
     statement_timeout: float
+    projection: Projection
     strict: bool = False
 
 
@@ -84,7 +89,8 @@ def reread(task: RereadTask) -> Copied:
         rescuing=rescues.extend,
     )
     try:
-        return Copied(task.plan.write_rows(rows), rescues=merged(rescues))
+        kept = project_batches(task.projection, task.source.schema, rows)
+        return Copied(task.plan.write_rows(kept), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
 

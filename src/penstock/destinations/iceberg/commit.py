@@ -61,9 +61,10 @@ class StrictTransaction:
             evolve(self._java, self._transaction, steps, marked)
             self.columns_changed = True
         found = self._java.schemas.toJson(self._transaction.table().schema())
-        columns, _ = united_columns(found, arrow_schema(schema), sid)
-        fields = {one.number: column.id for one, column in zip(schema.columns, columns, strict=True)}
-        self.set_properties({structure_property(self._opened.source): Recorded(schema, fields).to_json()})
+        kept = self._opened.layout.kept(schema)
+        columns, _ = united_columns(found, arrow_schema(kept), sid)
+        fields = {one.number: column.id for one, column in zip(kept.columns, columns, strict=True)}
+        self.set_properties({structure_property(self._opened.source): Recorded(schema, kept, fields).to_json()})
 
     def rescue(self, parts: Sequence[IcebergPart], refused: type[PenstockError] = StaleBase) -> None:
         """The column RESCUED for the table, if it has none and a part brings it. It must get the number under which

@@ -139,8 +139,8 @@ class IcebergDestination:
         sid: Sid | None = None,
     ) -> Position | None:
         schema = numbered(schema)
-        require_distinct_names(target, arrow_schema(schema))
-        layout.require_room(schema.table, [column.name for column in schema.columns])
+        require_distinct_names(target, arrow_schema(layout.kept(schema)))
+        layout.require_room(layout.kept(schema))
         require_warehouse(self._settings)
         turns = self._turns.setdefault(target, Turns())
         with turns.lock, translated(f"table {target}: it cannot be opened"):
@@ -429,7 +429,8 @@ class IcebergDestination:
         """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
         same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
-        columns, key = arrow_schema(schema), schema.key if layout.has_identifiers else ()
+        kept = layout.kept(schema)
+        columns, key = arrow_schema(kept), schema.key if layout.has_identifiers else ()
         if sid is not None:
             require_free_name(target, layout.columns(columns), sid)
             columns, key = with_sid(columns, sid), (sid.column, *key) if identifiers(columns, key) else ()
@@ -440,7 +441,8 @@ class IcebergDestination:
         location = table_location(self._settings, target)
         if location is not None:
             builder.withLocation(location)
-        first = Recorded(schema, {one.number: columns.get_field_index(one.name) + 1 for one in schema.columns})
+        fields = {one.number: columns.get_field_index(one.name) + 1 for one in kept.columns}
+        first = Recorded(schema, kept, fields)
         follows = (structure_property(source), first.to_json())
         for name, value in (*PROPERTIES.items(), _standing(source, start), follows, (LAYOUT, layout.to_json())):
             builder.withProperty(name, value)
@@ -474,13 +476,13 @@ class IcebergDestination:
         not one of its sources yet."""
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
-        following = recorded(metadata, source)
+        require_layout(target, metadata, layout)
+        following, kept = recorded(metadata, source, layout), layout.kept(schema)
         if following is None and sid is None:
             key = schema.key if layout.has_identifiers else ()
-            made = matched(target, found, layout.columns(arrow_schema(schema)), key)[: len(schema.columns)]
-            fields = dict(zip((one.number for one in schema.columns), (one.id for one in made), strict=True))
-            following = Recorded(schema, fields)
-        require_layout(target, metadata, layout)
+            made = matched(target, found, layout.columns(arrow_schema(kept)), key)[: len(kept.columns)]
+            fields = dict(zip((one.number for one in kept.columns), (one.id for one in made), strict=True))
+            following = Recorded(schema, kept, fields)
         columns, share = self._columns(target, table, found, following, sid)
         spec = unpartitioned_spec(table, target) if share is None else sid_spec(table, target, share.column.id)[0]
         state = read_state(self._java, table, metadata, slice=share)
@@ -488,7 +490,7 @@ class IcebergDestination:
             target,
             source,
             table,
-            following or Recorded(schema, {}),
+            following or Recorded(schema, kept, {}),
             columns,
             unfollowed(found, [column.id for column in (columns if share is None else share.stored)]),
             table.location(),
@@ -526,7 +528,8 @@ class IcebergDestination:
     ) -> None:
         """Makes the source one of those that feed the table: its columns, and where it stands."""
         marked = opened.layout.has_identifiers
-        steps = union_steps(self._java, opened.table, opened.target, schema, sid, marked=marked)
+        kept = opened.layout.kept(schema)
+        steps = union_steps(self._java, opened.table, opened.target, kept, sid, marked=marked)
         what = f"table {opened.target}: taking in source {sid.value}"
         with strict(self._java, opened, state.metadata, what) as transaction:
             transaction.take_in(schema, steps, sid)
@@ -544,15 +547,12 @@ class IcebergDestination:
         """From the structure that the table follows to another; None when that is the same."""
         if schema is None or schema.fingerprint == opened.following.schema.fingerprint:
             return None
-        opened.layout.require_room(schema.table, [column.name for column in schema.columns])
-        past = opened.layout.period is not None
+        layout = opened.layout
+        layout.require_room(layout.kept(schema))
         with translated(f"table {opened.target}: its new structure cannot be tried"):
             if opened.sid is not None and opened.slice is not None:
-                marked = opened.layout.has_identifiers
-                return planned_union(
-                    self._java, opened.table, opened.target, schema, opened.slice, opened.sid, marked=marked
-                )
-            return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop, past=past)
+                return planned_union(self._java, opened.table, opened.target, schema, opened.slice, opened.sid, layout)
+            return planned(self._java, opened.table, opened.target, opened.following, schema, on_drop, layout)
 
     def _again(self, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
         """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
@@ -587,7 +587,7 @@ class IcebergDestination:
                 location = metadata.metadataFileLocation()
                 if state is None or not opened.turns.spans(state.metadata, location, source):
                     found = self._java.schemas.toJson(metadata.schema())
-                    opened.following = recorded(metadata, source) or opened.following
+                    opened.following = recorded(metadata, source, opened.layout) or opened.following
                     follows, sid = opened.following, opened.sid
                     opened.columns, opened.slice = self._columns(target, opened.table, found, follows, sid)
                     opened.others = unfollowed(found, [column.id for column in opened.stored])

@@ -30,15 +30,18 @@ from penstock.destinations.structure import OnDrop, Steps, steps
 from penstock.destinations.union import united
 from penstock.errors import SchemaChanged
 from penstock.fold.evolution import widens
+from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The structure that a table follows, and Iceberg's numbers of its columns by the source's."""
+    """The structure that a table follows, what is kept of it, and Iceberg's numbers of those columns by the source's
+    own."""
 
     schema: TableSchema
+    kept: TableSchema
     fields: Mapping[int, int]
 
     def to_json(self) -> str:
@@ -50,6 +53,7 @@ class Move:
     """From the structure that a table has to another. `columns` are those that follow the source, afterwards."""
 
     schema: TableSchema
+    kept: TableSchema
     steps: Steps
     columns: tuple[IcebergColumn, ...]
     on_drop: OnDrop
@@ -58,32 +62,34 @@ class Move:
 
     @property
     def identifiers(self) -> set[str]:
-        marks = identifiers(arrow_schema(self.schema), self.schema.key) if self.marked else set()
+        marks = identifiers(arrow_schema(self.kept), self.kept.key) if self.marked else set()
         return {self.slice.column.name, *marks} if self.slice is not None and marks else marks
 
     @property
     def recorded(self) -> Recorded:
-        numbers = [column.number for column in self.schema.columns]
-        return Recorded(self.schema, dict(zip(numbers, (column.id for column in self.columns), strict=True)))
+        numbers = [column.number for column in self.kept.columns]
+        fields = dict(zip(numbers, (column.id for column in self.columns), strict=True))
+        return Recorded(self.schema, self.kept, fields)
 
 
 def structure_property(source: str) -> str:
     return f"penstock.structure.{source}"
 
 
-def recorded(metadata: JavaObject, source: str) -> Recorded | None:
+def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | None:
     text = metadata.properties().get(structure_property(source))
     if text is None:
         return None
     raw = json.loads(text)
     fields = {int(number): field for number, field in raw["fields"].items()}
-    return Recorded(TableSchema.from_json(json.dumps(raw["schema"])), fields)
+    schema = TableSchema.from_json(json.dumps(raw["schema"]))
+    return Recorded(schema, layout.kept(schema), fields)
 
 
 def columns_of(target: TableId, found: str, following: Recorded) -> tuple[IcebergColumn, ...]:
     """The columns that follow the source, in its order. `found`: JSON of Iceberg's SchemaParser."""
-    ids = [following.fields[column.number] for column in following.schema.columns]
-    return located(target, found, arrow_schema(following.schema), ids)
+    ids = [following.fields[column.number] for column in following.kept.columns]
+    return located(target, found, arrow_schema(following.kept), ids)
 
 
 def planned(
@@ -93,26 +99,26 @@ def planned(
     following: Recorded,
     schema: TableSchema,
     on_drop: OnDrop,
-    *,
-    past: bool = False,
+    layout: Layout,
 ) -> Move:
-    """How the table, as it is now, gets to `schema`. With `past`, it is one of versions: columns stay, and the key does
-    not tell its rows apart."""
+    """How the table, as it is now, gets to `schema`. In one of versions columns stay, and the key does not tell its
+    rows apart."""
+    kept, past = layout.kept(schema), layout.period is not None
     found = java.schemas.toJson(table.schema())
     numbers = {field: number for number, field in following.fields.items()}
-    types = {field.name: field.type for field in arrow_schema(following.schema)}
-    names = {column.number: column.name for column in following.schema.columns}
+    types = {field.name: field.type for field in arrow_schema(following.kept)}
+    names = {column.number: column.name for column in following.kept.columns}
     held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
-    taken = steps(held, schema, on_drop, past=past)
-    marks = set() if past else identifiers(arrow_schema(schema), schema.key)
+    taken = steps(held, kept, on_drop, past=past)
+    marks = set() if past else identifiers(arrow_schema(kept), kept.key)
     if taken or marks != set(table.schema().identifierFieldNames()):
         tried = table.newTransaction()
         evolve(java, tried, taken, marks)
         found = java.schemas.toJson(tried.table().schema())
     ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
-    wanted = arrow_schema(schema)
+    wanted = arrow_schema(kept)
     columns = located(target, found, wanted, [ids[name] for name in wanted.names])
-    return Move(schema, taken, columns, on_drop, marked=not past)
+    return Move(schema, kept, taken, columns, on_drop, marked=not past)
 
 
 def planned_union(
@@ -122,18 +128,17 @@ def planned_union(
     schema: TableSchema,
     share: IcebergSlice,
     sid: Sid,
-    *,
-    marked: bool,
+    layout: Layout,
 ) -> Move:
     """How a table of several sources, as it is now, gets to hold what one of them has become."""
-    found = java.schemas.toJson(table.schema())
-    taken = union_steps(java, table, target, schema, sid, marked=marked)
+    found, kept, marked = java.schemas.toJson(table.schema()), layout.kept(schema), layout.has_identifiers
+    taken = union_steps(java, table, target, kept, sid, marked=marked)
     if taken:
         tried = table.newTransaction()
         evolve(java, tried, taken, set(table.schema().identifierFieldNames()))
         found = java.schemas.toJson(tried.table().schema())
-    columns, stored = united_columns(found, arrow_schema(schema), sid)
-    return Move(schema, taken, columns, "keep", marked, replace(share, stored=stored))
+    columns, stored = united_columns(found, arrow_schema(kept), sid)
+    return Move(schema, kept, taken, columns, "keep", marked, replace(share, stored=stored))
 
 
 def union_steps(
@@ -170,7 +175,7 @@ def columns_in_union(
     which may be wider. SchemaChanged if somebody took one away."""
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     own, kept = [], []
-    for column, field in zip(following.schema.columns, arrow_schema(following.schema), strict=True):
+    for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):
         known = there.get(following.fields[column.number])
         type = None if known is None else arrow_type(known["type"])
         if known is None or type is None or not (type == field.type or widens(field.type, type)):

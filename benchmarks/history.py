@@ -1,0 +1,120 @@
+"""History: 10,000 changes a batch on a table with 1 million and with 10 million versions that have ended, in one run.
+
+`python benchmarks/history.py [FEW] [MANY] [OPEN] [CHANGES] [BATCHES]`. Two tables with the same open versions and FEW
+and MANY ended ones take turns, batch by batch, so that a busy machine slows both. Prints medians and their ratio: a
+batch must cost what it touches, not what has ended.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.decode.schema import arrow_schema
+from penstock.destinations.contract import InProcessRunner
+from penstock.destinations.iceberg.catalog import spark_settings
+from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.fold.keys import encode_keys
+from penstock.fold.layout import Layout
+from penstock.fold.net_effect import NetEffect, Steps
+from penstock.model.feed import Period
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.runtime import jars, local_file_io
+from penstock.runtime.spark import start_session
+
+COLUMNS = (
+    Column("id", ColumnType(20, "int8"), number=1),
+    Column("a", ColumnType(23, "int4"), number=2),
+    Column("b", ColumnType(701, "float8"), number=3),
+    Column("note", ColumnType(25, "text"), number=4),
+)
+LAYOUT = Layout(period=Period())
+FILLING = 1_000_000  # versions that one batch of the preparation ends
+
+
+class History:
+    """A table of versions, written and committed in this process."""
+
+    def __init__(self, destination: IcebergDestination, name: str) -> None:
+        self.destination, self.target = destination, TableId("public", name)
+        self.schema = TableSchema(self.target, 1, COLUMNS, ("id",))
+        self.position, self.value = 1, 0
+        destination.ensure_table(self.target, self.schema, "bench", 1, layout=LAYOUT)
+
+    def apply(self, keys: npt.NDArray[np.int64], versions: int = 1) -> float:
+        """Every key gets that many versions; gives the seconds that it took."""
+        times = np.arange(self.value, self.value + versions)
+        self.value += versions
+        columns = [
+            pa.array(np.repeat(keys, versions)),
+            pa.array(np.tile(times, len(keys)).astype(np.int32)),
+            pa.array(np.random.rand(len(keys) * versions)),
+            pa.array([f"text-{key}" for key in keys.tolist()]).take(
+                pa.array(np.repeat(np.arange(len(keys)), versions))
+            ),
+        ]
+        upserts = pa.table(columns, schema=arrow_schema(self.schema))
+        touched = encode_keys([pa.array(keys)])
+        numbers = np.arange(len(keys) * versions)
+        moments = np.tile((times + 1) * 1_000_000, len(keys))
+        steps = Steps(np.repeat(np.arange(len(keys)), versions), moments, numbers)
+        began = time.perf_counter()
+        plan = self.destination.plan(self.target, "bench")
+        effect = NetEffect(False, upserts, None, touched, (), len(numbers), int(moments.max()), steps=steps)
+        self.position += 1
+        part = plan.write(effect)
+        moment = int(moments.max())
+        self.destination.commit(plan, [part], truncated=False, position=self.position, moment=moment)
+        return time.perf_counter() - began
+
+    def fill(self, opened: int, ended: int) -> None:
+        keys = np.arange(opened)
+        self.apply(keys)
+        while ended > 0:
+            versions = max(1, min(ended, FILLING) // opened)
+            self.apply(keys, versions)
+            ended -= versions * opened
+            self.destination.maintain(self.target, "bench", InProcessRunner())
+
+
+def main(few: int, many: int, opened: int, changes: int, batches: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
+        folder = Path(text)
+        jars.fetch()
+        config = IcebergConfig(type="iceberg", warehouse=str(folder / "warehouse"))
+        settings = spark_settings(config, local_file_io=local_file_io.CLASS) | {"spark.driver.memory": "2g"}
+        spark = start_session("bench", settings, folder / "spark.log")
+        destination = IcebergDestination(config, spark, index=folder / "index")
+        destination.open()
+        tables = {few: History(destination, "few"), many: History(destination, "many")}
+        for ended, table in tables.items():
+            table.fill(opened, ended)
+            held = spark.sql(f"SELECT count(*) FROM lake.public.{table.target.name} WHERE valid_to < '9999-01-01'")
+            print(f"{table.target}: {opened} open versions, {held.collect()[0][0]} ended ones")
+        chooser = np.random.default_rng(1)
+        took: dict[int, list[float]] = {ended: [] for ended in tables}
+        for batch in range(batches + 1):
+            keys = np.sort(chooser.choice(opened, changes, replace=False))
+            for ended, table in tables.items():
+                seconds = table.apply(keys)
+                destination.maintain(table.target, "bench", InProcessRunner())
+                if batch:  # the first is the JVM's warm-up
+                    took[ended].append(seconds)
+        medians = {ended: statistics.median(times) for ended, times in took.items()}
+        for ended, seconds in medians.items():
+            print(f"{changes} changes on {ended} ended versions, median of {batches}: {seconds:.3f} s")
+        print(f"ratio {medians[many] / medians[few]:.2f} (limit: 2)")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    given = [int(argument) for argument in sys.argv[1:]]
+    main(*(given + [1_000_000, 10_000_000, 100_000, 10_000, 10][len(given) :]))

@@ -1,0 +1,192 @@
+"""What a feed keeps of its table: `where`, `columns` and `set` of its rule, applied to decoded rows.
+
+The copy's rows and the stream's net effects go through the same functions. A row for which `where` does not hold is no
+row: in the stream, its key is one that was touched and has no row any more. Masked values are the hexadecimal SHA-256
+of salt and text, so that equal values stay equal and nobody can read them. Key columns are kept as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.decode.schema import arrow_schema
+from penstock.errors import RowIncomplete, SchemaChanged
+from penstock.fold.condition import BadCondition, Condition, parse
+from penstock.fold.net_effect import NO_ROW, NetEffect
+from penstock.model.feed import ColumnChoice, Projection
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+
+TEXT = ColumnType(25, "text")
+CONSTANT_TYPES = {bool: ColumnType(16, "bool"), int: ColumnType(20, "int8"), str: TEXT}
+FIRST_CONSTANT = -1_000_000  # constants are columns too, with numbers that no source gives
+
+
+def kept_schema(projection: Projection, schema: TableSchema) -> TableSchema:
+    """The table as the destination has it. SchemaChanged when what the rule says does not suit the table."""
+    if not projection:
+        return schema
+    choices = {choice.column: choice for choice in projection.columns}
+    problem = next(_problems(projection, schema), None)
+    if problem is not None:
+        raise SchemaChanged(f"table {schema.table}: {problem}", "Correct the table's rule, and start again")
+    columns = [
+        _chosen(column, choices.get(column.name))
+        for column in schema.columns
+        if not (column.name in choices and choices[column.name].dropped)
+    ]
+    for place, (name, value) in enumerate(projection.constants):
+        columns.append(Column(name, CONSTANT_TYPES[type(value)], number=FIRST_CONSTANT - place))
+    return replace(schema, columns=tuple(columns))
+
+
+def check_projection(projection: Projection, schema: TableSchema) -> list[str]:
+    """Everything that does not suit the table, for people."""
+    return list(_problems(projection, schema)) if projection else []
+
+
+def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
+    """Rows of the source's table as the destination has them, without those that are not kept."""
+    if not projection:
+        return rows
+    condition = _condition(projection)
+    if condition is not None:
+        rows = rows.filter(condition.holds(rows))
+    return _shaped(projection, schema, rows)
+
+
+def project_batches(
+    projection: Projection, schema: TableSchema, batches: Iterable[pa.RecordBatch | pa.Table]
+) -> Iterable[pa.RecordBatch | pa.Table]:
+    if not projection:
+        return batches
+    tables = (pa.Table.from_batches([one]) if isinstance(one, pa.RecordBatch) else one for one in batches)
+    return (project_rows(projection, schema, table) for table in tables)
+
+
+def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) -> NetEffect:
+    """The net effect on what is kept. `schema` is the one of its upserts.
+
+    RowIncomplete when `where` needs a value that was not sent."""
+    if not projection:
+        return net
+    condition = _condition(projection)
+    kept = np.ones(net.upserts.num_rows, np.bool_)
+    if condition is not None:
+        needed = [fetch.column for fetch in net.fetches if fetch.column in condition.columns]
+        if needed:
+            raise RowIncomplete(
+                f"table {schema.table}: `where` needs column {needed[0]}, whose value Postgres does not send when an "
+                "UPDATE leaves a large one unchanged",
+                f"Run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`, with which it does; then `penstock resync`",
+            )
+        kept = np.asarray(condition.holds(net.upserts).combine_chunks(), np.bool_)
+    choices = {choice.column: choice for choice in projection.columns}
+    place = np.where(kept, np.cumsum(kept) - 1, NO_ROW)
+    fetches = []
+    for fetch in net.fetches:
+        choice = choices.get(fetch.column)
+        if choice is not None and choice.dropped:
+            continue
+        stays = kept[fetch.rows]
+        name = choice.name if choice is not None and choice.name else fetch.column
+        fetches.append(
+            replace(fetch, column=name, rows=place[fetch.rows[stays]], keys=fetch.keys.filter(pa.array(stays)))
+        )
+    steps = net.steps
+    if steps is not None:
+        steps = replace(steps, row=np.where(steps.row == NO_ROW, NO_ROW, place[steps.row]))
+    keys = net.upsert_keys
+    return replace(
+        net,
+        upserts=_shaped(projection, schema, net.upserts.filter(pa.array(kept))),
+        upsert_keys=None if keys is None else keys.filter(pa.array(kept)),
+        fetches=tuple(fetch for fetch in fetches if len(fetch.rows)),
+        steps=steps,
+    )
+
+
+def let_in_without_values(table: TableId) -> RowIncomplete:
+    """A row that `where` lets in from now on: what was not sent of it is nowhere at the destination."""
+    return RowIncomplete(
+        f"table {table}: an UPDATE brought a row into `where` and left a large value unchanged, which Postgres then "
+        "does not send",
+        f"Run `ALTER TABLE {table} REPLICA IDENTITY FULL`, with which it does; then `penstock resync`",
+    )
+
+
+def _chosen(column: Column, choice: ColumnChoice | None) -> Column:
+    if choice is None:
+        return column
+    name, type = choice.name or column.name, TEXT if choice.masked else column.type
+    return replace(column, name=name, type=type)
+
+
+def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
+    """What does not suit the table, one after the other."""
+    names = {column.name for column in schema.columns}
+    for choice in projection.columns:
+        if choice.column not in names:
+            yield f"`columns` names {choice.column}, which it does not have; it has {', '.join(sorted(names))}"
+        elif choice.column in schema.key:
+            yield f"column {choice.column} is of its key, which is kept as it is"
+    gone = {choice.column for choice in projection.columns if choice.dropped or choice.name}
+    after = [name for name in names if name not in gone]
+    after += [choice.name for choice in projection.columns if choice.name and not choice.dropped]
+    after += [name for name, _ in projection.constants]
+    for name in dict.fromkeys(name for name in after if after.count(name) > 1):
+        yield f"two of its columns would be named {name}"
+    if projection.where:
+        try:
+            parse(projection.where).check(schema)
+        except BadCondition as bad:
+            yield f"`where`: {bad}"
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Condition:
+    return parse(text)
+
+
+def _condition(projection: Projection) -> Condition | None:
+    return _parsed(projection.where) if projection.where else None
+
+
+def _shaped(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
+    """Columns as chosen. Without a word about dropped ones: they are simply not taken."""
+    choices = {choice.column: choice for choice in projection.columns}
+    arrow = arrow_schema(kept_schema(projection, schema))
+    columns: list[pa.ChunkedArray | pa.Array] = []
+    for column in schema.columns:
+        choice = choices.get(column.name)
+        if choice is not None and choice.dropped:
+            continue
+        values = rows[column.name]
+        columns.append(_masked(values, projection.salt) if choice is not None and choice.masked else values)
+    for _, value in projection.constants:
+        columns.append(pa.repeat(value, rows.num_rows))
+    return pa.table([pa.chunked_array(_chunks(one)) for one in columns] if columns else [], schema=arrow)
+
+
+def _chunks(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunks or [pa.array([], column.type)]
+    return [column]
+
+
+def _masked(values: pa.ChunkedArray, salt: str) -> pa.Array:
+    """Each distinct value is hashed once."""
+    encoded = values.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    texts = encoded.dictionary.cast(pa.string()) if not pa.types.is_binary(values.type) else encoded.dictionary
+    hashed = [
+        hashlib.sha256(salt.encode() + (text if isinstance(text, bytes) else text.encode())).hexdigest()
+        for text in texts.to_pylist()
+    ]
+    return pa.array(hashed, pa.string()).take(encoded.indices)
