@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from destination_rows import ORDERS, START, Lake, Row, net, table, write
+from destination_rows import ORDERS, START, TYPES, Lake, Row, net, table, write
+from penstock.decode.rescue import RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, InProcessRunner
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
@@ -19,7 +20,7 @@ from penstock.fold.history import fold_history
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Period, Sid
-from penstock.model.table import TableSchema
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from pgoutput_messages import INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
 
 EU, US = "crm.eu", "crm.us"
@@ -327,3 +328,35 @@ def test_versions_of_several_sources_are_kept_apart(any_lake: Lake) -> None:
         ("us", 1, "us", 9999, False),
         ("us", 2, "us", 1970, True),
     ]
+
+
+def test_lists_of_several_sources_are_one_column(any_lake: Lake) -> None:
+    texts = ColumnType(1009, "_text", kind="array", element=TYPES["text"])
+    schema = TableSchema(TableId("public", "lists"), 1, (Column("id", TYPES["int8"]), Column("tags", texts)), ("id",))
+    driver = any_lake.driver()
+    for source in (EU, US):
+        ensure(driver, source, schema)
+        apply_for(driver, source, START + 1, net(schema, [{"id": 1, "tags": [source, None]}]), schema=schema)
+    driver.maintain(schema.table, EU, InProcessRunner())
+    apply_for(driver, EU, START + 2, net(schema, [{"id": 2, "tags": []}]), schema=schema)
+    assert seen(any_lake, schema) == {
+        "eu": [{"id": 1, "tags": [EU, None]}, {"id": 2, "tags": []}],
+        "us": [{"id": 1, "tags": [US, None]}],
+    }
+
+
+def test_what_is_rescued_at_one_source_is_null_at_the_others(any_lake: Lake) -> None:
+    """The column comes when the first source needs it, while another has a plan from before."""
+    driver = any_lake.driver()
+    for source in (EU, US):
+        ensure(driver, source)
+    plan = driver.plan(ORDERS.table, US)
+    parts = write(plan, net(ORDERS, [TWO]))
+    rescued = pa.array([[("amount", "infinity")]], RESCUED_TYPE)
+    effect = replace(net(ORDERS, [{**ONE, "amount": None}]), rescued=rescued)
+    apply_for(driver, EU, START + 1, effect)
+    driver.commit(plan, parts, truncated=False, position=START + 1)
+    assert seen(any_lake) == {
+        "eu": [{"id": 1, "note": "one", "_rescued": [("amount", "infinity")]}],
+        "us": [TWO],
+    }

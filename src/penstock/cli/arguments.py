@@ -7,4 +7,7 @@ from typing import Annotated
 
 import typer
 
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="NAME", help="Which of the pipeline's sources, if it has a list.")
+]
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file.", show_default=False)]

@@ -16,10 +16,11 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
-from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing
+from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing, SourceUnreachable
 from penstock.fold.projection import check_projection
 from penstock.model.feed import Mode
 from penstock.model.table import TableId, TableSchema
+from penstock.runtime.owners import Owners
 from penstock.runtime.spark import require_java
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import Connection, connect, endpoint
@@ -37,22 +38,19 @@ def check(file: PipelineFile) -> None:
     """Say what must be fixed before the pipeline can run, and how. Exit 1 when something must be."""
     pipeline = load(file)
     console = stdout()
-    url = pipeline.source.url.get_secret_value()
-
-    def wanted(table: TableId) -> bool:
-        return pipeline.rule_for(table) is not None
-
-    with connect(url) as connection:
-        each = pipeline.each_partition
-        schemas = discover(connection, wanted, pipeline.source.publication, each)
-        tables = [schema.table for schema in schemas]
-        findings = check_source(connection, pipeline.source, wanted, each, pipeline.modes)
-        version = _version(connection)
     console.print(f"{file}: pipeline {pipeline.name}", markup=False)
-    console.print(f"source: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
-    findings += [*check_targets(pipeline, tables), *check_columns(pipeline, schemas)]
-    findings += check_projections(pipeline, schemas)
-    _print(console, findings)
+    findings: list[Finding] = []
+    owners = Owners()
+    for lane in pipeline.lanes:
+        try:
+            found = _check_lane(console, lane, owners)
+        except SourceUnreachable as error:
+            if not pipeline.is_scoped:
+                raise
+            console.print(f"source {lane.source.name}", markup=False)
+            found = [Finding("error", error.what, error.solution)]
+        _print(console, found)
+        findings += found
     console.print(f"destination: {pipeline.destinations[0].name}", markup=False)
     at_destination = list(check_destination(pipeline))
     _print(console, at_destination)
@@ -63,6 +61,32 @@ def check(file: PipelineFile) -> None:
             "Do what stands below each ERROR, then check again",
         )
     console.print(f"ready to run, with {_count(levels['warning'], 'warning')}" if levels["warning"] else "ready to run")
+
+
+def _check_lane(console: Console, lane: Pipeline, owners: Owners) -> list[Finding]:
+    """What one source has to say; and which of its tables another source has taken."""
+    url = lane.source.url.get_secret_value()
+
+    def wanted(table: TableId) -> bool:
+        return lane.rule_for(table) is not None
+
+    with connect(url) as connection:
+        each = lane.each_partition
+        schemas = discover(connection, wanted, lane.source.publication, each)
+        tables = [schema.table for schema in schemas]
+        findings = check_source(connection, lane.source, wanted, each, lane.modes)
+        version = _version(connection)
+    name = f"source {lane.source.name}" if lane.is_scoped else "source"
+    console.print(f"{name}: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
+    findings += check_targets(lane, tables)
+    findings += check_columns(lane, schemas)
+    findings += check_projections(lane, schemas)
+    for feed in (feed for table in tables for feed in lane.feeds(table)) if lane.is_scoped else ():
+        owner = owners.claim(lane.source.name, feed)
+        if owner is not None and owner.source != lane.source.name:
+            what = f"{feed.name} would be written to {feed.target}, and so is {owner.feed.name} of {owner.source}"
+            findings.append(Finding("error", what, "Put {source} into both `target`s, or into neither"))
+    return findings
 
 
 def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from penstock.changelog.log import ChangeLog
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import PipelineFile, Source
 from penstock.config.load import load
 from penstock.control.copy_view import CopyView
 from penstock.runtime.capture_process import require_free_log, run_capture
@@ -39,10 +39,10 @@ def run(
         run_pipeline(pipeline, once=once, strict=strict, progress=view)
 
 
-def capture(file: PipelineFile) -> None:
+def capture(file: PipelineFile, source: Source = None) -> None:
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
     log_to_stderr()
-    pipeline = load(file)
+    pipeline = load(file).lane(source)
     stop = SignalFlag()
     stop_on_signals(stop)
     require_free_log(pipeline)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import PipelineFile, Source
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.errors import SlotBusy, UsageError
@@ -16,6 +16,7 @@ from penstock.source.postgres.slot import drop_slot, lsn_text, slot_state
 
 def slots_drop(
     file: PipelineFile,
+    source: Source = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, drop it; the change log then ends in a gap.")] = False,
 ) -> None:
     """Remove the pipeline's replication slot, so that the server keeps no WAL for it.
@@ -23,7 +24,7 @@ def slots_drop(
     What happens at the source from then on is not captured: the change log then ends in a gap, which nothing can close.
     To follow the tables again they must be copied again (`penstock resync`).
     """
-    pipeline = load(file)
+    pipeline = load(file).lane(source)
     console = stdout()
     url, name = pipeline.source.url.get_secret_value(), pipeline.source.slot
     with connect(url) as connection:

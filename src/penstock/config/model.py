@@ -553,7 +553,12 @@ class Pipeline(Section):
 
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
-        feed of `orders` if that has one, and else for a table of its own."""
+        feed of `orders` if that has one, and else for a table of its own. With a list of sources the name is
+        `source:schema.table`."""
+        if self.is_scoped and self._lane is None:
+            prefix, _, schema = name.schema.partition(":")
+            lanes = [lane for lane in self.lanes if lane.source.name == prefix]
+            return lanes[0].feed(TableId(schema, name.name)) if lanes else None
         bare = [name.name.removesuffix(f"__{mode}") for mode in Mode if name.name.endswith(f"__{mode}")]
         sources = [*(TableId(name.schema, text) for text in bare), name]
         return next((feed for table in sources for feed in self.feeds(table) if feed.name == name), None)

@@ -10,7 +10,7 @@ that the log holds and the table does not; 0 when there is none and the log is f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -27,6 +27,7 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.slot import SlotState, flush_position, slot_state
 from penstock.state.lock import holder
+from penstock.state.scoped import scoped, scoped_table
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import CopyProgress, Event, Health
 
@@ -112,7 +113,19 @@ class StateReport:
 
 
 @dataclass(frozen=True)
+class LaneReport:
+    """One of several sources, with its log."""
+
+    name: str
+    source: SourceReport
+    log: LogReport
+
+
+@dataclass(frozen=True)
 class Status:
+    """Of a pipeline, or of what one of several sources sees of it. With several sources `lanes` has them all, `source`
+    and `log` are the first's, tables and components carry the source's name, `processed` is by `source:destination`."""
+
     pipeline: str
     file: str
     at: datetime
@@ -125,10 +138,12 @@ class Status:
     events: list[Event]
     has_run: bool
     problem: Problem | None  # of the state store
+    lanes: tuple[LaneReport, ...] = ()
 
 
 class Observer:
-    """Looks at one pipeline as often as asked, keeping its connections and what it read of immutable segments."""
+    """Looks at one pipeline, or at what one of several sources sees of it, as often as asked, keeping its connections
+    and what it read of immutable segments."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -183,17 +198,18 @@ class Observer:
             if self._store is None:
                 return empty
             names = [destination.name for destination in self._pipeline.destinations]
+            store = scoped(self._store, self._pipeline.source.name if self._pipeline.is_scoped else None)
             return StateReport(
                 exists=True,
-                statuses={(n, t): status for n in names for t, status in self._store.table_status(n).items()},
-                progress={(n, t): made for n in names for t, made in self._store.progress(n).items()},
-                copies={(n, t): copy for n in names for t, copy in self._store.copy_progress(n).items()},
-                rescued={(n, t): counts for n in names for t, counts in self._store.rescued(n).items()},
-                processed={name: self._store.processed(name) for name in names},
-                health=self._store.health(),
-                events=self._store.events(EVENTS_SHOWN),
-                partitions={(n, t): seen for n in names for t, seen in self._store.partitions(n).items()},
-                quarantined={(n, t): kept for n in names for t, kept in self._store.quarantined_counts(n).items()},
+                statuses={(n, t): status for n in names for t, status in store.table_status(n).items()},
+                progress={(n, t): made for n in names for t, made in store.progress(n).items()},
+                copies={(n, t): copy for n in names for t, copy in store.copy_progress(n).items()},
+                rescued={(n, t): counts for n in names for t, counts in store.rescued(n).items()},
+                processed={name: store.processed(name) for name in names},
+                health=store.health(),
+                events=store.events(EVENTS_SHOWN),
+                partitions={(n, t): seen for n in names for t, seen in store.partitions(n).items()},
+                quarantined={(n, t): kept for n in names for t, kept in store.quarantined_counts(n).items()},
             )
         except PenstockError as error:
             return replace(empty, problem=Problem.of(error))
@@ -295,8 +311,29 @@ class Observer:
 
 def gather(pipeline: Pipeline) -> Status:
     """One look. Raises only what no report can be made without."""
-    with Observer(pipeline) as observer:
-        return observer.look()
+    found = []
+    for lane in pipeline.lanes:
+        with Observer(lane) as observer:
+            found.append(observer.look())
+    return together(pipeline, found) if pipeline.is_scoped else found[0]
+
+
+def together(pipeline: Pipeline, found: Sequence[Status]) -> Status:
+    """What the sources see, each for itself, as one."""
+    named = list(zip([lane.source.name for lane in pipeline.lanes], found, strict=True))
+    events = [replace(event, table=_of(name, event.table)) for name, one in named for event in one.events]
+    return replace(
+        found[0],
+        lanes=tuple(LaneReport(name, one.source, one.log) for name, one in named),
+        tables=[replace(table, table=scoped_table(name, table.table)) for name, one in named for table in one.tables],
+        processed={f"{name}:{key}": position for name, one in named for key, position in one.processed.items()},
+        components={f"{name}:{key}": health for name, one in named for key, health in one.components.items()},
+        events=sorted(events, key=lambda event: event.at)[-EVENTS_SHOWN:],
+    )
+
+
+def _of(source: str, table: TableId | None) -> TableId | None:
+    return None if table is None else scoped_table(source, table)
 
 
 def _note_pending(

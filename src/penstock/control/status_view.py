@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.control.copy_figures import copy_json, rows_copied_text
 from penstock.control.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
-from penstock.control.status import LogReport, Problem, SourceReport, Status, TableReport, errored
+from penstock.control.status import LaneReport, LogReport, Problem, SourceReport, Status, TableReport, errored
 from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State
@@ -76,8 +76,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "file": status.file,
         "at": status.at.isoformat(),
         "run": {"running": status.pid is not None, "pid": status.pid},
-        "source": _source_json(status.source),
-        "log": _log_json(status.log),
+        **_lanes_json(status),
         "state": {"exists": status.has_run, **_problem_json(status.problem)},
         "destinations": [
             {"name": name, "processed": _position(processed)} for name, processed in status.processed.items()
@@ -105,8 +104,10 @@ def _summary(status: Status) -> Table:
     lines.add_column(overflow="fold")
     lines.add_row("pipeline", Text.assemble(status.pipeline, ("  " + status.file, "dim")))
     lines.add_row("run", Text(f"process {status.pid}", style="green") if status.pid else Text("not running", "yellow"))
-    lines.add_row("source", _source(status.source))
-    lines.add_row("log", _log(status.log))
+    for lane in status.lanes or (LaneReport("", status.source, status.log),):
+        suffix = f" {lane.name}" if lane.name else ""
+        lines.add_row(f"source{suffix}", _source(lane.source))
+        lines.add_row(f"log{suffix}", _log(lane.log))
     if status.problem is not None:
         lines.add_row("state", _problem(status.problem))
     for name, health in status.components.items():
@@ -150,7 +151,7 @@ def _health(health: Health) -> Text:
 
 
 def _tables(status: Status) -> Table:
-    several = len(status.processed) > 1
+    several = len({report.destination for report in status.tables}) > 1
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     table.add_column("table", overflow="fold")
     if several:
@@ -199,6 +200,15 @@ def _trouble(title: str, what: str, solution: str) -> RenderableType:
 
 def _problem(problem: Problem) -> Text:
     return Text.assemble((problem.what, "red"), f". {problem.solution}" if problem.solution else "")
+
+
+def _lanes_json(status: Status) -> dict[str, Any]:
+    """`source` and `log` of the only one, or a list of `sources`."""
+    if not status.lanes:
+        return {"source": _source_json(status.source), "log": _log_json(status.log)}
+    return {
+        "sources": [{"name": one.name, **_source_json(one.source), "log": _log_json(one.log)} for one in status.lanes]
+    }
 
 
 def _source_json(source: SourceReport) -> dict[str, Any]:

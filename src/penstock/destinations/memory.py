@@ -476,6 +476,8 @@ class MemoryDestination:
         shared, positions = self.store.shared.get(target), {**table.positions, source: position}
         if shared is not None:
             shared.columns = shared.unite(target, table.layout.kept(table.structure), shared.sids[source])
+            if RESCUED in rows.column_names and RESCUED not in shared.columns.names:
+                shared.columns = shared.columns.append(rows.schema.field(RESCUED))
             shared.turns.append((id(self), source))
         stored = replace(table, rows=rows, positions=positions, version=table.version + 1)
         self.store.tables[self._key(target, source)] = stored

@@ -1,15 +1,16 @@
 """Several lanes side by side, each in a thread of its own: one that is down, slow or copying holds no other up.
 
-A source that cannot be reached at the start is tried again and again; a lane that ends by an error no retry can mend (a
-gap, a setting that a person must change) is told in its state as component `source`, and the others go on. The run ends
-when it is told to, or when all lanes have ended, and then raises what made lanes fail. Only what takes away what all
-share (Spark's Java process) ends them all at once. With `once` nothing waits for a source that cannot be reached.
+What may pass (a source or a destination that cannot be reached at the start) is tried again and again; a lane that ends
+by an error no retry can mend (a gap, a setting that a person must change) is told in its state as component `source`,
+and the others go on. The run ends when it is told to, or when all lanes have ended, and then raises what made lanes
+fail. Only what takes away what all share (Spark's Java process) ends them all at once. With `once` nothing waits for a
+source that cannot be reached.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -29,13 +30,21 @@ COMPONENT = "source"
 
 
 class LaneThread:
-    """Runs one lane to its end. `failure` is what ended it, if anything did but the stop or the end of `once`."""
+    """Runs one lane to its end; `make` makes it, anew for each try. `failure` is what ended it, if anything did but the
+    stop or the end of `once`."""
 
     def __init__(
-        self, lane: Lane, destination: Destination, runner: JobRunner, stop: SignalFlag, *, once: bool
+        self,
+        name: str,
+        make: Callable[[], Lane],
+        destination: Destination,
+        runner: JobRunner,
+        stop: SignalFlag,
+        *,
+        once: bool,
     ) -> None:
-        self.name = lane.pipeline.source.name
-        self._lane, self._destination, self._runner, self._stop, self._once = lane, destination, runner, stop, once
+        self.name, self._make, self._once = name, make, once
+        self._destination, self._runner, self._stop = destination, runner, stop
         self._thread = threading.Thread(target=self._run, name=f"lane {self.name}", daemon=True)
         self._preparing = True
         self.failure: BaseException | None = None
@@ -54,44 +63,51 @@ class LaneThread:
 
     def _run(self) -> None:
         structlog.contextvars.bind_contextvars(source=self.name)
-        try:
-            self._prepare()
-            self._preparing = False
-            if self._stop.is_set():
-                return
-            self._lane.tell(COMPONENT, "ok")
-            try:
-                self._lane.start_capture()
-                self._lane.stream(self._destination, self._runner, self._stop)
-            finally:
-                self._lane.close()
-            self._lane.tell(COMPONENT, "stopped")
-        except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
-            self.failure = error
-            told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
-            LOG.error("source failed", what=told.what, solution=told.solution)
-            self._lane.tell(COMPONENT, "failed", told)
-
-    def _prepare(self) -> None:
         backoff = Backoff(longest=LONGEST_WAIT)
-        while not self._stop.is_set():
-            try:
-                self._lane.prepare()
-            except PenstockError as error:
-                if self._once or error.retry != "backoff":
-                    raise
-                LOG.warning("waiting for the source", what=error.what, solution=error.solution, seconds=backoff.delay)
-                self._lane.tell(COMPONENT, "retrying", error, backoff.attempts + 1)
-                backoff.wait(self._stop)
-            else:
-                return
+        while self._try_once(backoff):
+            backoff.wait(self._stop)
+
+    def _try_once(self, backoff: Backoff) -> bool:
+        """Whether it has to be tried again."""
+        lane = self._make()
+        try:
+            self._preparing = True
+            lane.prepare()
+            self._preparing = False
+            if not self._stop.is_set():
+                self._stream(lane)
+        except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
+            told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
+            if told.retry in ("backoff", "at once") and not self._once and not self._stop.is_set():
+                LOG.warning("source is tried again", what=told.what, solution=told.solution, seconds=backoff.delay)
+                lane.tell(COMPONENT, "retrying", told, backoff.attempts + 1)
+                return True
+            self.failure = error
+            LOG.error("source failed", what=told.what, solution=told.solution)
+            lane.tell(COMPONENT, "failed", told)
+        return False
+
+    def _stream(self, lane: Lane) -> None:
+        lane.tell(COMPONENT, "ok")
+        try:
+            lane.start_capture()
+            lane.stream(self._destination, self._runner, self._stop)
+        finally:
+            lane.close()
+        lane.tell(COMPONENT, "stopped")
 
 
 def run_lanes(
-    lanes: Sequence[Lane], destination: Destination, runner: JobRunner, stop: SignalFlag, *, once: bool
+    lanes: Mapping[str, Callable[[], Lane]],
+    destination: Destination,
+    runner: JobRunner,
+    stop: SignalFlag,
+    *,
+    once: bool,
 ) -> None:
-    """Returns when told to stop or, with `once`, when all have drained. Raises what made lanes fail, at the end."""
-    threads = [LaneThread(lane, destination, runner, stop, once=once) for lane in lanes]
+    """`lanes`: how each source's is made. Returns when told to stop or, with `once`, when all have drained. Raises what
+    made lanes fail, at the end."""
+    threads = [LaneThread(name, make, destination, runner, stop, once=once) for name, make in lanes.items()]
     for thread in threads:
         thread.start()
     while not all(thread.may_be_left for thread in threads):

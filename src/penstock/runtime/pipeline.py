@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -49,20 +50,21 @@ def run(
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
         owners = Owners()
-        lanes = [_lane(view, state, owners, progress, once=once) for view in pipeline.lanes]
-        if len(lanes) == 1:
-            lanes[0].prepare()
+        makers = {view.source.name: partial(_lane, view, state, owners, progress, once=once) for view in pipeline.lanes}
+        if len(makers) == 1:
+            (lane,) = [make() for make in makers.values()]
+            lane.prepare()
             preparing = False
-            lanes[0].start_capture()
-            cleanup.callback(lanes[0].close)
+            lane.start_capture()
+            cleanup.callback(lane.close)
             spark, destination = _open_destination(pipeline, cleanup)
             beside = Errand(errand, spark, stop) if errand is not None else None
-            lanes[0].stream(destination, SparkRunner(spark), stop)
+            lane.stream(destination, SparkRunner(spark), stop)
         else:
             preparing = False
             spark, destination = _open_destination(pipeline, cleanup)
             beside = Errand(errand, spark, stop) if errand is not None else None
-            run_lanes(lanes, destination, SparkRunner(spark), stop, once=once)
+            run_lanes(makers, destination, SparkRunner(spark), stop, once=once)
         if beside is not None:
             beside.end()
 

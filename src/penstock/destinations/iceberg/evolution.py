@@ -21,6 +21,7 @@ from penstock.destinations.iceberg.slices import IcebergSlice, require_free_name
 from penstock.destinations.iceberg.table_schema import (
     IcebergColumn,
     arrow_type,
+    column_from,
     held_columns,
     identifiers,
     located,
@@ -157,11 +158,9 @@ def united_columns(
 ) -> tuple[tuple[IcebergColumn, ...], tuple[IcebergColumn, ...]]:
     """A source's columns with the table's numbers, by name: as the source has them; as they are stored, sid first."""
     there = {field["name"]: field for field in json.loads(found)["fields"]}
-    own = tuple(
-        IcebergColumn(there[one.name]["id"], one.name, one.type, there[one.name]["required"]) for one in columns
-    )
+    own = tuple(column_from(there[one.name], one.type) for one in columns)
     kept = tuple(
-        IcebergColumn(known["id"], known["name"], arrow_type(known["type"]) or one.type, known["required"])
+        column_from(known, arrow_type(known["type"]) or one.type)
         for one in with_sid(columns, sid)
         for known in [there[one.name]]
     )
@@ -184,8 +183,8 @@ def columns_in_union(
                 f"{'gone' if known is None else known['type']}",
                 f"Bring the column back, or drop {target} there and `penstock retry`: it is copied again",
             )
-        own.append(IcebergColumn(known["id"], field.name, field.type, known["required"]))
-        kept.append(IcebergColumn(known["id"], known["name"], type, known["required"]))
+        own.append(column_from(known, field.type))
+        kept.append(column_from(known, type))
     return tuple(own), tuple(kept)
 
 

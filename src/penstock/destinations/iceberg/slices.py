@@ -93,7 +93,10 @@ class IcebergSlice:
         """The source's rows as they are stored; columns around them stay as they are."""
         sid = pa.repeat(pa.scalar(self.value, self.column.type), rows.num_rows)
         own, around = rows.columns[: len(self.stored) - 1], rows.columns[len(self.stored) - 1 :]
-        columns = [column.cast(stored.type) for column, stored in zip(own, self.stored[1:], strict=True)]
+        columns = [
+            column if column.type.equals(stored.type) else column.cast(stored.type)
+            for column, stored in zip(own, self.stored[1:], strict=True)
+        ]
         names = [*(column.name for column in self.stored), *rows.column_names[len(own) :]]
         return pa.table([sid, *columns, *around], names=names)
 

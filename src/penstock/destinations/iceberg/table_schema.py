@@ -99,20 +99,20 @@ def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]
             f"table {target}: its structure differs from the source's: {'; '.join(differences)}",
             f"Drop {target} at the destination and start it anew, or bring the two structures in line",
         )
-    return tuple(_column(there[field.name], field.type) for field in schema)
+    return tuple(column_from(there[field.name], field.type) for field in schema)
 
 
 def rescued_column(found: str) -> IcebergColumn | None:
     """The table's column RESCUED, if it has come already."""
     fields: list[dict[str, Any]] = json.loads(found)["fields"]
-    return next((_column(field, RESCUED_TYPE) for field in fields if field["name"] == RESCUED), None)
+    return next((column_from(field, RESCUED_TYPE) for field in fields if field["name"] == RESCUED), None)
 
 
 def coming_rescued_column(last_number: int) -> IcebergColumn:
     """The column RESCUED as Iceberg will number it when it is added to a table whose highest number this is."""
     number = last_number + 1
     raw = {"id": number, "name": RESCUED, "required": False, "type": _iceberg_type(RESCUED_TYPE, count(number + 1))}
-    return _column(raw, RESCUED_TYPE)
+    return column_from(raw, RESCUED_TYPE)
 
 
 def rescued_schema() -> str:
@@ -147,7 +147,8 @@ def type_text(type: str | dict[str, Any]) -> str:
     return f"struct<{', '.join(fields)}>"
 
 
-def _column(raw: dict[str, Any], type: pa.DataType) -> IcebergColumn:
+def column_from(raw: dict[str, Any], type: pa.DataType) -> IcebergColumn:
+    """A column of the table (`raw`: of its JSON), of a type that is the same or narrower."""
     return IcebergColumn(raw["id"], raw["name"], _numbered(type, raw["type"]), raw["required"])
 
 
@@ -216,7 +217,7 @@ def unfollowed(found: str, followed: Collection[int]) -> tuple[IcebergColumn, ..
         type = arrow_type(field["type"])
         if type is None:
             return None
-        columns.append(_column(field, type))
+        columns.append(column_from(field, type))
     return tuple(columns)
 
 
