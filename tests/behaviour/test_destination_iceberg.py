@@ -356,3 +356,35 @@ def test_where_a_catalog_compares_snapshots_alone_every_change_makes_one(
     assert len(set(seen)) == len(seen)
     apply(again, ORDERS, START + 4, net(ORDERS, [], [{"id": 0}]))
     assert iceberg.rows(ORDERS) == rows(range(1, 5))
+
+
+def test_a_thorough_write_ends_every_row_of_a_key_that_somebody_else_doubled(
+    spark: SparkSession, iceberg: Lake, tmp_path: Path
+) -> None:
+    driver, other = opened(iceberg), foreign(spark, iceberg_config(tmp_path))
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(10))))
+    other.sql("INSERT INTO lake.public.orders VALUES (3, 0, 'again'), (3, 0, 'and again'), (4, 0, 'again')")
+    plan = driver.plan(ORDERS.table, SOURCE, thorough=True)
+    parts = write(plan, net(ORDERS, rows(range(3, 4), "right"), [{"id": 4}]))
+    driver.commit(plan, parts, truncated=False, position=START + 2)
+    assert iceberg.rows(ORDERS) == ordered(ORDERS, rows(range(3)) + rows(range(3, 4), "right") + rows(range(5, 10)))
+
+
+def test_a_bookmark_outlives_compaction_and_expiry_until_it_is_released(spark: SparkSession, tmp_path: Path) -> None:
+    config = iceberg_config(tmp_path, expire_every=1, keep_snapshots=1, keep_for=0.0, compact_files=2)
+    lake = iceberg_lake(spark, tmp_path, config)
+    driver, other = opened(lake), foreign(spark, config)
+    assert driver.bookmark(ORDERS.table, SOURCE, "none") == "", "it holds nothing yet"
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(10))))
+    snapshot = driver.bookmark(ORDERS.table, SOURCE, "kept")
+    for batch in range(6):
+        apply(driver, ORDERS, START + 2 + batch, net(ORDERS, rows(range(10), f"{batch}")))
+        driver.maintain(ORDERS.table, InProcessRunner())
+    then = other.sql(f"SELECT id, note FROM lake.public.orders VERSION AS OF {snapshot} ORDER BY id").collect()
+    assert [tuple(row) for row in then] == [(n, "x") for n in range(10)]
+    driver.release(ORDERS.table, "kept")
+    driver.release(ORDERS.table, "kept")
+    apply(driver, ORDERS, START + 20, net(ORDERS, rows(range(1), "last")))
+    driver.maintain(ORDERS.table, InProcessRunner())
+    left = [row.snapshot_id for row in other.sql("SELECT snapshot_id FROM lake.public.orders.snapshots").collect()]
+    assert int(snapshot) not in left

@@ -415,3 +415,35 @@ def test_rescued_cells_are_counted_until_the_table_is_copied_anew(store: StateSt
     store.begin_copy("lake", ORDERS, "copy", "fingerprint", [])
     assert set(store.rescued("lake")) == {ODD}
     assert set(store.rescued("pond")) == {ORDERS}
+
+
+def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:
+    first, second = store.ask_cuts([ORDERS, ODD])
+    asked = [(cut.id, cut.table, cut.state) for cut in store.cuts()]
+    assert asked == [(first, ORDERS, "asked"), (second, ODD, "asked")]
+    assert not store.place_cut(first, 5), "it is not held yet"
+    assert store.hold_cut(first)
+    assert not store.hold_cut(first)
+    assert store.place_cut(first, 2**64 - 1, "rows")
+    store.answer_cut(first, snapshot="77", columns={1: "id", 3: "täble"})
+    made, other = store.cuts()
+    assert (made.state, made.position, made.repair, made.snapshot) == ("made", 2**64 - 1, "rows", "77")
+    assert made.columns == {1: "id", 3: "täble"}
+    assert made.answered
+    store.answer_cut(first, snapshot=None, reason="too late")
+    assert store.cuts()[0].state == "made", "an answer stands"
+    assert (other.state, other.position, other.snapshot) == ("asked", None, "")
+
+
+def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
+    first, second = store.ask_cuts([ORDERS, ORDERS])
+    store.answer_cut(first, snapshot=None, reason="why", solution="what to do")
+    failed, waiting = store.cuts()
+    assert (failed.state, failed.reason, failed.solution) == ("failed", "why", "what to do")
+    store.renew_cuts([second])
+    assert store.cuts()[1].renewed > waiting.renewed
+    assert store.cuts()[0].renewed == failed.renewed
+    store.drop_cuts([first, 12345])
+    assert [cut.id for cut in store.cuts()] == [second]
+    store.drop_cuts([second])
+    assert store.ask_cuts([ORDERS]) > [second], "ids are never used again"
