@@ -173,7 +173,8 @@ class _Verification:
         result = Verified(cut.table, snapshot.position, comparison)
         if comparison.equal or repairable is None or not self._wish.repair:
             return result
-        why_not = _not_repairable(source, comparison)
+        keeps = not source.only and not self._pipeline.drops_partitions(source.schema.table)
+        why_not = not_repairable(source.schema, comparison, keeps_partitions=keeps)
         if why_not is not None:
             return replace(result, error=why_not)
         repairable[cut.table] = _Repair(comparison, source.schema)
@@ -225,11 +226,19 @@ class _Verification:
         return written(net, self._pipeline.home / "repairs")
 
 
-def _not_repairable(source: SourceSide, comparison: Comparison) -> TableError | None:
-    table = source.schema.table
+def not_repairable(schema: TableSchema, comparison: Comparison, *, keeps_partitions: bool = False) -> TableError | None:
+    """Why the differences must be left alone; None: they can be put right. `keeps_partitions`: rows that only the lake
+    has may be meant to be there, for their partition was detached or dropped."""
+    table = schema.table
     resync = f"Copy it again: penstock resync FILE {table}"
-    if not source.schema.key:
+    if not schema.key:
         return TableError(f"table {table} has no key, so its rows cannot be repaired one by one", resync)
+    if keeps_partitions and comparison.count("extra"):
+        return TableError(
+            f"table {table} has rows that the source has not; they may be of a partition that was detached or dropped "
+            "and is kept, so nothing is repaired",
+            f"If they are not wanted: `on_partition_drop: delete`, or penstock resync FILE {table}",
+        )
     if not comparison.complete or len(comparison.differences) > MOST_DIFFERENCES:
         return TableError(f"table {table}: more than {MOST_DIFFERENCES:,} rows differ, too many to repair", resync)
     return None
