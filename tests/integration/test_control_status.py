@@ -195,9 +195,9 @@ def test_copies_are_shown_while_they_go_on(loaded: Pipeline) -> None:
     status = gather(loaded)
     items, orders = document(status)["tables"]
     assert (orders["copy"]["rows"], orders["copy"]["rows_estimate"], orders["copy"]["fraction"]) == (1000, 4000, 0.25)
-    assert (items["state"], items["copy"]["waiting"]) == ("Init", "waiting for pid 4711")
+    assert (items["state"], items["copy"]["note"]) == ("Init", "waiting for pid 4711")
     assert "1,000 of about 4,000" in shown(status)
-    assert "public.items has to wait: waiting for pid 4711" in shown(status)
+    assert "copy of public.items: waiting for pid 4711" in shown(status)
     store.finish_range("lake", ORDERS, "c1", 1, 5, b"part", 3000)
     store.end_copy("lake", ORDERS)
     store.note_copy("lake", ITEMS, "")
