@@ -97,7 +97,6 @@ class PipelineFile:
 
     def full_environment(self, mark: str) -> dict[str, str]:
         ours = {MARK: mark, "PENSTOCK_FAILPOINT_FILE": str(self.failpoint), "COLUMNS": "200"}
-        ours["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # runs are too short for Java's second compiler
         return {**os.environ, **ours, **self.environment}
 
     def command(self, *arguments: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:

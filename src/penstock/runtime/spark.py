@@ -52,6 +52,8 @@ def session(pipeline: Pipeline) -> SparkSession:
     # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
     settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"
     settings["spark.default.parallelism"] = str(cores())
+    # No row goes through Java: its second compiler would take more of the cores than it gives back.
+    settings["spark.driver.extraJavaOptions"] = _java_options("-XX:TieredStopAtLevel=1")
     pipeline.home.mkdir(parents=True, exist_ok=True)
     return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")
 
@@ -127,8 +129,8 @@ def _defaults(name: str) -> dict[str, str]:
     }
 
 
-def _java_options() -> str:
-    options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+def _java_options(*more: str) -> str:
+    options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", *more]
     archive = jars.class_archive()
     if archive.is_file():
         options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
