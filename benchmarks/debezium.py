@@ -72,6 +72,7 @@ def count_changes(port: int, slot: str, publication: str, expected: int) -> floa
             capture_output=True,
             text=True,
             timeout=1800,
+            cwd=folder,  # it writes its logs where it is
             check=False,
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
