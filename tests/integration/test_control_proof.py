@@ -25,7 +25,7 @@ COLUMNS = {  # name: (Postgres type, Spark type)
     "double": ("double precision", "double"),
     "amount": ("numeric(38, 10)", "decimal(38, 10)"),
     "whole": ("numeric(5)", "decimal(5, 0)"),
-    "exact": ("numeric", "string"),
+    "exact": ("numeric", "decimal(38,18)"),
     "words": ("text", "string"),
     "padded": ("char(4)", "string"),
     "bytes": ("bytea", "binary"),
@@ -41,22 +41,22 @@ COLUMNS = {  # name: (Postgres type, Spark type)
 UUID = "'123e4567-e89b-12d3-a456-426614174000'"
 
 POSTGRES_ROWS = (
-    "(1, true, -32768, 'NaN', '-0', -1.5, 0, '1.50', '', 'ab', '', '1600-02-29', '24:00:00',"
+    "(1, true, -32768, 'NaN', '-0', -1.5, 0, 1.50, '', 'ab', '', '1600-02-29', '24:00:00',"
     " '1969-12-31 23:59:59.999999', '2026-01-01 00:00:00.000001+02', " + UUID + ', \'{"b": 1, "a": [null]}\','
     " '10.0.0.1', -1)",
-    "(2, false, 32767, 1.5e-38, 0.1, 0.0000000001, -99999, '0.001', 'naïve 🎁', '', '\\x00ff', '2024-02-29',"
+    "(2, false, 32767, 1.5e-38, 0.1, 0.0000000001, -99999, 0.001, 'naïve 🎁', '', '\\x00ff', '2024-02-29',"
     " '00:00:00.5', '0001-01-01 00:00:00', '9999-12-31 23:59:59.999999+00', null, '[]', null, 0)",
-    "(3, null, null, 'Infinity', 1e300, 0, null, 'NaN', null, null, null, null, null, null, null, null, null, null,"
+    "(3, null, null, 'Infinity', 1e300, 0, null, -1e-18, null, null, null, null, null, null, null, null, null, null,"
     " null)",
 )
 SPARK_ROWS = (
-    "(1, true, -32768, float('NaN'), -0.0D, -1.5, 0, '1.50', '', 'ab  ', x'', date'1600-02-29', '24:00:00',"
+    "(1, true, -32768, float('NaN'), -0.0D, -1.5, 0, 1.50, '', 'ab  ', x'', date'1600-02-29', '24:00:00',"
     " timestamp_ntz'1969-12-31 23:59:59.999999', timestamp'2025-12-31 22:00:00.000001Z', " + UUID + ","
     " '{\"a\": [null], \"b\": 1}', '10.0.0.1', -1)",
-    "(2, false, 32767, 1.5e-38F, 0.1D, 0.0000000001, -99999, '0.001', 'naïve 🎁', '    ', x'00ff', date'2024-02-29',"
+    "(2, false, 32767, 1.5e-38F, 0.1D, 0.0000000001, -99999, 0.001, 'naïve 🎁', '    ', x'00ff', date'2024-02-29',"
     " '00:00:00.5', timestamp_ntz'0001-01-01 00:00:00', timestamp'9999-12-31 23:59:59.999999Z', null, '[]', null, 0)",
-    "(3, null, null, float('Infinity'), 1e300D, 0, null, 'NaN', null, null, null, null, null, null, null, null, null,"
-    " null, null)",
+    "(3, null, null, float('Infinity'), 1e300D, 0, null, -0.000000000000000001, null, null, null, null, null,"
+    " null, null, null, null, null, null)",
 )
 
 

@@ -7,43 +7,29 @@ lake's type, and lies in `_rescued` as Postgres wrote it, compares like any othe
 A row is the texts of its columns, each behind the other, in a form from which they can be told apart: a column ends
 with US and a comma, or is US and a minus when it is null, and US within a text is doubled. Its MD5 stands for it.
 
-To add a type: what it is in Postgres goes to POSTGRES_TEXT (unless its output function says it), what it is in the lake
-to SPARK_TEXT. Used by `proof` and `compare`.
+What a single value's text is, `canonical_types` says. Used by `proof` and `compare`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import types as spark_types
 
+from penstock.control.canonical_types import (
+    CAST_TO_TEXT,
+    POSTGRES_TEXT,
+    postgres_value,
+    spark_quoted,
+    spark_value,
+    without_zeros,
+)
 from penstock.model.table import Column
 from penstock.source.postgres.statements import quoted
 
 RESCUED = "_rescued"
 DIGITS = 15  # of a row's MD5, for checksums: 60 bits, which both sides' integers hold
 
-POSTGRES_TEXT: Mapping[str, str] = {
-    "bool": "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END",
-    "float4": "CASE WHEN {0} = 'NaN' THEN '2143289344'"
-    " ELSE ('x' || encode(float4send({0}), 'hex'))::bit(32)::integer::text END",
-    "float8": "CASE WHEN {0} = 'NaN' THEN '9221120237041090560'"
-    " ELSE ('x' || encode(float8send({0}), 'hex'))::bit(64)::bigint::text END",
-}
-_CAST_TO_TEXT = frozenset(  # where the cast is the output function, and the text never has US in it
-    {"int2", "int4", "int8", "numeric", "uuid", "date", "time", "timestamp", "timestamptz", "bytea", "oid"}
-)
-_TEXT_AS_IT_IS = frozenset({"text", "varchar", "json", "jsonb"})
-
-SPARK_TEXT: Mapping[type[spark_types.DataType], str] = {
-    spark_types.BooleanType: "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END",
-    spark_types.FloatType: "java_method('java.lang.Float', 'floatToIntBits', {0})",
-    spark_types.DoubleType: "java_method('java.lang.Double', 'doubleToLongBits', {0})",
-    spark_types.BinaryType: "concat('\\\\x', lower(hex({0})))",
-    spark_types.DateType: "ltrim('+', CAST({0} AS STRING))",
-    spark_types.TimestampType: "concat(ltrim('+', CAST({0} AS STRING)), '+00')",
-    spark_types.TimestampNTZType: "ltrim('+', CAST({0} AS STRING))",
-}
 _NO_SEPARATOR = (
     spark_types.BooleanType,
     spark_types.NumericType,
@@ -56,13 +42,7 @@ _POSTGRES_BITS = ("float4", "float8")
 
 def postgres_text(column: Column) -> str:
     """The column's canonical text; NULL when it is null."""
-    name, kind = quoted(column.name), column.type.name
-    if kind in POSTGRES_TEXT:
-        return f"CASE WHEN {name} IS NOT NULL THEN {POSTGRES_TEXT[kind].replace('{0}', name)} END"
-    if kind in _CAST_TO_TEXT or kind in _TEXT_AS_IT_IS:
-        return f"{name}::pg_catalog.text"
-    # Not IS NOT NULL, which a row of nulls is not either.
-    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
+    return postgres_value(column.type, quoted(column.name))
 
 
 def postgres_row(columns: Iterable[Column]) -> str:
@@ -77,13 +57,11 @@ def postgres_shown(column: Column) -> str:
 def spark_text(name: str, kind: spark_types.DataType, *, rescued: bool = False) -> str:
     """The column's canonical text; NULL when it is null. `rescued`: the table has a column of cells that did not
     fit."""
-    value = spark_quoted(name)
-    text = SPARK_TEXT.get(type(kind), "CAST({0} AS STRING)").replace("{0}", value)
-    if type(kind) in _BITS:
-        text = f"CASE WHEN {value} IS NOT NULL THEN {text} END"
-    if rescued:
-        text = f"coalesce({text}, try_element_at({spark_quoted(RESCUED)}, {spark_literal(name)}))"
-    return text
+    text = spark_value(kind, spark_quoted(name))
+    if not rescued:
+        return text
+    original = f"try_element_at({spark_quoted(RESCUED)}, {spark_literal(name)})"
+    return f"coalesce({text}, {without_zeros(original) if isinstance(kind, spark_types.DecimalType) else original})"
 
 
 def spark_row(columns: Sequence[tuple[str, spark_types.DataType] | None], *, rescued: bool = False) -> str:
@@ -115,17 +93,13 @@ def postgres_md5(text: str) -> str:
     return f"md5(convert_to({text}, 'UTF8'))"
 
 
-def spark_quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def spark_literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _postgres_part(column: Column) -> str:
     text = postgres_text(column)
-    if column.type.name in _CAST_TO_TEXT or column.type.name in POSTGRES_TEXT:
+    if column.type.kind == "base" and (column.type.name in CAST_TO_TEXT or column.type.name in POSTGRES_TEXT):
         return text
     return f"replace({text}, E'\\037', E'\\037\\037')"
 

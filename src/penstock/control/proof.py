@@ -21,9 +21,9 @@ from penstock.control.canonical import (
     postgres_number,
     postgres_row,
     spark_number,
-    spark_quoted,
     spark_row,
 )
+from penstock.control.canonical_types import spark_quoted
 from penstock.control.figures import UNKNOWN, count_text
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors

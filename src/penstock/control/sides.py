@@ -22,11 +22,11 @@ from penstock.control.canonical import (
     postgres_text,
     spark_literal,
     spark_number,
-    spark_quoted,
     spark_row,
     spark_shown,
     spark_text,
 )
+from penstock.control.canonical_types import spark_quoted
 from penstock.control.compare import Cell, Figures, Row
 from penstock.errors import SchemaChanged
 from penstock.model.table import TableId, TableSchema
