@@ -185,6 +185,31 @@ CASES = (
 )
 
 
+EVENTS = {
+    "delete": ["read 1", "read 2", "delete 1"],
+    "truncate": ["read 1", "read 2", "update 1 without large", "truncate", "insert 2", "insert 3"],
+    "key change": ["read 1", "read 2", "update 9 from 1 without large", "update 1 from 2 without large"],
+    "insert, delete, insert": ["insert 1", "delete 1", "insert 1"],
+    "values that are not sent": [
+        "read 1",
+        "update 1 without large",
+        "update 1",
+        "update 1 without large",
+        "update 2 from 1 without large",
+    ],
+}
+
+
+def told(event: dict[str, Any]) -> str:
+    """An event in words, as in EVENTS."""
+    before, after, unchanged = event["before"], event["after"], event["unchanged"]
+    row = after or before
+    text = event["op"] if row is None else f"{event['op']} {row['id']}"
+    if before and after:
+        text += f" from {before['id']}"
+    return text + (f" without {', '.join(unchanged)}" if unchanged else "")
+
+
 def ranked(rows: Rows) -> Rows:
     """Versions with their moments as ranks among all of the table: what is left when only the order is known."""
     moments = sorted({moment for row in rows for moment in row[-3:-1] if moment is not None})

@@ -14,6 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from penstock.demo.server import PostgresServer
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.partitions import Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import RescueCount
@@ -415,6 +416,19 @@ def test_rescued_cells_are_counted_until_the_table_is_copied_anew(store: StateSt
     store.begin_copy("lake", ORDERS, "copy", "fingerprint", [])
     assert set(store.rescued("lake")) == {ODD}
     assert set(store.rescued("pond")) == {ORDERS}
+
+
+def test_anomalies_are_counted_until_the_table_is_copied_anew(store: StateStore) -> None:
+    assert store.anomalies("lake") == {}
+    store.add_anomalies("lake", ORDERS, [AnomalyCount("update", 2, ("1", "2")), AnomalyCount("delete", 1, ("3",))])
+    store.add_anomalies("lake", ORDERS, [AnomalyCount("update", 9, ("4", "5", "6", "7"))])
+    store.add_anomalies("lake", ODD, [])
+    store.add_anomalies("pond", ORDERS, [AnomalyCount("insert", 1, ("8",))])
+    counts = (AnomalyCount("delete", 1, ("3",)), AnomalyCount("update", 11, ("1", "2", "4", "5", "6")))
+    assert store.anomalies("lake") == {ORDERS: counts}
+    store.begin_copy("lake", ORDERS, "copy", "fingerprint", [])
+    assert store.anomalies("lake") == {}
+    assert set(store.anomalies("pond")) == {ORDERS}
 
 
 def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:

@@ -15,6 +15,7 @@ from penstock.config.model import BatchConfig, LogConfig, Maintenance
 from penstock.errors import DestinationUnreachable, SchemaChanged
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
+from penstock.model.position import order_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
 from penstock.runtime.housekeeping import Housekeeping
@@ -196,6 +197,20 @@ def test_one_table_feeds_two_and_each_has_its_own_position(bench: Bench) -> None
     assert bench.rows(ORDERS) == [(2, "c")]
     assert bench.rows(ORDERS, kept) == [(1, "a"), (2, "c")]
     assert bench.state.progress("lake")[TableId("public", "orders__append")].position == 300
+
+
+def test_anomalies_are_counted_when_asked_for(bench: Bench) -> None:
+    bench.follow(replace(Feed.clone(PEOPLE.table), anomalies=True), PEOPLE)
+    bench.seal(200, (PEOPLE, 110, insert("7", "Ada", "p")), (ORDERS, 110, update("1", "new")))
+    bench.seal(300, (PEOPLE, 210, delete("8", None, None)))
+    drain(bench)
+    bench.seal(400, (PEOPLE, 310, insert("7", "Ada", "q")), (PEOPLE, 320, update("9", "Bob", "r")))
+    drain(bench)
+    assert bench.rows(PEOPLE) == [(7, "Ada", "q"), (9, "Bob", "r")], "applied so that the table equals its source"
+    counts = {one.kind: (one.changes, one.places) for one in bench.state.anomalies("lake")[PEOPLE.table]}
+    assert {kind: changes for kind, (changes, _) in counts.items()} == {"delete": 1, "insert": 1, "update": 1}
+    assert counts["insert"][1] == (order_text(310, 0),)
+    assert ORDERS.table not in bench.state.anomalies("lake"), "nobody asked for it"
 
 
 def test_a_batch_waits_for_company_until_it_is_old_or_large_enough(bench: Bench) -> None:

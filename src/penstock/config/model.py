@@ -186,6 +186,12 @@ def _history(value: Any) -> Any:
     return value
 
 
+class EventsConfig(Section):
+    """What a table of events holds beside the changes."""
+
+    markers: bool = False
+
+
 class ColumnRule(Section):
     """What becomes of one column."""
 
@@ -236,6 +242,8 @@ class TableRule(Section):
     partitions: Literal["root", "each"] = "root"
     on_partition_drop: Literal["keep", "delete"] = "keep"
     history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
+    events: EventsConfig = EventsConfig()
+    anomalies: Literal["off", "count"] = "off"
     where: Annotated[str, AfterValidator(_where)] | None = None
     columns: Annotated[dict[str, Literal["keep", "drop", "mask"] | ColumnRule], BeforeValidator(_columns)] = {}
     set: dict[Identifier, Annotated[StrictBool | StrictInt | str, AfterValidator(_constant)]] = {}
@@ -248,6 +256,8 @@ class TableRule(Section):
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
+        if self.anomalies == "count" and self.where:
+            raise ValueError("anomalies cannot be told apart from rows that `where` leaves out; say one of them")
         for mode, target in self._named_targets.items():
             if mode not in self.modes:
                 raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
@@ -282,8 +292,10 @@ class TableRule(Section):
                 on_type_change=self.on_type_change,
                 period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
                 types=self.choices,
-                strict=strict or mode is Mode.HISTORY or bool(self.where or self.columns or self.set),
+                strict=strict or mode in (Mode.HISTORY, Mode.EVENTS) or bool(self.where or self.columns or self.set),
                 projection=self._projection({**_facts(table), "source.name": source}, salt),
+                markers=self.events.markers,
+                anomalies=self.anomalies == "count" and mode in (Mode.CLONE, Mode.HISTORY),
             )
             for mode in self.modes
         )

@@ -19,6 +19,7 @@ from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.config.model import Pipeline
 from penstock.control.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
@@ -91,6 +92,7 @@ class TableReport:
     retry: str = ""
     copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
     rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
+    anomalies: tuple[AnomalyCount, ...] = ()  # the same of changes that did not suit what was there
     quarantined: int = 0  # messages that could not be decoded
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
 
@@ -104,6 +106,7 @@ class StateReport:
     progress: dict[Key, TableProgress]
     copies: dict[Key, CopyProgress]
     rescued: dict[Key, tuple[RescueCount, ...]]
+    anomalies: dict[Key, tuple[AnomalyCount, ...]]
     processed: dict[str, Position | None]
     health: dict[str, Health]
     events: list[Event]
@@ -192,7 +195,7 @@ class Observer:
         self.close()
 
     def _look_at_state(self) -> StateReport:
-        empty = StateReport(False, {}, {}, {}, {}, {}, {}, [])
+        empty = StateReport(False, {}, {}, {}, {}, {}, {}, {}, [])
         try:
             self._store = self._store or find_store(self._pipeline.state_url)
             if self._store is None:
@@ -205,6 +208,7 @@ class Observer:
                 progress={(n, t): made for n in names for t, made in store.progress(n).items()},
                 copies={(n, t): copy for n in names for t, copy in store.copy_progress(n).items()},
                 rescued={(n, t): counts for n in names for t, counts in store.rescued(n).items()},
+                anomalies={(n, t): counts for n in names for t, counts in store.anomalies(n).items()},
                 processed={name: store.processed(name) for name in names},
                 health=store.health(),
                 events=store.events(EVENTS_SHOWN),
@@ -299,6 +303,7 @@ class Observer:
             retry=status.retry if status else "",
             copy=state.copies.get(key),
             rescued=state.rescued.get(key, ()),
+            anomalies=state.anomalies.get(key, ()),
             quarantined=state.quarantined.get(key, 0),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
         )

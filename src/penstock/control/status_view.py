@@ -14,6 +14,7 @@ from rich.text import Text
 from penstock.control.copy_figures import copy_json, rows_copied_text
 from penstock.control.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
 from penstock.control.status import LaneReport, LogReport, Problem, SourceReport, Status, TableReport, errored
+from penstock.model.anomaly import KINDS
 from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State
@@ -47,6 +48,9 @@ def as_text(status: Status) -> RenderableType:
                 Text(),
                 Text(said.replace("FILE", status.file).replace("TABLE", str(table.table)), style="yellow"),
             ]
+        for found in table.anomalies:
+            said = f"{table.table}: {count_text(found.changes)} {KINDS[found.kind]}, first at {', '.join(found.places)}"
+            parts += [Text(), Text(said, style="yellow")]
         for count in table.rescued:
             cells = "1 cell" if count.cells == 1 else f"{count_text(count.cells)} cells"
             rescued = f"{table.table}.{count.column}: {cells} rescued, the last {count.sample!r} at {count.place}"
@@ -265,6 +269,7 @@ def _table_json(table: TableReport) -> dict[str, Any]:
             for remark in table.remarks
         ],
         "rescued": [asdict(count) for count in table.rescued],
+        "anomalies": [asdict(count) for count in table.anomalies],
     }
 
 

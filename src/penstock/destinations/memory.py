@@ -61,7 +61,7 @@ class StoredTable:
         return self.rows.schema
 
     def keys(self) -> pa.Array | None:
-        return keys_of(self.rows, self.structure.key)
+        return keys_of(self.rows, self.layout.kept(self.structure).key)
 
     def evolved(self, structure: TableSchema | None, on_drop: OnDrop) -> StoredTable:
         """The same rows under another structure; None: as they are."""
@@ -70,8 +70,10 @@ class StoredTable:
         kept = self.layout.kept(structure)
         self.layout.require_room(kept)
         held = [HeldColumn(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
-        taken = steps(held, kept, on_drop, past=self.layout.period is not None)
-        names, widened = dict(taken.renamed), {one.name: one for one in taken.widened}
+        taken = steps(held, kept, on_drop, past=self.layout.keeps_past)
+        grown = {name for name, _ in taken.grown}
+        names, widened = dict(taken.renamed), {one.name: one for one in (*taken.widened, *arrow_schema(kept))}
+        widened = {name: one for name, one in widened.items() if one in taken.widened or name in grown}
         columns: dict[pa.Field, pa.ChunkedArray] = {}
         for one in self.schema:
             if one.name in taken.deleted:

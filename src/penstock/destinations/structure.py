@@ -43,9 +43,11 @@ class Steps:
     widened: tuple[pa.Field, ...] = ()
     loosened: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    grown: tuple[tuple[str, tuple[pa.Field, ...]], ...] = ()  # structs, and the fields that come behind theirs
 
     def __bool__(self) -> bool:
-        return bool(self.deleted or self.renamed or self.added or self.widened or self.loosened or self.required)
+        changed = self.deleted or self.renamed or self.added or self.widened or self.loosened or self.required
+        return bool(changed or self.grown)
 
 
 def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bool = False) -> Steps:
@@ -58,7 +60,7 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bo
     stays = {
         number: one
         for number, one in followed.items()
-        if number in numbers and one.type is not None and _fits(one.type, numbers[number].type)
+        if number in numbers and one.type is not None and _follows(one.type, numbers[number].type, past)
     }
     gone = [one for number, one in followed.items() if number not in stays]
     replaced = {one.name for one in gone if one.number in numbers}
@@ -75,12 +77,22 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bo
         tuple(deleted),
         tuple(renamed.items()),
         tuple(field for number, field in numbers.items() if number not in stays),
-        tuple(field for number, field in now.items() if stays[number].type != field.type),
+        tuple(
+            field
+            for number, field in now.items()
+            if stays[number].type != field.type and not _grows(stays[number].type, field.type)
+        ),
         tuple(
             [field.name for number, field in now.items() if stays[number].required and field.nullable]
             + [renamed.get(one.name, one.name) for one in left if one.required]
         ),
         tuple(field.name for number, field in now.items() if not stays[number].required and not field.nullable),
+        tuple(
+            (field.name, tuple(field.type)[held_type.num_fields :])
+            for number, field in now.items()
+            for held_type in [stays[number].type]
+            if past and held_type is not None and _grows(held_type, field.type)
+        ),
     )
 
 
@@ -89,6 +101,17 @@ def numbered(schema: TableSchema) -> TableSchema:
     if all(column.number for column in schema.columns):
         return schema
     return resolve(schema, schema)
+
+
+def _follows(held: pa.DataType, wanted: pa.DataType, past: bool) -> bool:
+    return _fits(held, wanted) or (past and _grows(held, wanted))
+
+
+def _grows(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a struct gets more fields behind those that it has."""
+    if not (pa.types.is_struct(held) and pa.types.is_struct(wanted)) or held.num_fields >= wanted.num_fields:
+        return False
+    return all(known.name == now.name and known.type == now.type for known, now in zip(held, wanted, strict=False))
 
 
 def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:

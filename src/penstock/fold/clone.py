@@ -69,7 +69,7 @@ def fold_clone(
     newest = max(last_commit_time(one.batch) for one in counted)
 
     if not schema.key:
-        rows = _share(rows, bucket, buckets)
+        rows = share_rows(rows, bucket, buckets)
         upserts = Upserts(schema, sources, rows, None if strict else Rescued())
         own = sum(len(chosen) for chosen in rows)
         rescued, rescues = upserts.rescued_cells()
@@ -188,7 +188,7 @@ def last_commit_time(batch: pa.RecordBatch) -> int:
     return int(pc.max(batch.column("commit_time").cast(pa.int64())).as_py() or 0)
 
 
-def _share(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places]:
+def share_rows(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places]:
     """Rows without a key are shared out by their number."""
     counts = [len(chosen) for chosen in rows]
     total = sum(counts)

@@ -5,6 +5,7 @@ with others around them. Shared by fold, which makes the rows, and the destinati
 |----------|--------------------------------------------------|----------------------------|
 | ROWS     | those of the source                              | the key                    |
 | versions | those of the source, and the three of the period | the key and when it begins |
+| events   | those of `envelope.py`, the source's inside       | their place in the stream  |
 
 The others are nullable, whatever they hold, so that a table's structure can move on around them.
 """
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from penstock.errors import SchemaChanged
+from penstock.fold.envelope import event_schema
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import EVERYTHING, Feed, Mode, Period, Projection
 from penstock.model.table import TableSchema
@@ -40,10 +42,17 @@ class Layout:
 
     period: Period | None = None
     projection: Projection = EVERYTHING
+    events: bool = False
 
     def kept(self, schema: TableSchema) -> TableSchema:
-        """What is kept of the source's table, as a table. SchemaChanged when the rule does not suit it."""
-        return kept_schema(self.projection, schema)
+        """The table that is made of the source's. SchemaChanged when the rule does not suit it."""
+        kept = kept_schema(self.projection, schema)
+        return event_schema(kept) if self.events else kept
+
+    @property
+    def keeps_past(self) -> bool:
+        """Whether rows stay that the source no longer has, so that columns must stay as well."""
+        return self.events or self.period is not None
 
     @property
     def around(self) -> pa.Schema:
@@ -89,4 +98,5 @@ ROWS = Layout()
 
 
 def layout_of(feed: Feed) -> Layout:
-    return Layout(period=feed.period if feed.mode is Mode.HISTORY else None, projection=feed.projection)
+    period = feed.period if feed.mode is Mode.HISTORY else None
+    return Layout(period, feed.projection, events=feed.mode is Mode.EVENTS)

@@ -54,10 +54,10 @@ def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) ->
     """Rows of the source's table as the destination has them, without those that are not kept."""
     if not projection:
         return rows
-    condition = _condition(projection)
+    condition = condition_of(projection)
     if condition is not None:
         rows = rows.filter(condition.holds(rows))
-    return _shaped(projection, schema, rows)
+    return shaped(projection, schema, rows)
 
 
 def project_batches(
@@ -75,7 +75,7 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
     RowIncomplete when `where` needs a value that was not sent."""
     if not projection:
         return net
-    condition = _condition(projection)
+    condition = condition_of(projection)
     kept = np.ones(net.upserts.num_rows, np.bool_)
     if condition is not None:
         needed = [fetch.column for fetch in net.fetches if fetch.column in condition.columns]
@@ -104,7 +104,7 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
     keys = net.upsert_keys
     return replace(
         net,
-        upserts=_shaped(projection, schema, net.upserts.filter(pa.array(kept))),
+        upserts=shaped(projection, schema, net.upserts.filter(pa.array(kept))),
         upsert_keys=None if keys is None else keys.filter(pa.array(kept)),
         fetches=tuple(fetch for fetch in fetches if len(fetch.rows)),
         steps=steps,
@@ -153,11 +153,11 @@ def _parsed(text: str) -> Condition:
     return parse(text)
 
 
-def _condition(projection: Projection) -> Condition | None:
+def condition_of(projection: Projection) -> Condition | None:
     return _parsed(projection.where) if projection.where else None
 
 
-def _shaped(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
+def shaped(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
     """Columns as chosen. Without a word about dropped ones: they are simply not taken."""
     choices = {choice.column: choice for choice in projection.columns}
     arrow = arrow_schema(kept_schema(projection, schema))

@@ -1,7 +1,7 @@
 """Feeds: one source table into one destination table, in one mode. A source table may have several.
 
 The mode says what becomes of changes: `clone` equals the source; `append` is clone without DELETE and TRUNCATE;
-`history` keeps every version of a row, with its period. docs/modes.md has them all.
+`history` keeps every version of a row, with its period; `events` makes every change a row. docs/modes.md says more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ class Mode(StrEnum):
     CLONE = "clone"
     APPEND = "append"
     HISTORY = "history"
+    EVENTS = "events"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Feed:
     types: tuple[tuple[str, str], ...] = ()  # choices of the user: column or `pg:type`, then what to carry it as
     strict: bool = False  # a value that fits no column makes it Errored
     projection: Projection = EVERYTHING
+    markers: bool = False  # in mode events: begin and commit are events too
+    anomalies: bool = False  # changes that do not suit what is there are counted
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
+from penstock.model.anomaly import merged_anomalies
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import merged
@@ -340,6 +341,8 @@ class ApplyLoop:
     def _followed(self, tracked: TrackedTable, work: TableWork) -> Followed | None:
         """Where the table's structure goes in this batch; None when it has to be copied again."""
         followed = follow(tracked.schema, work.versions)
+        if tracked.feed.mode is Mode.EVENTS:
+            return followed  # every event is under the structure that it had
         others = renamed(tracked.schema, followed.schema) if tracked.feed.sid is not None else []
         if not followed.resync and others:
             self.want_resync(tracked, f"column {', '.join(others)} was renamed, and the table is other sources' too")
@@ -419,6 +422,7 @@ class ApplyLoop:
             truncated=truncated,
             last_commit_time=max(result.last_commit_time for result in results),
             rescues=merged(count for result in results for count in result.rescues),
+            anomalies=merged_anomalies(count for result in results for count in result.anomalies),
         )
         followed = planned.followed
         if not truncated and not followed.changes and all(part.empty for part in parts):
@@ -472,6 +476,7 @@ class ApplyLoop:
                 self.state.record_progress(self.destination.name, figures)
             for table, result in committed.items():
                 self.state.add_rescued(self.destination.name, table, result.rescues)
+                self.state.add_anomalies(self.destination.name, table, result.anomalies)
             self.state.set_processed(self.destination.name, self.processed)
         except StateError as error:
             LOG.warning("progress not recorded", what=error.what)

@@ -19,11 +19,14 @@ from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
 from penstock.errors import PenstockError, TableFailed
+from penstock.fold.anomalies import find_anomalies
 from penstock.fold.clone import fold_append, fold_clone
+from penstock.fold.envelope import fold_events
 from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import let_in_without_values, project_effect
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
@@ -64,6 +67,7 @@ class Applied:
     error: PenstockError | None = None
     doubted: Doubted | None = None
     rescues: tuple[RescueCount, ...] = ()
+    anomalies: tuple[AnomalyCount, ...] = ()
 
 
 def tasks_for(
@@ -99,11 +103,12 @@ def tasks_for(
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        net = project_effect(task.feed.projection, task.schema, _folded(task))
+        net = _folded(task)
         part = task.plan.write(net)
         if part.unresolved and task.feed.projection.where and task.doubt is None:
             raise let_in_without_values(task.schema.table)
         doubted = task.doubt.after(net, part) if task.doubt is not None else None
+        anomalies = _anomalies(task)
     except Undecodable as error:
         return Applied(task.feed.name, error=error.keeping(_undecodable(task) or error.messages))
     except PenstockError as error:
@@ -122,17 +127,34 @@ def apply(task: ApplyTask) -> Applied:
         net.last_commit_time,
         doubted=doubted,
         rescues=net.rescues,
+        anomalies=anomalies,
+    )
+
+
+def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
+    """Of a table that is not being copied, if they are to be counted."""
+    if not task.feed.anomalies or task.doubt is not None:
+        return ()
+    return find_anomalies(
+        _changes(task),
+        task.plan.has,
+        position=task.position,
+        until=task.until,
+        bucket=task.bucket,
+        buckets=task.buckets,
     )
 
 
 def _folded(task: ApplyTask) -> NetEffect:
     """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
-    if task.plan.layout.period is not None:
-        fold: Callable[..., NetEffect] = partial(fold_history, since=task.plan.moment)
+    feed, layout = task.feed, task.plan.layout
+    if layout.events:
+        fold: Callable[..., NetEffect] = partial(fold_events, projection=feed.projection, markers=feed.markers)
+    elif layout.period is not None:
+        fold = partial(fold_history, since=task.plan.moment)
     else:
-        clone_or_append = fold_append if task.feed.mode is Mode.APPEND else fold_clone
-        fold = partial(clone_or_append, strict=task.feed.strict)
-    return fold(
+        fold = partial(fold_append if feed.mode is Mode.APPEND else fold_clone, strict=feed.strict)
+    net = fold(
         _changes(task),
         position=task.position,
         until=task.until,
@@ -140,6 +162,7 @@ def _folded(task: ApplyTask) -> NetEffect:
         buckets=task.buckets,
         schema=task.schema,
     )
+    return net if layout.events else project_effect(feed.projection, task.schema, net)
 
 
 def _undecodable(task: ApplyTask) -> list[RawMessage]:

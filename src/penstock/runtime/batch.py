@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from penstock.changelog.log import ChangeLog, SegmentName
 from penstock.config.model import BatchConfig
 from penstock.decode.types.choices import chosen
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 
@@ -37,7 +37,8 @@ class TableWork:
 
     def buckets(self) -> int:
         """How many tasks share the table. Keys that move may need another key's earlier image: then it is one."""
-        if self.moved_keys or not all(schema.key for schema in self.versions):
+        by_key = self.feed.mode is not Mode.EVENTS
+        if by_key and (self.moved_keys or not all(schema.key for schema in self.versions)):
             return 1
         return max(1, min(MOST_BUCKETS, math.ceil(self.bytes / BUCKET_BYTES)))
 

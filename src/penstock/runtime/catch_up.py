@@ -225,7 +225,10 @@ class _Replay:
         copy = self._destination.plan_catchup(target, source, self._parts, self.position)
         plan = self._destination.plan_merge(target, source)
         moment = max(self._moment, plan.moment)
-        parts = merge_copy(self._runner, copy, plan, kept_schema(self._feed.projection, self._schema), moment)
+        if self._feed.mode is Mode.EVENTS:
+            parts = self._parts  # what was read is events already
+        else:
+            parts = merge_copy(self._runner, copy, plan, kept_schema(self._feed.projection, self._schema), moment)
         versions = plan.layout.period is not None
         self._destination.commit_merge(plan, parts, self.position, moment if versions else None)
 
@@ -234,4 +237,4 @@ def _merges(destination: Destination, source: str, feed: Feed) -> bool:
     """Whether the table keeps what the copy does not have."""
     if feed.mode is Mode.APPEND:
         return destination.position(feed.target, source) is not None
-    return layout_of(feed).period is not None
+    return layout_of(feed).keeps_past

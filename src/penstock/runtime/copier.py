@@ -27,12 +27,12 @@ from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
 from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SchemaChanged, SourceError
 from penstock.failpoints import reach
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
-from penstock.runtime.copy_task import CopyTask, RereadTask, copy_range, reread
+from penstock.runtime.copy_task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.log_context import inherited, inheriting
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
@@ -274,7 +274,7 @@ class Copier:
         ranges: dict[int, CopyRange],
         finished: dict[int, FinishedRange],
     ) -> str:
-        if not copying.schema.key:
+        if not copying.schema.key or copying.feed.mode is Mode.EVENTS:
             return "it has no key, by which the log could heal what was read from another snapshot"
         if record.fingerprint != copying.schema.fingerprint:
             return "its structure changed"
@@ -326,7 +326,8 @@ class Copier:
         limit = self._settings.max_rows_per_second
         share = limit / self._settings.max_connections if limit else None
         feed, timeout = copying.feed, self._settings.statement_timeout
-        task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict)
+        reads = AsEvents(snapshot.position, snapshot.moment or 0) if feed.mode is Mode.EVENTS else None
+        task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict, reads)
         try:
             result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:

@@ -6,7 +6,7 @@ went wrong as their result. Neighbours: `copier` runs one job a range, `catch_up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,14 +14,36 @@ import pyarrow.compute as pc
 
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
+from penstock.fold.envelope import RANGE_SHIFT, read_events
 from penstock.fold.keys import encode_keys
-from penstock.fold.projection import project_batches
+from penstock.fold.projection import kept_schema, project_batches
 from penstock.model.feed import Projection
+from penstock.model.position import Position
 from penstock.model.rescue import RescueCount, merged
+from penstock.model.table import TableSchema
 from penstock.runtime.background import in_background
 from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange
 from penstock.source.postgres.copy_read import CopySource, ignored, read_range
+
+
+@dataclass(frozen=True)
+class AsEvents:
+    """The snapshot under which rows are read that become events."""
+
+    position: Position
+    moment: int
+
+
+def read_as_events(
+    snapshot: AsEvents, kept: TableSchema, number: int, batches: Iterable[pa.RecordBatch | pa.Table]
+) -> Iterator[pa.Table]:
+    """The rows of one range, which has a number, as events."""
+    first = number << RANGE_SHIFT
+    for batch in batches:
+        rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        yield read_events(rows, kept, snapshot.position, snapshot.moment, first)
+        first += rows.num_rows
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,7 @@ class CopyTask:
     max_rows_per_second: float | None
     projection: Projection
     strict: bool = False
+    as_events: AsEvents | None = None
 
     @property
     def weight(self) -> int:
@@ -60,6 +83,9 @@ def copy_range(task: CopyTask) -> Copied:
     )
     try:
         kept = project_batches(task.projection, task.source.schema, batches)
+        if task.as_events is not None:
+            schema = kept_schema(task.projection, task.source.schema)
+            kept = read_as_events(task.as_events, schema, task.range.number, kept)
         return Copied(in_background(lambda: task.plan.write_rows(kept)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from penstock.model.anomaly import AnomalyCount, merged_anomalies
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
@@ -44,6 +45,7 @@ class MemoryStateStore:
         self._ended: dict[tuple[str, TableId], CopyProgress] = {}
         self._notes: dict[tuple[str, TableId], str] = {}
         self._rescued: dict[tuple[str, TableId], tuple[RescueCount, ...]] = {}
+        self._anomalies: dict[tuple[str, TableId], tuple[AnomalyCount, ...]] = {}
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
         self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
@@ -106,6 +108,7 @@ class MemoryStateStore:
             self._ended.pop(key, None)
             self._notes.pop(key, None)
             self._rescued.pop(key, None)
+            self._anomalies.pop(key, None)
             self._copies[key] = CopyRecord(
                 copy,
                 datetime.now(UTC),
@@ -164,6 +167,16 @@ class MemoryStateStore:
         with self._lock:
             if counts:
                 self._rescued[key] = merged([*self._rescued.get(key, ()), *counts])
+
+    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
+        key = destination, table
+        with self._lock:
+            if counts:
+                self._anomalies[key] = merged_anomalies([*self._anomalies.get(key, ()), *counts])
+
+    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
+        with self._lock:
+            return {table: found for (name, table), found in sorted(self._anomalies.items()) if name == destination}
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         with self._lock:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
@@ -106,6 +107,12 @@ class ScopedStateStore:
 
     def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
         self._store.add_rescued(destination, self._named(table), counts)
+
+    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
+        self._store.add_anomalies(destination, self._named(table), counts)
+
+    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
+        return self._own(self._store.anomalies(destination))
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         return self._own(self._store.rescued(destination))

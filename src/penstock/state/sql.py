@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     FromClause,
+    Row,
     Table,
     and_,
     case,
@@ -34,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from penstock.errors import ConfigError, StateError
+from penstock.model.anomaly import AnomalyCount, merged_anomalies
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
@@ -44,6 +46,7 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state import sql_cuts, sql_quarantine, sql_schemas
 from penstock.state.cut import Cut
 from penstock.state.sql_tables import (
+    ANOMALIES,
     COPIES,
     COPY_NOTES,
     COPY_RANGES,
@@ -224,7 +227,7 @@ class SqlStateStore:
         key = _table_key(destination, table)
         with self._writing() as connection:
             earlier = connection.scalar(select(COPIES.c.attempts).filter_by(**key, ended=None)) or 0
-            for kept in (COPIES, COPY_RANGES, COPY_NOTES, RESCUED):
+            for kept in (COPIES, COPY_RANGES, COPY_NOTES, RESCUED, ANOMALIES):
                 connection.execute(delete(kept).filter_by(**key))
             head = {"copy": copy, "started": datetime.now(UTC), "fingerprint": fingerprint, "attempts": earlier + 1}
             connection.execute(insert(COPIES).values(**key, **head, ranges=len(ranges), rows=0, bytes=0))
@@ -350,6 +353,19 @@ class SqlStateStore:
                 before = connection.scalar(select(RESCUED.c.cells).filter_by(**key)) or 0
                 values = {"cells": before + count.cells, "sample": count.sample, "place": count.place}
                 _put(connection, RESCUED, key, values)
+
+    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
+        if not counts:
+            return
+        with self._writing() as connection:
+            known = _anomalies(connection.execute(select(ANOMALIES).filter_by(**_table_key(destination, table))).all())
+            for count in merged_anomalies([*known.get(table, ()), *counts]):
+                key = {**_table_key(destination, table), "kind": count.kind}
+                _put(connection, ANOMALIES, key, {"changes": count.changes, "places": "\n".join(count.places)})
+
+    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
+        with self._transaction() as connection:
+            return _anomalies(connection.execute(_of_destination(ANOMALIES, destination)).all())
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         with self._transaction() as connection:
@@ -587,3 +603,11 @@ def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: M
     changed = connection.execute(update(table).filter_by(**key).values(**values))
     if changed.rowcount == 0:
         connection.execute(insert(table).values(**key, **values))
+
+
+def _anomalies(rows: Sequence[Row[Any]]) -> dict[TableId, tuple[AnomalyCount, ...]]:
+    found: dict[TableId, list[AnomalyCount]] = {}
+    for row in rows:
+        count = AnomalyCount(row.kind, row.changes, tuple(row.places.split("\n")))
+        found.setdefault(TableId(row.table_schema, row.table_name), []).append(count)
+    return {table: tuple(sorted(counts, key=lambda count: count.kind)) for table, counts in sorted(found.items())}

@@ -162,6 +162,17 @@ RESCUED = Table(
     Column("place", Text, nullable=False),
 )
 
+ANOMALIES = Table(
+    "penstock_anomaly",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("changes", BigInteger, nullable=False),
+    Column("places", Text, nullable=False),  # the first few, a line each
+)
+
 REQUESTS = Table(
     "penstock_request",
     METADATA,

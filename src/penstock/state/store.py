@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
@@ -183,6 +184,13 @@ class StateStore(Protocol):
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         """Of each table with rescued cells its columns, by name."""
+
+    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
+        """Adds to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
+        stay."""
+
+    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
+        """Of each table with anomalies its kinds, by name."""
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         """From any process, at any time. Gives the request's id, which is never used again."""

@@ -32,6 +32,7 @@ from penstock.destinations.iceberg.catalog import (
 )
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
+from penstock.destinations.iceberg.current_view import make_current_view
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
 from penstock.destinations.iceberg.evolution import (
     Move,
@@ -115,6 +116,7 @@ class IcebergDestination:
         self._settings = settings
         self._index = index
         self._java = Java(spark)
+        self._spark = spark
         self._mark = compares_snapshots_only(settings)
         self._catalog: JavaObject = None
         self._tables: dict[tuple[TableId, str], OpenTable] = {}  # as each source sees them
@@ -164,6 +166,7 @@ class IcebergDestination:
                 f"Drop {target} at the destination, or give the source's table another `target`",
             )
         self._tables[target, source] = opened
+        self._make_views(opened)
         self._clean_up(opened, state, [file.path for part in _ours(keep) for file in part.files])
         return position
 
@@ -430,7 +433,7 @@ class IcebergDestination:
         same moment is no error."""
         catalog, namespace = self._catalog, self._java.namespace(target)
         kept = layout.kept(schema)
-        columns, key = arrow_schema(kept), schema.key if layout.has_identifiers else ()
+        columns, key = arrow_schema(kept), kept.key if layout.has_identifiers else ()
         if sid is not None:
             require_free_name(target, layout.columns(columns), sid)
             columns, key = with_sid(columns, sid), (sid.column, *key) if identifiers(columns, key) else ()
@@ -479,7 +482,7 @@ class IcebergDestination:
         require_layout(target, metadata, layout)
         following, kept = recorded(metadata, source, layout), layout.kept(schema)
         if following is None and sid is None:
-            key = schema.key if layout.has_identifiers else ()
+            key = kept.key if layout.has_identifiers else ()
             made = matched(target, found, layout.columns(arrow_schema(kept)), key)[: len(kept.columns)]
             fields = dict(zip((one.number for one in kept.columns), (one.id for one in made), strict=True))
             following = Recorded(schema, kept, fields)
@@ -541,7 +544,7 @@ class IcebergDestination:
     def _key_index(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
         folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
         folder = folder if opened.slice is None else folder / opened.slice.folder
-        return KeyIndex(folder, move.schema.key if move else opened.key)
+        return KeyIndex(folder, move.kept.key if move else opened.key)
 
     def _move(self, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop) -> Move | None:
         """From the structure that the table follows to another; None when that is the same."""
@@ -574,6 +577,12 @@ class IcebergDestination:
             with translated(f"table {opened.target}: its columns cannot be read"):
                 found = self._java.schemas.toJson(opened.table.schema())
             opened.others = unfollowed(found, [column.id for column in opened.stored])
+            self._make_views(opened)
+
+    def _make_views(self, opened: OpenTable) -> None:
+        names = [column.name for column in opened.stored]
+        if names:
+            make_current_view(self._spark, self.name, opened.target, names, opened.layout)
 
     def _current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
         """The table and its state as it is now; cheap when the catalog names the metadata file that we know, or one

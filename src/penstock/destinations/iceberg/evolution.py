@@ -104,14 +104,14 @@ def planned(
 ) -> Move:
     """How the table, as it is now, gets to `schema`. In one of versions columns stay, and the key does not tell its
     rows apart."""
-    kept, past = layout.kept(schema), layout.period is not None
+    kept, past, marked = layout.kept(schema), layout.keeps_past, layout.has_identifiers
     found = java.schemas.toJson(table.schema())
     numbers = {field: number for number, field in following.fields.items()}
     types = {field.name: field.type for field in arrow_schema(following.kept)}
     names = {column.number: column.name for column in following.kept.columns}
     held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
     taken = steps(held, kept, on_drop, past=past)
-    marks = set() if past else identifiers(arrow_schema(kept), kept.key)
+    marks = identifiers(arrow_schema(kept), kept.key) if marked else set()
     if taken or marks != set(table.schema().identifierFieldNames()):
         tried = table.newTransaction()
         evolve(java, tried, taken, marks)
@@ -119,7 +119,7 @@ def planned(
     ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
     wanted = arrow_schema(kept)
     columns = located(target, found, wanted, [ids[name] for name in wanted.names])
-    return Move(schema, kept, taken, columns, on_drop, marked=not past)
+    return Move(schema, kept, taken, columns, on_drop, marked)
 
 
 def planned_union(
@@ -202,6 +202,9 @@ def evolve(java: Java, transaction: JavaObject, taken: Steps, marks: Collection[
         second.addColumn(None, field.name, _type(java, field))
         if not field.nullable:
             second.requireColumn(field.name)
+    for outer, inner in taken.grown:
+        for field in inner:
+            second.addColumn(outer, field.name, _type(java, field))
     for field in taken.widened:
         second.updateColumn(field.name, _type(java, field))
     for name in taken.loosened:

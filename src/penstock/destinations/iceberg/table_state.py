@@ -64,7 +64,7 @@ class OpenTable:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.following.schema.key
+        return self.following.kept.key
 
     @property
     def is_local(self) -> bool:

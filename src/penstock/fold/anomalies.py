@@ -1,0 +1,73 @@
+"""Changes that do not suit what the destination holds: an insert whose key is there, an update or delete of one that is
+not. They are applied as the mode says; here they are only found, when somebody asks for it (`anomalies: count`).
+
+`has` tells which keys have a row before the batch; from there every change says what must be there before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.decode.messages import Mask, Messages
+from penstock.fold.clone import ranks_of, within
+from penstock.fold.events import events_of
+from penstock.model.anomaly import MOST_PLACES, AnomalyCount
+from penstock.model.change import DELETE, INSERT, TRUNCATE, RawChanges
+from penstock.model.position import Position, order_text
+
+
+def find_anomalies(
+    changes: Iterable[RawChanges],
+    has: Callable[[pa.Array], Mask],
+    *,
+    position: Position,
+    until: Position | None = None,
+    bucket: int = 0,
+    buckets: int = 1,
+) -> tuple[AnomalyCount, ...]:
+    """Takes the changes that the fold takes, of a table with a key."""
+    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
+    counted = [one for one in given if one.batch.num_rows]
+    if not counted or not counted[-1].schema.key:
+        return ()
+    sources = [Messages(one) for one in counted]
+    ranks = ranks_of(sources)
+    rows = [np.flatnonzero(messages.op != TRUNCATE) for messages in sources]
+    places = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
+    events = events_of(sources, rows, places, bucket, buckets)
+    if len(events.key) == 0:
+        return ()
+    rank = np.empty(len(events.key), np.int64)
+    op = np.empty(len(events.key), np.uint8)
+    for number, messages in enumerate(sources):
+        here = events.source == number
+        rank[here], op[here] = ranks[number][events.row[here]], messages.op[events.row[here]]
+    truncates = np.sort(np.concatenate([r[m.op == TRUNCATE] for m, r in zip(sources, ranks, strict=True)]))
+    era = np.searchsorted(truncates, rank)  # how many truncates came before
+    by_key = np.argsort(events.key, kind="stable")
+    key, image = events.key[by_key], events.is_image[by_key]
+    first = np.ones(len(key), np.bool_)
+    first[1:] = (key[1:] != key[:-1]) | (era[by_key][1:] != era[by_key][:-1])
+    there = np.concatenate([[False], image[:-1]])
+    there[first] = has(events.keys)[key[first]] & (era[by_key][first] == 0)
+    op, moved_in = op[by_key], events.moved_from[by_key] >= 0
+    kinds = {
+        "insert": (op == INSERT) & there,
+        "update": (op != INSERT) & (op != DELETE) & ~there & ~moved_in,
+        "delete": (op == DELETE) & ~there,
+    }
+    found = []
+    for kind, mask in kinds.items():
+        at = by_key[mask]
+        if len(at):
+            shown = at[np.argsort(rank[at])][:MOST_PLACES]
+            told = [
+                order_text(int(messages.commit_lsn[row]), int(messages.tx_ordinal[row]))
+                for event in shown
+                for messages, row in [(sources[events.source[event]], events.row[event])]
+            ]
+            found.append(AnomalyCount(kind, len(at), tuple(told)))
+    return tuple(found)

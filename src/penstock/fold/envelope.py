@@ -1,0 +1,266 @@
+"""Events mode: every change is a row, with what the row was before and after it. Nothing is folded away.
+
+| column                      | holds                                                                         |
+|-----------------------------|-------------------------------------------------------------------------------|
+| op                          | insert, update, delete, truncate; read (of the copy); begin, commit (markers) |
+| schema, table               | the table's name at its source                                                |
+| commit_lsn, tx_ordinal      | its place: sorted by both, events are in the order of the stream              |
+| start_lsn, commit_time, xid | where and when, and by which transaction                                      |
+| schema_version              | the fingerprint of the structure that it was under                            |
+| before, after               | the row's images, as far as Postgres sends them                               |
+| unchanged                   | columns that are null in `after` because an UPDATE left a large value alone   |
+
+Rows of the copy stand right before what followed its snapshot. A marker stands before or behind all of its
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.decode.columns import column
+from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Places
+from penstock.decode.schema import arrow_schema
+from penstock.errors import RowIncomplete
+from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
+from penstock.fold.evolution import places
+from penstock.fold.net_effect import NetEffect
+from penstock.fold.projection import condition_of, kept_schema, shaped
+from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
+from penstock.model.feed import EVERYTHING, Projection
+from penstock.model.position import Position
+from penstock.model.table import Column, ColumnType, TableSchema
+
+TEXT, INT8, TIMESTAMPTZ = ColumnType(25, "text"), ColumnType(20, "int8"), ColumnType(1184, "timestamptz")
+FIRST_NUMBER = -2_000_000  # its columns are none of the source's
+OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
+BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # tx_ordinal of the markers of a transaction
+RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
+
+
+def event_schema(kept: TableSchema) -> TableSchema:
+    """The table of a table's events. `kept` is what is kept of the source's."""
+    image = ColumnType(0, "record", kind="composite", fields=tuple((one.name, one.type) for one in kept.columns))
+    names = ColumnType(1009, "_text", kind="array", element=TEXT)
+    types = {
+        **dict.fromkeys(("op", "schema", "table"), TEXT),
+        **dict.fromkeys(("commit_lsn", "tx_ordinal", "start_lsn"), INT8),
+        "commit_time": TIMESTAMPTZ,
+        "xid": INT8,
+        "schema_version": TEXT,
+        "before": image,
+        "after": image,
+        "unchanged": names,
+    }
+    columns = tuple(Column(name, type, number=FIRST_NUMBER - place) for place, (name, type) in enumerate(types.items()))
+    return replace(kept, columns=columns, key=())
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images of some changes: which of them, what is kept of each, and whether `where` holds for it."""
+
+    at: Places
+    rows: pa.Table
+    holds: Mask
+    unsent: dict[str, Mask]  # by column of the source, among `at`
+
+
+def fold_events(
+    changes: Iterable[RawChanges],
+    *,
+    position: Position,
+    until: Position | None = None,
+    bucket: int = 0,
+    buckets: int = 1,
+    schema: TableSchema | None = None,
+    projection: Projection = EVERYTHING,
+    markers: bool = False,
+) -> NetEffect:
+    """The events of the changes with position <= commit_lsn < until, shared out over the buckets by their number."""
+    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
+    if not given:
+        raise ValueError("fold_events needs at least one slice: an empty one will do")
+    counted = [one for one in given if one.batch.num_rows] or given[-1:]
+    schema = schema or counted[-1].schema
+    sources = [Messages(one) for one in counted]
+    ranks = ranks_of(sources)
+    chosen = share_rows([np.arange(len(messages)) for messages in sources], bucket, buckets)
+    wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
+    tables = [wanted.empty_table()]
+    for one, messages, rows in zip(counted, sources, chosen, strict=True):
+        if len(rows):
+            tables.append(_events(one, messages, rows, schema, projection, wanted))
+    if markers:
+        tables += _markers(counted, ranks, chosen, wanted)
+    return NetEffect(
+        truncated=False,
+        upserts=pa.concat_tables(tables),
+        upsert_keys=None,
+        touched_keys=None,
+        fetches=(),
+        changes=sum(map(len, chosen)),
+        last_commit_time=max(last_commit_time(one.batch) for one in counted),
+    )
+
+
+def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment: int, first: int) -> pa.Table:
+    """Rows of the copy as events. They are as of `position` (exclusive), and numbered from `first`."""
+    kept = arrow_schema(schema)
+    wanted, count = arrow_schema(event_schema(schema)), rows.num_rows
+    after = pa.StructArray.from_arrays([rows[name].combine_chunks() for name in kept.names], fields=list(kept))
+    values = {
+        "op": pa.repeat("read", count),
+        "commit_lsn": pa.repeat(pa.scalar(position - 1, pa.int64()), count),
+        "tx_ordinal": pa.array(first + np.arange(count), pa.int64()),
+        "commit_time": pa.repeat(pa.scalar(moment, pa.int64()), count).cast(pa.timestamp("us", "UTC")),
+        "after": after,
+    }
+    return _table(values, schema, wanted, count)
+
+
+def _events(
+    changes: RawChanges,
+    messages: Messages,
+    rows: Places,
+    schema: TableSchema,
+    projection: Projection,
+    wanted: pa.Schema,
+) -> pa.Table:
+    op = messages.op[rows]
+    has_after = np.flatnonzero((op == INSERT) | (op == UPDATE))
+    has_before = np.flatnonzero((messages.old[rows] >= 0) & (op != TRUNCATE))
+    after = _images(messages, has_after, messages.images(rows[has_after]), schema, projection)
+    before = _images(messages, has_before, messages.old_images(rows[has_before]), schema, projection)
+    names = np.array([OPERATIONS[int(one)] for one in op], object)
+    shown = np.ones(len(rows), np.bool_)
+    with_after = np.zeros(len(rows), np.bool_)
+    with_after[has_after] = True
+    if projection.where:
+        names, shown, with_after = _within_where(names, op, after, before, messages.old_is_full[rows])
+    batch = changes.batch.take(pa.array(rows))
+    values = {
+        "op": pa.array(names.tolist(), pa.string()),
+        **{name: batch.column(name).cast(pa.int64()) for name in ("commit_lsn", "tx_ordinal", "start_lsn", "xid")},
+        "commit_time": batch.column("commit_time"),
+        "before": _structs(before, np.ones(len(rows), np.bool_), wanted.field("before").type),
+        "after": _structs(after, with_after, wanted.field("after").type),
+        "unchanged": _unchanged(after, with_after, projection),
+    }
+    return _table(values, changes.schema, wanted, len(rows)).filter(pa.array(shown))
+
+
+def _images(messages: Messages, at: Places, cells: Cells, schema: TableSchema, projection: Projection) -> _Images:
+    """`cells` are of the changes `at`; what is decoded is aligned with `schema`."""
+    arrow = arrow_schema(schema)
+    columns, unsent = [], {}
+    for field, place in zip(arrow, places(messages.schema, schema), strict=True):
+        if place is None:
+            columns.append(pa.nulls(len(at), field.type))
+            continue
+        decoded = column(messages, cells, place)
+        columns.append(decoded if decoded.type == field.type else decoded.cast(field.type))
+        missing = cells.kind[place] == UNCHANGED
+        if missing.any():
+            unsent[field.name] = missing
+    nullable = pa.schema([field.with_nullable(True) for field in arrow])
+    rows = pa.table(columns, schema=nullable)
+    condition = condition_of(projection)
+    holds = np.ones(len(at), np.bool_)
+    if condition is not None:
+        needed = [name for name in condition.columns if name in unsent]
+        if needed:
+            raise RowIncomplete(
+                f"table {schema.table}: `where` needs column {needed[0]}, whose value Postgres does not send when an "
+                "UPDATE leaves a large one unchanged",
+                f"Run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`, with which it does; then `penstock retry`",
+            )
+        holds = np.asarray(condition.holds(rows).combine_chunks(), np.bool_)
+    return _Images(at, shaped(projection, schema, rows), holds, unsent)
+
+
+def _within_where(
+    names: np.ndarray[tuple[int], np.dtype[np.object_]],
+    op: np.ndarray[tuple[int], np.dtype[np.uint8]],
+    after: _Images,
+    before: _Images,
+    old_is_full: Mask,
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.object_]], Mask, Mask]:
+    """What events are where rows outside of `where` are none: a row that moves out is deleted, one that moves in is
+    inserted. What an old image cannot tell, because it holds the key alone, counts as having been in."""
+    now, was = np.zeros(len(op), np.bool_), np.ones(len(op), np.bool_)
+    now[after.at] = after.holds
+    was[before.at] = before.holds
+    was |= ~old_is_full
+    was &= op != INSERT
+    names = names.copy()
+    names[(op == UPDATE) & ~now] = "delete"
+    names[(op == UPDATE) & now & ~was] = "insert"
+    return names, now | was | (op == TRUNCATE), now
+
+
+def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
+    """One struct for each change, null where there is no image."""
+    inner = [type.field(number) for number in range(type.num_fields)]
+    arrays = [images.rows[field.name].combine_chunks().cast(field.type) for field in inner]
+    packed = pa.StructArray.from_arrays(arrays, fields=inner)
+    place = np.zeros(len(shown), np.int64)
+    there = np.zeros(len(shown), np.bool_)
+    place[images.at], there[images.at] = np.arange(len(images.at)), True
+    return packed.take(pa.array(place, mask=~(there & shown)))
+
+
+def _unchanged(after: _Images, shown: Mask, projection: Projection) -> pa.Array:
+    """Names of columns, as the destination has them; null where all were sent."""
+    names: list[list[str] | None] = [None] * len(shown)
+    choices = {choice.column: choice for choice in projection.columns}
+    for source, missing in after.unsent.items():
+        choice = choices.get(source)
+        if choice is not None and choice.dropped:
+            continue
+        name = choice.name if choice is not None and choice.name else source
+        for row in after.at[missing].tolist():
+            if shown[row]:
+                names[row] = [*(names[row] or []), name]
+    return pa.array(names, pa.list_(pa.field("element", pa.string())))
+
+
+def _markers(
+    counted: Sequence[RawChanges], ranks: Sequence[Places], chosen: Sequence[Places], wanted: pa.Schema
+) -> list[pa.Table]:
+    """Begin and commit of every transaction whose first, or last, change of this table is among the chosen."""
+    lsn = np.empty(sum(map(len, ranks)), np.uint64)
+    for one, rank in zip(counted, ranks, strict=True):
+        lsn[rank] = np.asarray(one.batch.column("commit_lsn"))
+    first, last = np.ones(len(lsn), np.bool_), np.ones(len(lsn), np.bool_)
+    first[1:] = last[:-1] = lsn[1:] != lsn[:-1]
+    tables = []
+    for one, rank, rows in zip(counted, ranks, chosen, strict=True):
+        for op, edge, ordinal in (("begin", first, BEFORE_ALL), ("commit", last, BEHIND_ALL)):
+            at = rows[edge[rank[rows]]]
+            batch = one.batch.take(pa.array(at))
+            values = {
+                "op": pa.repeat(op, len(at)),
+                **{name: batch.column(name).cast(pa.int64()) for name in ("commit_lsn", "xid")},
+                "tx_ordinal": pa.repeat(pa.scalar(ordinal, pa.int64()), len(at)),
+                "commit_time": batch.column("commit_time"),
+            }
+            tables.append(_table(values, one.schema, wanted, len(at)))
+    return tables
+
+
+def _table(values: dict[str, pa.Array], schema: TableSchema, wanted: pa.Schema, count: int) -> pa.Table:
+    values = {
+        "schema": pa.repeat(schema.table.schema, count),
+        "table": pa.repeat(schema.table.name, count),
+        "schema_version": pa.repeat(schema.fingerprint, count),
+        **values,
+    }
+    columns = [
+        values[field.name].cast(field.type) if field.name in values else pa.nulls(count, field.type) for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)

@@ -1,0 +1,33 @@
+"""Anomalies in figures: changes that do not suit what the destination holds, counted by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MOST_PLACES = 5
+
+KINDS = {
+    "insert": "inserts of a key that was there",
+    "update": "updates of a key that was not there",
+    "delete": "deletes of a key that was not there",
+}
+
+
+@dataclass(frozen=True)
+class AnomalyCount:
+    """How many changes of a kind (of KINDS), and where the first few of them stand in the stream."""
+
+    kind: str
+    changes: int
+    places: tuple[str, ...]
+
+
+def merged_anomalies(counts: Iterable[AnomalyCount]) -> tuple[AnomalyCount, ...]:
+    """One count a kind, by its name; of the places the first ones stay."""
+    found: dict[str, AnomalyCount] = {}
+    for one in counts:
+        known = found.get(one.kind, AnomalyCount(one.kind, 0, ()))
+        places = (*known.places, *one.places)[:MOST_PLACES]
+        found[one.kind] = AnomalyCount(one.kind, known.changes + one.changes, places)
+    return tuple(found[kind] for kind in sorted(found))
