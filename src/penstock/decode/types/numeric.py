@@ -11,7 +11,8 @@
 Iceberg's widest decimal has 38 digits. Values with more, NaN and the infinities fit none. How many zeros stand behind
 a fraction is not kept: Postgres' own comparison does not see them either.
 
-Arrow reads more than 38 digits into a wrong number without a word, so long texts are counted first.
+Arrow reads what has more than 38 digits, counted as if the whole scale stood behind the point, into a wrong number
+without a word: texts that may have so many are counted first.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _parser(precision: int, scale: int) -> Callable[[pa.Array], pa.Array]:
 
     def parse(texts: pa.Array) -> pa.Array:
         longest = pc.max(pc.binary_length(texts)).as_py()
-        if longest is None or longest <= WIDEST:
+        if longest is None or longest + scale <= WIDEST:
             return as_text(texts).cast(arrow_type)
         if misfits(texts).any():
             raise ValueError(f"not a number that {arrow_type} holds")
