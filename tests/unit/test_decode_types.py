@@ -205,18 +205,20 @@ def test_numbers_are_exact_or_misfits(numbers: list[Decimal]) -> None:
 def test_a_number_is_read_exactly_or_not_at_all(digits: int, scale: int, places: int) -> None:
     """Arrow moves the point of a short number beyond 38 digits, and reads another number, too."""
     number = Decimal(digits).scaleb(-places, context=Context(prec=999))
-    made, misfits = fitted(codec(numeric(38, scale)), texts(f"{number:f}"))
     fits = abs(number) < 10 ** (38 - scale) and number == number.quantize(
         Decimal(1).scaleb(-scale), context=Context(prec=999)
     )
-    assert misfits.tolist() == [not fits]
-    assert made.to_pylist() == [number if fits else None]
+    try:
+        made = codec(numeric(38, scale)).parse(texts(f"{number:f}"))
+    except ValueError:
+        assert not fits
+    else:
+        assert made.to_pylist() == [number]
 
 
 def test_a_wide_whole_number_does_not_become_another() -> None:
-    made, misfits = fitted(codec(BARE_NUMERIC), texts("-915452358018736951208399663102", "9" * 20))
-    assert misfits.tolist() == [True, False]
-    assert made.to_pylist() == [None, Decimal("9" * 20)]
+    with pytest.raises(ValueError):
+        codec(BARE_NUMERIC).parse(texts("-915452358018736951208399663102"))
 
 
 def test_nan_is_a_float() -> None:
