@@ -23,26 +23,18 @@ from pathlib import Path
 
 import psycopg
 
+from harness import EIGHT_COLUMN_ROWS, EIGHT_COLUMNS, recvlogical
 from penstock.changelog.log import ChangeLog
 from penstock.demo.server import PostgresServer
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.slot import create_slot, flush_position, lsn_text
-
-TABLE = """
-    create table w1 (id bigint primary key, n int, name text, price numeric(12, 2), at timestamptz, doc jsonb,
-                     note text, ok bool)
-"""
-ROW = """
-    insert into w1 select n, n, 'customer ' || n, n / 7.0, timestamptz '2026-01-01' + n * interval '1 second',
-        jsonb_build_object('n', n), 'note of row ' || n, n %% 2 = 0 from generate_series(%s::bigint, %s::bigint) n
-"""
+from penstock.source.postgres.slot import create_slot, flush_position
 
 
 def main(rows: int, rounds: int) -> None:
     with PostgresServer(settings={"max_wal_size": "8GB"}) as server, tempfile.TemporaryDirectory() as folder:
         url = server.url()
         with connect(url) as connection:
-            connection.execute(TABLE)
+            connection.execute(EIGHT_COLUMNS.format(table="w1"))
             connection.execute("create publication w1 for table w1")
             slots = [f"{reader}_{number}" for number in range(rounds) for reader in ("recvlogical", "capture")]
             for slot in slots:
@@ -56,7 +48,7 @@ def main(rows: int, rounds: int) -> None:
             if reader == "capture":
                 took, peak, messages = _capture(url, slot, end, Path(folder))
             else:
-                took = _recvlogical(server, slot, end, Path(folder))
+                took = recvlogical(server, slot, "w1", end)
             seconds[reader].append(took)
             print(f"{reader:12} {took:6.2f} s")
         best = {reader: min(took) for reader, took in seconds.items()}
@@ -69,27 +61,10 @@ def main(rows: int, rounds: int) -> None:
 def _write(url: str, rows: int) -> None:
     with psycopg.connect(url) as connection:
         for first in range(1, rows + 1, 100):
-            connection.execute(ROW, (first, first + 99))
+            connection.execute(EIGHT_COLUMN_ROWS.format(table="w1"), (first, first + 99))
             connection.execute("update w1 set n = n + 1 where id between %s and %s", (first, first + 59))
             connection.execute("delete from w1 where id between %s and %s", (first, first + 9))
             connection.commit()
-
-
-def _recvlogical(server: PostgresServer, slot: str, end: int, folder: Path) -> float:
-    output = folder / "recvlogical"
-    began = time.monotonic()
-    subprocess.run(
-        [
-            *(str(server.binaries / "pg_recvlogical"), "--start", "--slot", slot, "--dbname", server.url()),
-            *("--endpos", lsn_text(end), "--file", str(output), "--no-loop"),
-            *("-o", "proto_version=1", "-o", "publication_names=w1"),
-        ],
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
-    took = time.monotonic() - began
-    output.unlink()
-    return took
 
 
 def _capture(url: str, slot: str, end: int, folder: Path) -> tuple[float, int, int]:

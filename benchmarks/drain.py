@@ -24,20 +24,12 @@ import psycopg
 import yaml
 
 from debezium import count_changes
-from harness import Usage, Watch, report
+from harness import EIGHT_COLUMN_ROWS, EIGHT_COLUMNS, Usage, Watch, recvlogical, report
 from penstock.demo.server import PostgresServer
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.slot import create_slot, flush_position, lsn_text
+from penstock.source.postgres.slot import create_slot, flush_position
 
 PUBLICATION = "penstock_bench"
-TABLE = """
-    create table w1 (id bigint primary key, n int, name text, price numeric(12, 2), at timestamptz, doc jsonb,
-                     note text, ok bool)
-"""
-INSERT = """
-    insert into w1 select n, n, 'customer ' || n, n / 7.0, timestamptz '2026-01-01' + n * interval '1 second',
-        jsonb_build_object('n', n), 'note of row ' || n, n %% 2 = 0 from generate_series(%s::bigint, %s::bigint) n
-"""
 TRANSACTION_ROWS = 100
 
 
@@ -60,7 +52,7 @@ def _measure(server: PostgresServer, scratch: Path, scale: int, rounds: int, *, 
         [str(server.binaries / "pgbench"), "-i", "-q", "-s", str(scale), url], check=True, capture_output=True
     )
     with connect(url) as connection:
-        connection.execute(TABLE)
+        connection.execute(EIGHT_COLUMNS.format(table="w1"))
     file = _pipeline(url, scratch / "work")
     _once(file)
     shutil.copytree(scratch / "work", scratch / "before")  # the lake before W1: each round begins with it
@@ -78,7 +70,7 @@ def _measure(server: PostgresServer, scratch: Path, scale: int, rounds: int, *, 
     roles: dict[str, Usage] = {}
     changes = 0
     for number in range(rounds):
-        took["pg_recvlogical"].append(_recvlogical(server, f"recvlogical_{number}", end, scratch))
+        took["pg_recvlogical"].append(recvlogical(server, f"recvlogical_{number}", PUBLICATION, end))
         shutil.rmtree(scratch / "work")
         shutil.copytree(scratch / "before", scratch / "work")
         seconds, changes, roles = _drain(server, file, f"round_{number}")
@@ -143,7 +135,7 @@ def _write(server: PostgresServer, scale: int) -> None:
     inserts, updates, deletes = 50_000 * scale, 30_000 * scale, 5_000 * scale
     with psycopg.connect(server.url()) as connection:
         for first in range(1, inserts + 1, TRANSACTION_ROWS):
-            connection.execute(INSERT, (first, first + TRANSACTION_ROWS - 1))
+            connection.execute(EIGHT_COLUMN_ROWS.format(table="w1"), (first, first + TRANSACTION_ROWS - 1))
             connection.commit()
         for first in range(1, updates + 1, TRANSACTION_ROWS):
             connection.execute(
@@ -153,23 +145,6 @@ def _write(server: PostgresServer, scale: int) -> None:
         for first in range(1, deletes + 1, TRANSACTION_ROWS):
             connection.execute("delete from w1 where id between %s and %s", (first, first + TRANSACTION_ROWS - 1))
             connection.commit()
-
-
-def _recvlogical(server: PostgresServer, slot: str, end: int, folder: Path) -> float:
-    output = folder / "recvlogical"
-    began = time.monotonic()
-    subprocess.run(
-        [
-            *(str(server.binaries / "pg_recvlogical"), "--start", "--slot", slot, "--dbname", server.url()),
-            *("--endpos", lsn_text(end), "--file", str(output), "--no-loop"),
-            *("-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}"),
-        ],
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
-    took = time.monotonic() - began
-    output.unlink()
-    return took
 
 
 def _drain(server: PostgresServer, file: Path, slot: str) -> tuple[float, int, dict[str, Usage]]:

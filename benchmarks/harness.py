@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,19 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from penstock.demo.server import PostgresServer
+from penstock.model.position import Position
+from penstock.source.postgres.slot import lsn_text
+
 RESULTS = Path("build/bench")
+EIGHT_COLUMNS = """
+    create table {table} (id bigint primary key, n int, name text, price numeric(12, 2), at timestamptz, doc jsonb,
+                          note text, ok bool)
+"""
+EIGHT_COLUMN_ROWS = """
+    insert into {table} select n, n, 'customer ' || n, n / 7.0, timestamptz '2026-01-01' + n * interval '1 second',
+        jsonb_build_object('n', n), 'note of row ' || n, n %% 2 = 0 from generate_series(%s::bigint, %s::bigint) n
+"""
 LOOK_SECONDS = 0.1
 
 
@@ -113,6 +126,22 @@ def _role(process: psutil.Process, root: bool) -> str:
     if root:
         return "driver"
     return "workers" if "spark_daemon" in command or "pyspark.daemon" in command else "other"
+
+
+def recvlogical(server: PostgresServer, slot: str, publication: str, end: Position) -> float:
+    """Seconds that pg_recvlogical takes to write what waits in the slot into a file."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        began = time.monotonic()
+        subprocess.run(
+            [
+                *(str(server.binaries / "pg_recvlogical"), "--start", "--slot", slot, "--dbname", server.url()),
+                *("--endpos", lsn_text(end), "--file", str(Path(folder) / "changes"), "--no-loop"),
+                *("-o", "proto_version=1", "-o", f"publication_names={publication}"),
+            ],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+        return time.monotonic() - began
 
 
 def report(
