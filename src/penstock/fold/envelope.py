@@ -29,7 +29,7 @@ from penstock.errors import RowIncomplete
 from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
 from penstock.fold.evolution import places
 from penstock.fold.net_effect import NetEffect
-from penstock.fold.projection import condition_of, kept_schema, shaped
+from penstock.fold.projection import FIRST_CONSTANT, condition_of, kept_schema, shaped
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.feed import EVERYTHING, Projection
 from penstock.model.position import Position
@@ -43,8 +43,10 @@ RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
 
 
 def event_schema(kept: TableSchema) -> TableSchema:
-    """The table of a table's events. `kept` is what is kept of the source's."""
-    image = ColumnType(0, "record", kind="composite", fields=tuple((one.name, one.type) for one in kept.columns))
+    """The table of a table's events. `kept` is what is kept of the source's. In the images constants come first, so
+    that a column which comes at the source comes behind all others."""
+    ordered = sorted(kept.columns, key=lambda one: one.number > FIRST_CONSTANT)
+    image = ColumnType(0, "record", kind="composite", fields=tuple((one.name, one.type) for one in ordered))
     names = ColumnType(1009, "_text", kind="array", element=TEXT)
     types = {
         **dict.fromkeys(("op", "schema", "table"), TEXT),
@@ -110,9 +112,9 @@ def fold_events(
 
 def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment: int, first: int) -> pa.Table:
     """Rows of the copy as events. They are as of `position` (exclusive), and numbered from `first`."""
-    kept = arrow_schema(schema)
     wanted, count = arrow_schema(event_schema(schema)), rows.num_rows
-    after = pa.StructArray.from_arrays([rows[name].combine_chunks() for name in kept.names], fields=list(kept))
+    inner = list(wanted.field("after").type)
+    after = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in inner], fields=inner)
     values = {
         "op": pa.repeat("read", count),
         "commit_lsn": pa.repeat(pa.scalar(position - 1, pa.int64()), count),
