@@ -13,6 +13,7 @@ from penstock.config.model import BatchConfig
 from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
 from penstock.destinations.memory import MemoryDestination, MemoryStore
 from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
+from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
@@ -90,7 +91,7 @@ class Bench:
         return self.loop
 
     def follow(self, feed: Feed, schema: TableSchema) -> None:
-        position = self.lake.ensure_table(feed.target, schema, "shop", 100)
+        position = self.lake.ensure_table(feed.target, schema, "shop", 100, layout=layout_of(feed))
         assert position is not None
         self.loop.track(feed, schema, position, self.log.start() or 100)
 

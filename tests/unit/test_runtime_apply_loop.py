@@ -18,6 +18,7 @@ from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
+from penstock.runtime.batch import BUCKET_BYTES
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
 
@@ -316,6 +317,27 @@ def test_a_message_that_cannot_be_decoded_is_kept_and_its_table_alone_stops(benc
     kept = [one.message for one in bench.state.quarantined("lake")]
     assert (kept[0].commit_lsn, kept[0].data[5:]) == (150, cut[5:])
     assert kept[0].schema.structure == ORDERS.structure
+
+
+def test_a_table_of_events_goes_on_without_what_cannot_be_decoded(bench: Bench) -> None:
+    """Also when its rows are shared out over several tasks, of which each must leave out the same."""
+    events = Feed(ORDERS.table, ORDERS.table, TableId("public", "orders_events"), Mode.EVENTS)
+    bench.restart(PEOPLE)
+    bench.follow(events, ORDERS)
+    rows, cut = 300, insert("7", "new")[:-1]
+    note = "x" * (3 * BUCKET_BYTES // rows)
+    changes = [(ORDERS, 150, insert(str(number), note)) for number in range(rows)]
+    bench.seal(200, *changes[:10], (ORDERS, 150, cut), *changes[10:], (PEOPLE, 150, insert("1", "Ann", "p")))
+    bench.lake.failures = ["stale"]
+    drain(bench)
+    found = bench.lake.rows(events.target)["after"].to_pylist()
+    assert sorted(row["id"] for row in found) == list(range(rows))
+    assert bench.state.table_status("lake")[ORDERS.table].state is State.READY
+    assert [one.message.data[5:] for one in bench.state.quarantined("lake")] == [cut[5:]]
+    bench.seal(300, (ORDERS, 250, insert("1000", "later")))
+    drain(bench)
+    assert bench.lake.rows(events.target).num_rows == rows + 1
+    assert bench.state.quarantined_counts("lake") == {ORDERS.table: 1}, "it stays for a person"
 
 
 def test_messages_leave_quarantine_when_their_table_has_passed_them(bench: Bench) -> None:

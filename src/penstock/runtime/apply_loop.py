@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +38,7 @@ from penstock.fold.evolution import Followed, follow, key_numbers
 from penstock.model.anomaly import merged_anomalies
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
+from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import merged
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -285,8 +286,9 @@ class ApplyLoop:
         if is_level and not tracked.held and not tracked.errored:
             tracked.level = None
             self._mark_ready(tracked)
-            passed = max(self.processed, tracked.position)
-            self.state.release_before(self.destination.name, tracked.table, passed)
+            if tracked.feed.mode is not Mode.EVENTS:  # which went on without them
+                passed = max(self.processed, tracked.position)
+                self.state.release_before(self.destination.name, tracked.table, passed)
             LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
         return batch is not None or not tracked.held
 
@@ -424,6 +426,9 @@ class ApplyLoop:
             rescues=merged(count for result in results for count in result.rescues),
             anomalies=merged_anomalies(count for result in results for count in result.anomalies),
         )
+        skipped = [message for result in results for message in result.skipped]
+        if skipped:
+            self._keep_skipped(tracked, skipped)
         followed = planned.followed
         if not truncated and not followed.changes and all(part.empty for part in parts):
             return total  # nothing to write; the position follows with the table's next commit, or when it is idle
@@ -445,6 +450,13 @@ class ApplyLoop:
         if followed.changes:
             self._tell_changes(tracked, followed, end)
         return total
+
+    def _keep_skipped(self, tracked: TrackedTable, skipped: Sequence[RawMessage]) -> None:
+        """Before the commit that passes them, and again when it is done again: they are kept once."""
+        what = f"table {tracked.table}: {len(skipped)} messages cannot be decoded; it goes on without them"
+        LOG.error("quarantined", table=str(tracked.table), messages=len(skipped), first=skipped[0].order)
+        self.state.quarantine(self.destination.name, tracked.table, skipped)
+        self.state.add_event("quarantine", what, tracked.table)
 
     def _tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
         what = "; ".join(followed.changes)

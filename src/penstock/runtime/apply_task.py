@@ -6,7 +6,7 @@ as files of the destination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -68,6 +68,7 @@ class Applied:
     doubted: Doubted | None = None
     rescues: tuple[RescueCount, ...] = ()
     anomalies: tuple[AnomalyCount, ...] = ()
+    skipped: tuple[RawMessage, ...] = ()  # what could not be decoded, and the table went on without
 
 
 def tasks_for(
@@ -103,7 +104,8 @@ def tasks_for(
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        net = _folded(task)
+        changes, skipped = _fit(task) if task.plan.layout.events else (_changes(task), ())
+        net = _folded(task, changes)
         part = task.plan.write(net)
         if part.unresolved and task.feed.projection.where and task.doubt is None:
             raise let_in_without_values(task.schema.table)
@@ -128,7 +130,22 @@ def apply(task: ApplyTask) -> Applied:
         doubted=doubted,
         rescues=net.rescues,
         anomalies=anomalies,
+        skipped=skipped,
     )
+
+
+def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
+    """The changes that can be decoded, and those that cannot. All buckets must leave out the same, so each looks at
+    all; the first of them tells. So many that they cannot be kept are an error, as in every other mode."""
+    sifted = [sift(changes) for changes in _changes(task)]
+    wanted = range(task.position, 2**64 if task.until is None else task.until)
+    bad = [message for _, some in sifted for message in some if message.commit_lsn in wanted]
+    if len(bad) > MOST_MESSAGES_KEPT or sum(len(message.data) for message in bad) > MOST_BYTES_KEPT:
+        raise Undecodable(
+            f"table {task.feed.name}: {len(bad)} messages of one batch cannot be decoded",
+            "Too many to go on without: look at them with `penstock quarantine`, and report this",
+        ).keeping(bad)
+    return [fit for fit, _ in sifted], tuple(bad) if task.bucket == 0 else ()
 
 
 def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
@@ -145,7 +162,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
     )
 
 
-def _folded(task: ApplyTask) -> NetEffect:
+def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
     """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
     feed, layout = task.feed, task.plan.layout
     if layout.events:
@@ -155,7 +172,7 @@ def _folded(task: ApplyTask) -> NetEffect:
     else:
         fold = partial(fold_append if feed.mode is Mode.APPEND else fold_clone, strict=feed.strict)
     net = fold(
-        _changes(task),
+        changes,
         position=task.position,
         until=task.until,
         bucket=task.bucket,
