@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
 from destination_rows import SOURCE, Lake, write
+from penstock.decode.rescue import RESCUED
 from penstock.destinations.contract import Destination
 from penstock.errors import SchemaChanged, StaleBase
 from penstock.fold.history import fold_history
 from penstock.fold.layout import Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Period
-from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
-from versions_oracle import Versions, found
+from penstock.model.table import TableSchema
+from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, numeric, table_schema, truncate, update
+from versions_oracle import Row, Versions, found
 
 THINGS = table_schema({"id": INT8, "body": TEXT, "note": TEXT})
 LAYOUT = Layout(period=Period())
@@ -24,31 +27,31 @@ LAYOUT = Layout(period=Period())
 class Follower:
     """A driver of a table of versions, and the stream that it follows. The n-th transaction commits at second n."""
 
-    def __init__(self, lake: Lake) -> None:
-        self.lake, self.stream = lake, Stream()
+    def __init__(self, lake: Lake, schema: TableSchema = THINGS) -> None:
+        self.lake, self.stream, self.schema = lake, Stream(), schema
         self.driver = self.restart()
 
     def restart(self) -> Destination:
         self.driver = self.lake.driver()
-        self.driver.ensure_table(THINGS.table, THINGS, SOURCE, 0, layout=LAYOUT)
+        self.driver.ensure_table(self.schema.table, self.schema, SOURCE, 0, layout=LAYOUT)
         return self.driver
 
     def fold(self, position: int, since: int, buckets: int = 1) -> list[NetEffect]:
-        changes = self.stream.raw(THINGS)
+        changes = self.stream.raw(self.schema)
         return [
             fold_history([changes], position=position, since=since, bucket=bucket, buckets=buckets)
             for bucket in range(buckets)
         ]
 
     def apply(self, buckets: int = 1) -> None:
-        plan = self.driver.plan(THINGS.table, SOURCE)
+        plan = self.driver.plan(self.schema.table, SOURCE)
         effects = self.fold(plan.position, plan.moment, buckets)
         moment = max(plan.moment, *(effect.last_commit_time for effect in effects))
         position = (self.stream.transactions + 1) * 100
         self.driver.commit(plan, write(plan, *effects), truncated=False, position=position, moment=moment)
 
     def versions(self) -> list[tuple[object, ...]]:
-        return found(self.lake.rows(THINGS))
+        return found(self.lake.rows(self.schema))
 
 
 def second(number: int) -> datetime:
@@ -144,4 +147,79 @@ def test_a_long_life_equals_the_oracle(any_lake: Lake, seed: int) -> None:
             follower.restart()
         if batch % 6 == 5:
             assert follower.versions() == expected.rows(), f"batch {batch}"
+    assert follower.versions() == expected.rows()
+
+
+PRICES = table_schema({"id": INT8, "n": numeric(5, 1), "note": TEXT})
+
+
+def price(id: int, n: str, note: str | None) -> Row:
+    """What the oracle says of a row: what does not fit is rescued."""
+    fits = n.replace(".", "").isdigit()
+    return {"id": id, "n": Decimal(n) if fits else None, "note": note, RESCUED: None if fits else [("n", n)]}
+
+
+class Priced(Follower):
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake, PRICES)
+
+    def versions(self) -> list[tuple[object, ...]]:
+        """In the order of the oracle's columns; without RESCUED where it has not come."""
+        rows = self.lake.rows(PRICES)
+        if rows and RESCUED not in rows[0]:
+            return [("not there",)]
+        names = ["id", "n", "note", RESCUED, "valid_from", "valid_to", "deleted"]
+        return found([{name: row[name] for name in names} for row in rows])
+
+
+def test_what_was_rescued_travels_with_its_version(any_lake: Lake) -> None:
+    follower, expected = Priced(any_lake), Versions()
+    follower.stream.transaction(insert("1", "1.0", "x"), insert("2", "2.0", "x"), insert("3", "3.0", "x"))
+    follower.apply()
+    assert follower.versions() == [("not there",)]
+    for key in (1, 2, 3):
+        expected.put(key, price(key, f"{key}.0", "x"), second(1))
+    steps = [("NaN", "x"), ("NaN", "x"), ("Infinity", "x"), ("Infinity", "y"), ("5.0", "y"), ("NaN", "y")]
+    for number, (n, note) in enumerate(steps, start=2):
+        follower.stream.transaction(update("1", n, note))
+        follower.apply()
+        expected.put(1, price(1, n, note), second(number))
+        if number == 4:
+            follower.restart()
+    assert follower.versions() == expected.rows()
+    assert len(expected.closed[1]) == 5, "a change of the rescued text alone is one, and no change is none"
+    follower.stream.transaction(update("1", UNSENT, "z"), update("9", "NaN", "k", key=("2", None, None)))
+    follower.apply()
+    expected.put(1, price(1, "NaN", "z"), second(8))
+    expected.remove(2, second(8))
+    expected.put(9, price(9, "NaN", "k"), second(8))
+    follower.stream.transaction(delete("1", None, None))
+    follower.apply()
+    expected.remove(1, second(9))
+    assert follower.versions() == expected.rows()
+    follower.stream.transaction(insert("4", "-Infinity", None))
+    follower.stream.transaction(truncate())
+    follower.stream.transaction(insert("1", "NaN", None))
+    follower.apply(buckets=2)
+    expected.put(4, price(4, "-Infinity", None), second(10))
+    for key in (3, 4, 9):
+        expected.remove(key, second(11))
+    expected.put(1, price(1, "NaN", None), second(12))
+    assert follower.versions() == expected.rows()
+    follower.stream.transaction(truncate())
+    follower.apply()
+    expected.remove(1, second(13))
+    assert follower.versions() == expected.rows()
+
+
+def test_compaction_keeps_what_was_rescued_of_versions(any_lake: Lake) -> None:
+    rng, follower, expected = random.Random(3), Priced(any_lake), Versions()
+    for number in range(1, 25):
+        n, key = rng.choice(["NaN", "Infinity", "1.0", "2.0"]), rng.randrange(3)
+        follower.stream.transaction(insert(str(key), n, "x") if key not in expected.open else update(str(key), n, "x"))
+        follower.apply()
+        expected.put(key, price(key, n, "x"), second(number))
+        any_lake.maintain(follower.driver, PRICES)
+        if number % 10 == 9:
+            follower.restart()
     assert follower.versions() == expected.rows()

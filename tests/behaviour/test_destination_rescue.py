@@ -10,12 +10,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import pgoutput_messages as messages
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, net, ordered, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import ColumnNotCarried, StaleBase
+from penstock.fold.envelope import fold_events
+from penstock.fold.evolution import follow
+from penstock.fold.history import fold_history
+from penstock.fold.layout import Layout
+from penstock.model.feed import Period
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 ONE = {"id": 1, "amount": 10, "note": "one"}
@@ -196,3 +202,28 @@ def test_spark_reads_them(iceberg: Lake, spark: SparkSession) -> None:
     assert read == [nested(0), nested(1), empty, {**nested(0), "id": 3}]
     (only,) = session.sql("SELECT id FROM lake.public.nested WHERE pair.a = 0 AND id > 0").collect()
     assert only.id == 3
+
+
+@pytest.mark.parametrize("layout", [Layout(events=True), Layout(period=Period())], ids=["events", "history"])
+def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> None:
+    """In tables that keep the past: the structure moves, and the first value is rescued, in one commit."""
+    columns = {"id": messages.INT8, "n": messages.numeric(5, 1)}
+    pairs = ColumnType(0, "pair", kind="composite", fields=(("a", INT), ("b", LIST)))
+    before, after = (messages.table_schema(one) for one in (columns, {**columns, "more": pairs, "last": FREE}))
+    driver = any_lake.driver()
+    driver.ensure_table(before.table, before, SOURCE, 0, layout=layout)
+    followed = follow(driver.structure(before.table, SOURCE), [before, after]).schema
+    stream = messages.Stream().transaction(messages.insert("1", "1.0"))
+    later = messages.Stream(transactions=1).transaction(messages.insert("2", "NaN", '(1,"{2}")', "NaN"))
+    fold = fold_events if layout.events else fold_history
+    for schema, changes, position in ((None, stream.raw(before), 0), (followed, later.raw(followed), 200)):
+        plan = driver.plan(before.table, SOURCE, schema)
+        parts = write(plan, fold([changes], position=position, schema=schema))
+        driver.commit(plan, parts, truncated=False, position=position + 200, moment=None if layout.events else position)
+        any_lake.maintain(driver, before)
+    rows = any_lake.read(before.table).to_pylist()
+    found = [(row["after"]["id"] if layout.events else row["id"], row[RESCUED]) for row in rows]
+    side = "after." if layout.events else ""
+    assert sorted(found) == [(1, None), (2, [(f"{side}n", "NaN"), (f"{side}last", "NaN")])]
+    images = [row["after"] if layout.events else row for row in rows]
+    assert [one["more"] for one in images if one["id"] == 2] == [{"a": 1, "b": [2]}]

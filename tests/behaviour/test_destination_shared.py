@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from destination_rows import ORDERS, START, TYPES, Lake, Row, net, table, write
-from penstock.decode.rescue import RESCUED_TYPE
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, InProcessRunner
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
@@ -299,7 +299,7 @@ def test_sources_commit_side_by_side_without_a_redo(any_lake: Lake, driver: Dest
 
 
 def test_versions_of_several_sources_are_kept_apart(any_lake: Lake) -> None:
-    """Each closes and truncates its own, and none but its own."""
+    """Each closes and truncates its own, and none but its own; with what was rescued of them."""
     driver, layout = any_lake.driver(), Layout(period=Period())
     streams = {source: Stream() for source in SIDS}
     for source in SIDS:
@@ -318,9 +318,19 @@ def test_versions_of_several_sources_are_kept_apart(any_lake: Lake) -> None:
     feed(US, insert("1", "us"), insert("2", "us"))
     feed(EU, update("1", "eu changed"))
     feed(US, delete("2", None))
+    feed(US, insert("1000", "no text").replace(b"no", b"n\xff"))
+    feed(US, update("1000", "no text").replace(b"no", b"\xffo"))
+    feed(EU, insert("3", "no text").replace(b"no", b"n\xff"))
     feed(EU, truncate())
     rows = any_lake.read(THINGS.table).to_pylist()
-    found = sorted((row["sid"], row["id"], row["body"], row["valid_to"].year, row["deleted"]) for row in rows)
+    lost = {(row["sid"], row["valid_to"].year, text) for row in rows for _, text in row[RESCUED] or ()}
+    assert lost == {
+        ("us", 1970, "\\x" + b"n\xff text".hex()),
+        ("us", 9999, "\\x" + b"\xffo text".hex()),
+        ("eu", 1970, "\\x" + b"n\xff text".hex()),
+    }
+    told = [row for row in rows if row[RESCUED] is None]
+    found = sorted((row["sid"], row["id"], row["body"], row["valid_to"].year, row["deleted"]) for row in told)
     assert found == [
         ("eu", 1, "eu", 1970, False),
         ("eu", 1, "eu changed", 1970, True),

@@ -1,4 +1,5 @@
-"""where, columns and set through the whole pipeline: in the copy, in the stream, and when the table gets a column."""
+"""where, columns and set through the whole pipeline: in the copy, in the stream, and when the table gets a column. Some
+values do not fit, and are rescued."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ RULE = {
     "mode": ["clone", "history", "events"],
     "target": {"clone": "crm.customers"},
     "where": "country <> 'XX'",
-    "columns": {"email": "mask", "notes": "drop", "name": {"rename": "full_name"}},
+    "columns": {
+        "email": "mask",
+        "notes": "drop",
+        "name": {"rename": "full_name"},
+        "born": {"rename": "birthday"},
+        "wage": "mask",
+    },
     "set": {"region": "${source.name}", "tier": 1},
     "events": {"markers": True},
 }
@@ -25,9 +32,10 @@ def masked(text: str) -> str:
 
 def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     postgres.execute(
-        "create table customers (id int primary key, name text, country text, email text, notes text)",
-        "insert into customers values (1, 'Ada', 'GB', 'a@x', 'n'), (2, 'Bob', 'XX', 'b@x', 'n'),"
-        " (3, 'Eve', 'DE', null, 'n')",
+        "create table customers (id int primary key, name text, country text, email text, notes text,"
+        " born date, wage numeric(5, 1))",
+        "insert into customers values (1, 'Ada', 'GB', 'a@x', 'n', 'infinity', 'NaN'),"
+        " (2, 'Bob', 'XX', 'b@x', 'n', 'infinity', 1), (3, 'Eve', 'DE', null, 'n', '2000-01-01', null)",
     )
     file = pipeline(tables=[RULE], mask_salt="pepper")
     file.run_once()
@@ -36,8 +44,9 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
         "update customers set notes = 'not kept' where id = 1",
         "update customers set country = 'XX' where id = 3",
         "update customers set country = 'FR' where id = 2",
+        "update customers set born = '-infinity' where id = 2",
         "alter table customers add column level int",
-        "insert into customers values (4, 'Kim', 'KR', 'k@x', 'n', 7)",
+        "insert into customers values (4, 'Kim', 'KR', 'k@x', 'n', '2001-01-01', 1, 7)",
     )
     file.run_once()
     assert kept(lake) == [
@@ -48,26 +57,43 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
     region = lake.sql("select distinct region, tier from lake.crm.customers")
     assert [tuple(row) for row in region] == [(postgres.name, 1)]
     versions = lake.sql(
-        "select id, level, valid_to < '9999-01-01', deleted from lake.crm.customers__history order by id"
+        "select id, level, valid_to < '9999-01-01', deleted, birthday is null, _rescued['birthday']"
+        " from lake.crm.customers__history order by id, valid_from"
     )
     assert [tuple(row) for row in versions] == [
-        (1, None, False, False),
-        (2, None, False, False),
-        (3, None, True, True),
-        (4, 7, False, False),
+        (1, None, False, False, True, "infinity"),
+        (2, None, True, False, True, "infinity"),
+        (2, None, False, False, True, "-infinity"),
+        (3, None, True, True, False, None),
+        (4, 7, False, False, False, None),
     ]
+    current = lake.sql("select id, _rescued['birthday'] from lake.crm.customers__history__current order by id")
+    assert [tuple(row) for row in current] == [(1, "infinity"), (2, "-infinity"), (4, None)]
     events = lake.sql(
-        "select op, after.id, before.id, after.level from lake.crm.customers__events order by commit_lsn, tx_ordinal"
+        "select op, after.id, before.id, after.level, _rescued['after.birthday']"
+        " from lake.crm.customers__events order by commit_lsn, tx_ordinal"
     )
     assert [tuple(row) for row in events if row[0] not in ("begin", "commit")] == [
-        ("read", 1, None, None),
-        ("read", 3, None, None),
-        ("update", 1, None, None),
-        ("delete", None, None, None),
-        ("update", 2, None, None),
-        ("insert", 4, None, 7),
+        ("read", 1, None, None, "infinity"),
+        ("read", 3, None, None, None),
+        ("update", 1, None, None, "infinity"),
+        ("delete", None, None, None, None),
+        ("update", 2, None, None, "infinity"),
+        ("update", 2, None, None, "-infinity"),
+        ("insert", 4, None, 7, None),
     ]
-    assert [row[0] for row in events].count("begin") == [row[0] for row in events].count("commit") == 4
+    assert [row[0] for row in events].count("begin") == [row[0] for row in events].count("commit") == 5
+    wages = lake.sql("select id, wage, _rescued['birthday'], size(_rescued) from lake.crm.customers order by id")
+    assert [tuple(row) for row in wages[:2]] == [
+        (1, masked("NaN"), "infinity", 1),
+        (2, masked("1.0"), "-infinity", 1),
+    ]
+    counted = {table["table"]: table["rescued"] for table in file.status()["tables"]}
+    assert {table: {one["column"]: one["cells"] for one in counts} for table, counts in counted.items()} == {
+        "public.customers": {"birthday": 3},
+        "public.customers__history": {"birthday": 4},
+        "public.customers__events": {"after.birthday": 4},
+    }
     status = file.command("check", str(file.path))
     assert "leaves a value of some kilobytes unchanged" in status.stdout
 

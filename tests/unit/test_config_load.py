@@ -382,3 +382,11 @@ def _all_keys(model: object) -> set[str]:
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
             keys |= _all_keys(inner)
     return keys
+
+
+def test_only_a_strict_run_rescues_nothing(folder: Path) -> None:
+    rule = 'mode: [clone, append, history, events]\n    where: "a = 1"\n    columns: {b: mask}\n    set: {c: 1}'
+    text = GOOD.replace("exclude: [public.tmp_%]", rule) + "mask_salt: salt\n"
+    pipeline, table = loaded(folder, text), TableId("public", "t")
+    assert [feed.strict for feed in pipeline.feeds(table)] == [False] * 4
+    assert [feed.strict for feed in pipeline.strictly().feeds(table)] == [True] * 4

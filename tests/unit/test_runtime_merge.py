@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,17 +15,19 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
-from penstock.decode.schema import arrow_schema
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.memory import MemoryDestination
+from penstock.fold.clone import fold_clone
 from penstock.fold.evolution import follow
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
+from penstock.model.table import TableSchema
 from penstock.runtime.apply_task import apply, tasks_for
 from penstock.runtime.batch import gather
 from penstock.runtime.catch_up import FinishedRange, catch_up
-from pgoutput_messages import INT8, TEXT, Change, delete, insert, raw_changes, table_schema, update
+from pgoutput_messages import INT8, TEXT, Change, Stream, delete, insert, numeric, raw_changes, table_schema, update
 from versions_oracle import BEGINNING, OPEN, found
 
 THINGS = table_schema({"id": INT8, "body": TEXT})
@@ -38,31 +41,35 @@ def second(number: float) -> datetime:
 class Bench:
     """A table that is copied and followed. A transaction that commits at lsn n does so at second n / 100."""
 
-    def __init__(self, folder: Path, mode: Mode) -> None:
+    def __init__(self, folder: Path, mode: Mode, schema: TableSchema = THINGS) -> None:
+        self.schema = schema
         self.feed = Feed(THINGS.table, THINGS.table, THINGS.table, mode)
         self.log = ChangeLog(str(folder))
         self.writer = SegmentWriter(self.log)
         self.writer.__enter__()
         self.writer.begin(100, "1", 1)
         self.lake = MemoryDestination()
-        self.lake.ensure_table(THINGS.table, THINGS, "shop", None, layout=layout_of(self.feed))
+        self.lake.ensure_table(THINGS.table, schema, "shop", None, layout=layout_of(self.feed))
 
     def seal(self, end: int, *changes: tuple[int, bytes]) -> None:
         own = [Change(lsn, place, message) for place, (lsn, message) in enumerate(changes)]
-        self.writer.append(end, [SliceRows(THINGS, raw_changes(THINGS, own).batch, 0)] if own else [])
+        self.writer.append(end, [SliceRows(self.schema, raw_changes(self.schema, own).batch, 0)] if own else [])
 
     def copy(self, taken_at: Position, *ranges: tuple[Position, dict[int, str]]) -> None:
-        """Ranges are (position of the snapshot, rows); the newest snapshot is at `taken_at`."""
+        """Ranges are (position of the snapshot, rows); the newest snapshot is at `taken_at`. Bodies of a number that
+        are none are rescued."""
         finished = []
         for position, rows in ranges:
             plan = self.lake.plan_copy(THINGS.table, "shop")
-            table = pa.Table.from_pylist(
-                [{"id": key, "body": body} for key, body in rows.items()], schema=arrow_schema(THINGS)
-            )
+            message = [insert(str(key), body) for key, body in rows.items()]
+            read = fold_clone([Stream().transaction(*message).raw(self.schema)], position=0)
+            table = read.upserts
+            if read.rescued is not None:
+                table = table.append_column(pa.field(RESCUED, RESCUED_TYPE), read.rescued)
             finished.append(FinishedRange(plan.write_rows([table]), position))
         limits, never = BatchConfig(), Event()
         moment = taken_at * 10_000
-        args = ("shop", self.feed, THINGS, finished, taken_at, moment, never)
+        args = ("shop", self.feed, self.schema, finished, taken_at, moment, never)
         callbacks = (lambda keys: pytest.fail("nothing is in doubt"), lambda rescues: None)
         reached = catch_up(self.lake, RUNNER, self.log, limits, *args, *callbacks)
         assert reached == self.lake.position(THINGS.table, "shop") == taken_at
@@ -145,3 +152,40 @@ def test_a_resync_of_a_clone_takes_its_place(folder: Path) -> None:
     bench.seal(800)
     bench.copy(800, (800, {2: "B", 3: "c"}))
     assert bench.rows() == [(2, "B"), (3, "c")]
+
+
+PRICES = table_schema({"id": INT8, "body": numeric(5, 0)})
+
+
+def test_a_resync_compares_what_was_rescued_too(folder: Path) -> None:
+    bench = Bench(folder, Mode.HISTORY, PRICES)
+    bench.seal(200, (150, update("4", "NaN")))
+    bench.copy(200, (100, {1: "NaN", 2: "NaN", 3: "3", 4: "4"}))
+    bench.seal(300, (210, update("1", "NaN")))
+    bench.follow()
+    bench.seal(900)
+    bench.copy(800, (800, {1: "NaN", 2: "Infinity", 3: "NaN", 4: "NaN"}))
+    rows = [
+        (row["id"], row["body"], row[RESCUED], row["valid_from"], row["valid_to"])
+        for row in bench.lake.rows(THINGS.table).to_pylist()
+    ]
+    assert sorted(rows, key=repr) == sorted(
+        [
+            (1, None, [("body", "NaN")], BEGINNING, OPEN),
+            (2, None, [("body", "NaN")], BEGINNING, second(8)),
+            (2, None, [("body", "Infinity")], second(8), OPEN),
+            (3, Decimal(3), None, BEGINNING, second(8)),
+            (3, None, [("body", "NaN")], second(8), OPEN),
+            (4, None, [("body", "NaN")], BEGINNING, OPEN),
+        ],
+        key=repr,
+    )
+
+
+def test_a_resync_of_an_append_table_brings_what_was_rescued(folder: Path) -> None:
+    bench = Bench(folder, Mode.APPEND, PRICES)
+    bench.seal(200)
+    bench.copy(200, (200, {1: "1", 2: "2"}))
+    bench.seal(900)
+    bench.copy(800, (800, {2: "NaN"}))
+    assert bench.rows() == [(1, Decimal(1), None), (2, None, [("body", "NaN")])]

@@ -292,7 +292,7 @@ class TableRule(Section):
                 on_type_change=self.on_type_change,
                 period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
                 types=self.choices,
-                strict=strict or mode in (Mode.HISTORY, Mode.EVENTS) or bool(self.where or self.columns or self.set),
+                strict=strict,
                 projection=self._projection({**_facts(table), "source.name": source}, salt),
                 markers=self.events.markers,
                 anomalies=self.anomalies == "count" and mode in (Mode.CLONE, Mode.HISTORY),

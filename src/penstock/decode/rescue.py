@@ -7,7 +7,7 @@ columns.py for the stream and by the copy, so both say the same. Columns in whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -77,14 +77,42 @@ def with_cells(
         return rescued
     if rescued is None:
         return rescued_cells(rows, places, names, texts)
-    there = rescued.to_pylist()
-    known = [(row, *cell) for row, cells in enumerate(there) if cells for cell in cells]
-    return rescued_cells(
-        rows,
-        np.concatenate([np.array([row for row, _, _ in known], np.int64), places]),
-        [*(name for _, name, _ in known), *names],
-        [*(text for _, _, text in known), *texts],
-    )
+    at, known_names, known_texts = entries(rescued)
+    return rescued_cells(rows, np.concatenate([at, places]), [*known_names, *names], [*known_texts, *texts])
+
+
+def entries(cells: pa.Array) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+    """Row, column and text of every cell that an array of RESCUED_TYPE holds."""
+    some = cells.drop_null().to_pylist()
+    rows = np.repeat(np.flatnonzero(np.asarray(cells.is_valid())), np.array([len(one) for one in some], np.int64))
+    found = [cell for one in some for cell in one]
+    return rows, [name for name, _ in found], [text for _, text in found]
+
+
+def renamed(cells: pa.Array, names: Mapping[str, str]) -> pa.Array | None:
+    """The cells of the columns that `names` has, under other names; None when there are none of them."""
+    rows, columns, texts = entries(cells)
+    kept = np.array([name in names for name in columns], np.bool_)
+    if not kept.any():
+        return None
+    chosen = np.flatnonzero(kept).tolist()
+    return rescued_cells(len(cells), rows[kept], [names[columns[n]] for n in chosen], [texts[n] for n in chosen])
+
+
+def whole(cells: pa.ChunkedArray | pa.Array) -> pa.Array | None:
+    """A column of RESCUED_TYPE as one array; None when it holds nothing."""
+    if isinstance(cells, pa.ChunkedArray):
+        cells = pa.concat_arrays(cells.chunks) if cells.num_chunks else pa.array([], cells.type)
+    return None if cells.null_count == len(cells) else cells
+
+
+def counted(cells: pa.Array | None, place_of: Callable[[str], str]) -> tuple[RescueCount, ...]:
+    """What the cells are, counted for each column; `place_of` says where one of a column's came from."""
+    if cells is None:
+        return ()
+    _, columns, texts = entries(cells)
+    samples = dict(zip(columns, texts, strict=True))
+    return tuple(RescueCount(one, columns.count(one), shown(text), place_of(one)) for one, text in samples.items())
 
 
 def rescued_of(cells: pa.Array, column: str) -> pa.Array:

@@ -169,7 +169,8 @@ class WritePlan(Protocol):
     def groups(self) -> int: ...  # into how many groups `held` divides the base
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of the rows that the base holds in a group; of a table of versions, of the open ones."""
+        """Some columns of the rows that the base holds in a group; of a table of versions, of the open ones. RESCUED
+        may be asked for: it is null where nothing was rescued."""
         ...
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:

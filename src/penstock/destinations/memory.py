@@ -25,7 +25,7 @@ from penstock.errors import PositionLost, RangeVoid, SchemaChanged, StaleBase
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
-from penstock.fold.versions import Held, closed_versions, versions
+from penstock.fold.versions import Held, closed_versions, versions, with_rescued
 from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
@@ -169,7 +169,7 @@ class MemoryPlan:
         return 1
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
-        return self.base.rows.filter(pa.array(self.base.is_open())).select(list(columns))
+        return chosen(self.base.rows.filter(pa.array(self.base.is_open())), columns)
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         key = self.base.structure.key
@@ -189,6 +189,8 @@ class MemoryPlan:
         assert period is not None
         assert net.touched_keys is not None
         names = [column.name for column in base.layout.kept(base.structure).columns]
+        if RESCUED in base.rows.column_names:
+            names.append(RESCUED)
         rows = base.rows.filter(pa.array(base.is_open())).select([*names, *base.layout.around.names])
         keys = keys_of(rows, key)
         gone = keys_of(base.rows.filter(base.rows[period.deleted]), key)
@@ -208,7 +210,9 @@ class MemoryPlan:
             written.append(closed_versions(rows.filter(pa.array(left)), steps.truncated_at, base.layout))
             ended = pa.concat_arrays([ended, keys.filter(pa.array(left))])
         unresolved = tuple(np.unique(missing).tolist())
-        return MemoryPart(pa.concat_tables(written), ended, len(ended), fetched, unresolved, len(missing))
+        return MemoryPart(
+            pa.concat_tables(written, promote_options="default"), ended, len(ended), fetched, unresolved, len(missing)
+        )
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,7 @@ class MemoryCatchup:
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
         part = self.base[group]
-        return part.upserts.take(pa.array(living_rows(part, self.base))).select(list(columns))
+        return chosen(part.upserts.take(pa.array(living_rows(part, self.base))), columns)
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         rows = [self.held(group, self.key) for group in range(self.groups)]
@@ -512,6 +516,11 @@ def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | i
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def chosen(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Some columns; RESCUED is null where the rows have none."""
+    return (with_rescued(rows) if RESCUED in columns else rows).select(list(columns))
 
 
 def typed(schema: pa.Schema, batch: pa.RecordBatch | pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@
 | before, after               | the row's images, as far as Postgres sends them                               |
 | unchanged                   | columns that are null in `after` because an UPDATE left a large value alone   |
 
+What was rescued of the images stands beside them, under `before.` or `after.` and the column's name.
 Rows of the copy stand right before what followed its snapshot. A marker stands before or behind all of its
 transaction.
 """
@@ -22,17 +23,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.columns import column
+from penstock.decode.columns import Into, column
 from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Places
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RowIncomplete
 from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
 from penstock.fold.evolution import places
 from penstock.fold.net_effect import NetEffect
-from penstock.fold.projection import FIRST_CONSTANT, condition_of, kept_schema, shaped
+from penstock.fold.projection import FIRST_CONSTANT, condition_of, kept_counts, kept_rescued, kept_schema, shaped
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.feed import EVERYTHING, Projection
 from penstock.model.position import Position
+from penstock.model.rescue import RescueCount
 from penstock.model.table import Column, ColumnType, TableSchema
 
 TEXT, INT8, TIMESTAMPTZ = ColumnType(25, "text"), ColumnType(20, "int8"), ColumnType(1184, "timestamptz")
@@ -70,6 +73,8 @@ class _Images:
     rows: pa.Table
     holds: Mask
     unsent: dict[str, Mask]  # by column of the source, among `at`
+    rescued: pa.Array | None  # of what is kept
+    rescues: tuple[RescueCount, ...]
 
 
 def fold_events(
@@ -82,23 +87,31 @@ def fold_events(
     schema: TableSchema | None = None,
     projection: Projection = EVERYTHING,
     markers: bool = False,
+    strict: bool = False,
 ) -> NetEffect:
-    """The events of the changes with position <= commit_lsn < until, shared out over the buckets by their number."""
+    """The events of the changes with position <= commit_lsn < until, shared out over the buckets by their number.
+
+    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit."""
     given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
     if not given:
         raise ValueError("fold_events needs at least one slice: an empty one will do")
-    counted = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = schema or counted[-1].schema
-    sources = [Messages(one) for one in counted]
+    used = [one for one in given if one.batch.num_rows] or given[-1:]
+    schema = schema or used[-1].schema
+    sources = [Messages(one) for one in used]
     ranks = ranks_of(sources)
     chosen = share_rows([np.arange(len(messages)) for messages in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
-    tables = [wanted.empty_table()]
-    for one, messages, rows in zip(counted, sources, chosen, strict=True):
+    tables, rescued, places = [wanted.empty_table()], [pa.nulls(0, RESCUED_TYPE)], dict[str, str]()
+    for one, messages, rows in zip(used, sources, chosen, strict=True):
         if len(rows):
-            tables.append(_events(one, messages, rows, schema, projection, wanted))
+            made, beside = _events(one, messages, rows, schema, projection, wanted, places, strict=strict)
+            tables.append(made)
+            rescued.append(beside)
     if markers:
-        tables += _markers(counted, ranks, chosen, wanted)
+        around = _markers(used, ranks, chosen, wanted)
+        tables += around
+        rescued += [pa.nulls(one.num_rows, RESCUED_TYPE) for one in around]
+    cells = whole(pa.concat_arrays(rescued))
     return NetEffect(
         truncated=False,
         upserts=pa.concat_tables(tables),
@@ -106,12 +119,15 @@ def fold_events(
         touched_keys=None,
         fetches=(),
         changes=sum(map(len, chosen)),
-        last_commit_time=max(last_commit_time(one.batch) for one in counted),
+        last_commit_time=max(last_commit_time(one.batch) for one in used),
+        rescued=cells,
+        rescues=counted(cells, places.__getitem__),
     )
 
 
 def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment: int, first: int) -> pa.Table:
-    """Rows of the copy as events. They are as of `position` (exclusive), and numbered from `first`."""
+    """Rows of the copy, perhaps with RESCUED, as events. They are as of `position` (exclusive), and numbered from
+    `first`."""
     wanted, count = arrow_schema(event_schema(schema)), rows.num_rows
     inner = list(wanted.field("after").type)
     after = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in inner], fields=inner)
@@ -122,7 +138,10 @@ def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment:
         "commit_time": pa.repeat(pa.scalar(moment, pa.int64()), count).cast(pa.timestamp("us", "UTC")),
         "after": after,
     }
-    return _table(values, schema, wanted, count)
+    events, rescued = _table(values, schema, wanted, count), None
+    if RESCUED in rows.column_names and (cells := whole(rows[RESCUED])) is not None:
+        rescued = renamed(cells, {field.name: f"after.{field.name}" for field in inner})
+    return events if rescued is None else events.append_column(pa.field(RESCUED, RESCUED_TYPE), rescued)
 
 
 def _events(
@@ -132,12 +151,17 @@ def _events(
     schema: TableSchema,
     projection: Projection,
     wanted: pa.Schema,
-) -> pa.Table:
+    places: dict[str, str],
+    *,
+    strict: bool,
+) -> tuple[pa.Table, pa.Array]:
+    """The events, and what was rescued of them. `places` learns where the cells of each column came from."""
     op = messages.op[rows]
     has_after = np.flatnonzero((op == INSERT) | (op == UPDATE))
     has_before = np.flatnonzero((messages.old[rows] >= 0) & (op != TRUNCATE))
-    after = _images(messages, has_after, messages.images(rows[has_after]), schema, projection)
-    before = _images(messages, has_before, messages.old_images(rows[has_before]), schema, projection)
+    after = _images(messages, has_after, messages.images(rows[has_after]), schema, projection, strict=strict)
+    old = messages.old_images(rows[has_before])
+    before = _images(messages, has_before, old, schema, projection, strict=strict)
     names = np.array([OPERATIONS[int(one)] for one in op], object)
     shown = np.ones(len(rows), np.bool_)
     with_after = np.zeros(len(rows), np.bool_)
@@ -153,18 +177,40 @@ def _events(
         "after": _structs(after, with_after, wanted.field("after").type),
         "unchanged": _unchanged(after, with_after, projection),
     }
-    return _table(values, changes.schema, wanted, len(rows)).filter(pa.array(shown))
+    for side, images in (("before", before), ("after", after)):
+        places |= {f"{side}.{one.column}": one.place for one in images.rescues}
+    events = _table(values, changes.schema, wanted, len(rows))
+    return events.filter(pa.array(shown)), _beside(before, after, with_after).filter(pa.array(shown))
 
 
-def _images(messages: Messages, at: Places, cells: Cells, schema: TableSchema, projection: Projection) -> _Images:
+def _beside(before: _Images, after: _Images, with_after: Mask) -> pa.Array:
+    """What was rescued of the images, for each change."""
+    at, names, texts = [], list[str](), list[str]()
+    for side, images, there in (("before", before, np.ones_like(with_after)), ("after", after, with_after)):
+        if images.rescued is None:
+            continue
+        rows, columns, values = entries(images.rescued)
+        kept = there[images.at[rows]]
+        at.append(images.at[rows][kept])
+        names += [f"{side}.{column}" for column, stays in zip(columns, kept, strict=True) if stays]
+        texts += [text for text, stays in zip(values, kept, strict=True) if stays]
+    if not names:
+        return pa.nulls(len(with_after), RESCUED_TYPE)
+    return rescued_cells(len(with_after), np.concatenate(at), names, texts)
+
+
+def _images(
+    messages: Messages, at: Places, cells: Cells, schema: TableSchema, projection: Projection, *, strict: bool
+) -> _Images:
     """`cells` are of the changes `at`; what is decoded is aligned with `schema`."""
+    lost = Rescued()
     arrow = arrow_schema(schema)
     columns, unsent = [], {}
     for field, place in zip(arrow, places(messages.schema, schema), strict=True):
         if place is None:
             columns.append(pa.nulls(len(at), field.type))
             continue
-        decoded = column(messages, cells, place)
+        decoded = column(messages, cells, place, None if strict else Into(lost, field.name))
         columns.append(decoded if decoded.type == field.type else decoded.cast(field.type))
         missing = cells.kind[place] == UNCHANGED
         if missing.any():
@@ -182,7 +228,10 @@ def _images(messages: Messages, at: Places, cells: Cells, schema: TableSchema, p
                 f"Run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`, with which it does; then `penstock retry`",
             )
         holds = np.asarray(condition.holds(rows).combine_chunks(), np.bool_)
-    return _Images(at, shaped(projection, schema, rows), holds, unsent)
+    rescued = lost.cells(len(at))
+    kept = kept_rescued(projection, schema, rescued)
+    rescues = kept_counts(projection, schema, lost.counts, kept)
+    return _Images(at, shaped(projection, schema, rows, rescued), holds, unsent, kept, rescues)
 
 
 def _within_where(
@@ -232,16 +281,16 @@ def _unchanged(after: _Images, shown: Mask, projection: Projection) -> pa.Array:
 
 
 def _markers(
-    counted: Sequence[RawChanges], ranks: Sequence[Places], chosen: Sequence[Places], wanted: pa.Schema
+    used: Sequence[RawChanges], ranks: Sequence[Places], chosen: Sequence[Places], wanted: pa.Schema
 ) -> list[pa.Table]:
     """Begin and commit of every transaction whose first, or last, change of this table is among the chosen."""
     lsn = np.empty(sum(map(len, ranks)), np.uint64)
-    for one, rank in zip(counted, ranks, strict=True):
+    for one, rank in zip(used, ranks, strict=True):
         lsn[rank] = np.asarray(one.batch.column("commit_lsn"))
     first, last = np.ones(len(lsn), np.bool_), np.ones(len(lsn), np.bool_)
     first[1:] = last[:-1] = lsn[1:] != lsn[:-1]
     tables = []
-    for one, rank, rows in zip(counted, ranks, chosen, strict=True):
+    for one, rank, rows in zip(used, ranks, chosen, strict=True):
         for op, edge, ordinal in (("begin", first, BEFORE_ALL), ("commit", last, BEHIND_ALL)):
             at = rows[edge[rank[rows]]]
             batch = one.batch.take(pa.array(at))

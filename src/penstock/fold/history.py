@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.decode.messages import Messages, Places
+from penstock.decode.rescue import Rescued
 from penstock.errors import KeyRequired
 from penstock.fold.clone import Upserts, check_key, complete, last_commit_time, ranks_of, require_one_key, within
 from penstock.fold.events import NOT_MOVED, Events, events_of
@@ -33,6 +34,7 @@ def fold_history(
     bucket: int = 0,
     buckets: int = 1,
     schema: TableSchema | None = None,
+    strict: bool = False,
 ) -> NetEffect:
     """As `fold_clone`, of which it has the conditions, but moment by moment. `since` is the last moment before."""
     given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
@@ -65,8 +67,9 @@ def fold_history(
         _, number, row = min(truncates)
         steps = replace(steps, truncated_at=int(moments[number][row]))
     ends = np.searchsorted(events.source[made_by], np.arange(1, len(sources)))
-    upserts = Upserts(schema, sources, np.split(events.row[made_by], ends))
+    upserts = Upserts(schema, sources, np.split(events.row[made_by], ends), None if strict else Rescued())
     fetches = complete(upserts, events, made_by, sources, truncated=False)
+    rescued, rescues = upserts.rescued_cells()
     return NetEffect(
         truncated=False,
         upserts=upserts.table(),
@@ -76,6 +79,8 @@ def fold_history(
         changes=events.changes + (len(truncates) if bucket == 0 else 0),
         last_commit_time=max(last_commit_time(one.batch) for one in counted),
         steps=replace(steps, bucket=bucket, buckets=buckets),
+        rescued=rescued,
+        rescues=rescues,
     )
 
 

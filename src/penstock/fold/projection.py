@@ -3,6 +3,10 @@
 The copy's rows and the stream's net effects go through the same functions. A row for which `where` does not hold is no
 row: in the stream, its key is one that was touched and has no row any more. Masked values are the hexadecimal SHA-256
 of salt and text, so that equal values stay equal and nobody can read them. Key columns are kept as they are.
+
+What was rescued of a row follows its columns: a renamed one's has the new name, a dropped one's is gone. A masked
+column is a text, which everything fits: its cell is the mask of the text that was rescued. For `where`, a rescued cell
+is NULL.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, counted, renamed, rescued_of, whole
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RowIncomplete, SchemaChanged
 from penstock.fold.condition import BadCondition, Condition, parse
 from penstock.fold.net_effect import NO_ROW, NetEffect
 from penstock.model.feed import ColumnChoice, Projection
+from penstock.model.rescue import RescueCount
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 TEXT = ColumnType(25, "text")
@@ -51,13 +58,17 @@ def check_projection(projection: Projection, schema: TableSchema) -> list[str]:
 
 
 def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Rows of the source's table as the destination has them, without those that are not kept."""
+    """Rows of the source's table as the destination has them, without those that are not kept. Both may have RESCUED
+    behind their columns."""
     if not projection:
         return rows
     condition = condition_of(projection)
     if condition is not None:
         rows = rows.filter(condition.holds(rows))
-    return shaped(projection, schema, rows)
+    rescued = whole(rows[RESCUED]) if RESCUED in rows.column_names else None
+    kept = shaped(projection, schema, rows, rescued)
+    rescued = kept_rescued(projection, schema, rescued)
+    return kept if rescued is None else kept.append_column(pa.field(RESCUED, RESCUED_TYPE), rescued)
 
 
 def project_batches(
@@ -102,9 +113,13 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
     if steps is not None:
         steps = replace(steps, row=np.where(steps.row == NO_ROW, NO_ROW, place[steps.row]))
     keys = net.upsert_keys
+    rescued = None if net.rescued is None else whole(net.rescued.filter(pa.array(kept)))
+    cells = kept_rescued(projection, schema, rescued)
     return replace(
         net,
-        upserts=shaped(projection, schema, net.upserts.filter(pa.array(kept))),
+        upserts=shaped(projection, schema, net.upserts.filter(pa.array(kept)), rescued),
+        rescued=cells,
+        rescues=kept_counts(projection, schema, net.rescues, cells),
         upsert_keys=None if keys is None else keys.filter(pa.array(kept)),
         fetches=tuple(fetch for fetch in fetches if len(fetch.rows)),
         steps=steps,
@@ -157,8 +172,35 @@ def condition_of(projection: Projection) -> Condition | None:
     return _parsed(projection.where) if projection.where else None
 
 
-def shaped(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Columns as chosen. Without a word about dropped ones: they are simply not taken."""
+def kept_rescued(projection: Projection, schema: TableSchema, rescued: pa.Array | None) -> pa.Array | None:
+    """What was rescued of rows, as it is with their columns as chosen; None when that is nothing."""
+    return None if rescued is None else renamed(rescued, _names_rescued(projection, schema))
+
+
+def kept_counts(
+    projection: Projection, schema: TableSchema, counts: Iterable[RescueCount], kept: pa.Array | None
+) -> tuple[RescueCount, ...]:
+    """What is `kept` of rescued cells, counted. `counts` are of all of them, under the source's names."""
+    names = _names_rescued(projection, schema)
+    places = {names[one.column]: one.place for one in counts if one.column in names}
+    return counted(kept, places.__getitem__)
+
+
+def _names_rescued(projection: Projection, schema: TableSchema) -> dict[str, str]:
+    """Columns of which cells are rescued, and their names at the destination."""
+    choices = {choice.column: choice for choice in projection.columns}
+    names = {column.name: column.name for column in schema.columns}
+    for name, choice in choices.items():
+        if choice.dropped or choice.masked:
+            names.pop(name, None)
+        else:
+            names[name] = choice.name or name
+    return names
+
+
+def shaped(projection: Projection, schema: TableSchema, rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
+    """Columns as chosen. Without a word about dropped ones: they are simply not taken. Where a masked column's
+    cell was rescued, its text is masked."""
     choices = {choice.column: choice for choice in projection.columns}
     arrow = arrow_schema(kept_schema(projection, schema))
     columns: list[pa.ChunkedArray | pa.Array] = []
@@ -167,7 +209,13 @@ def shaped(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Ta
         if choice is not None and choice.dropped:
             continue
         values = rows[column.name]
-        columns.append(_masked(values, projection.salt) if choice is not None and choice.masked else values)
+        if choice is not None and choice.masked:
+            values = _masked(values, projection.salt)
+            if rescued is not None:
+                values = pc.coalesce(
+                    values, _masked(pa.chunked_array([rescued_of(rescued, column.name)]), projection.salt)
+                )
+        columns.append(values)
     for _, value in projection.constants:
         columns.append(pa.repeat(value, rows.num_rows))
     return pa.table([pa.chunked_array(_chunks(one)) for one in columns] if columns else [], schema=arrow)

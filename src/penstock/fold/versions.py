@@ -4,6 +4,7 @@ A version is open until something else is known of its key. A step that leaves t
 step that changes it closes the open version at the step's moment and opens the next from it; one that ends the row
 closes it as deleted. A key's first version opens at BEGINNING; a key that was deleted before opens at its own moment.
 A version that would have lasted no time is not kept, unless it ended with the row's deletion: that must be told.
+What was rescued of a row (the column RESCUED, where there is one) is part of its state, and compared like the rest.
 
 Called by destinations, which know the open versions (`Held`) and write what comes out of it (`Written`).
 """
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.fold.layout import BEGINNING, MOMENT, OPEN, Layout
 from penstock.fold.net_effect import NO_ROW, Steps
 
@@ -28,8 +30,8 @@ Mask = npt.NDArray[np.bool_]
 class Held:
     """What a table holds of the touched keys before the batch.
 
-    `rows` are open versions, without their period; key k's is row `row[k]`, NO_ROW if it has none, and it is valid from
-    `begins[row[k]]`. `known` says of which keys a deleted version is there.
+    `rows` are open versions, without their period, perhaps with RESCUED behind their columns; key k's is row `row[k]`,
+    NO_ROW if it has none, and it is valid from `begins[row[k]]`. `known` says of which keys a deleted version is there.
     """
 
     rows: pa.Table
@@ -40,7 +42,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Written:
-    """What the batch makes of it. Tables have the period's columns; those of `ended` and `opened` are in the order of
+    """What the batch makes of it. Tables have the period's columns, and RESCUED before them if `held` or the upserts
+    had it; those of `ended` and `opened` are in the order of
     their keys, which are numbers of touched keys.
     """
 
@@ -53,8 +56,11 @@ class Written:
 
 
 def versions(steps: Steps, upserts: pa.Table, held: Held, layout: Layout) -> Written:
-    """`upserts` are complete: what had to be fetched is in them."""
-    states = pa.concat_tables([held.rows, upserts.cast(held.rows.schema)])
+    """`upserts` are complete: what had to be fetched is in them, with RESCUED if something was rescued."""
+    rows = held.rows
+    if RESCUED in (*rows.column_names, *upserts.column_names):
+        rows, upserts = with_rescued(rows), with_rescued(upserts)
+    states = pa.concat_tables([rows, upserts.cast(rows.schema)])
     state = np.where(steps.row == NO_ROW, NO_ROW, steps.row + held.rows.num_rows)
     first = np.ones(len(steps.key), np.bool_)
     first[1:] = steps.key[1:] != steps.key[:-1]
@@ -88,6 +94,14 @@ def versions(steps: Steps, upserts: pa.Table, held: Held, layout: Layout) -> Wri
         opened_keys=key[opening],
         closed=closed,
     )
+
+
+def with_rescued(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
+    """The rows with RESCUED behind their columns: as it is there, else as given, else null."""
+    if RESCUED in rows.column_names:
+        return rows
+    cells = pa.nulls(rows.num_rows, RESCUED_TYPE) if rescued is None else rescued
+    return rows.append_column(pa.field(RESCUED, RESCUED_TYPE), cells)
 
 
 def first_versions(rows: pa.Table, layout: Layout) -> pa.Table:
@@ -136,7 +150,10 @@ def _differs(states: pa.Table, before: Places, after: Places) -> Mask:
 
 
 def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
-    """Equal values, where NULL equals NULL and NaN equals NaN."""
+    """Equal values, where NULL equals NULL and NaN equals NaN. Entries of a map have no order."""
+    if pa.types.is_map(left.type):
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.array([(a and dict(a)) == (b and dict(b)) for a, b in pairs], np.bool_)
     if pa.types.is_nested(left.type):
         return np.array([a == b for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], np.bool_)
     equal = pc.fill_null(pc.equal(left, right), False)

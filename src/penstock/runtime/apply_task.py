@@ -170,7 +170,7 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
     elif layout.period is not None:
         fold = partial(fold_history, since=task.plan.moment)
     else:
-        fold = partial(fold_append if feed.mode is Mode.APPEND else fold_clone, strict=feed.strict)
+        fold = fold_append if feed.mode is Mode.APPEND else fold_clone
     net = fold(
         changes,
         position=task.position,
@@ -178,6 +178,7 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
         bucket=task.bucket,
         buckets=task.buckets,
         schema=task.schema,
+        strict=feed.strict,
     )
     return net if layout.events else project_effect(feed.projection, task.schema, net)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED, counted, whole
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.envelope import RANGE_SHIFT, read_events
@@ -71,7 +72,19 @@ class Copied:
     rescues: tuple[RescueCount, ...] = ()
 
 
+def counting(
+    batches: Iterable[pa.RecordBatch | pa.Table], told: list[RescueCount], rescues: list[RescueCount]
+) -> Iterator[pa.RecordBatch | pa.Table]:
+    """Counts into `rescues` what is rescued of the batches, which may be less than the reader has `told` of: not all of
+    a row is kept."""
+    for batch in batches:
+        if RESCUED in batch.schema.names:
+            rescues += counted(whole(batch[RESCUED]), lambda _: told[-1].place)
+        yield batch
+
+
 def copy_range(task: CopyTask) -> Copied:
+    told: list[RescueCount] = []
     rescues: list[RescueCount] = []
     batches = read_range(
         task.source,
@@ -79,14 +92,16 @@ def copy_range(task: CopyTask) -> Copied:
         max_rows_per_second=task.max_rows_per_second,
         statement_timeout=task.statement_timeout,
         strict=task.strict,
-        rescuing=rescues.extend,
+        rescuing=told.extend,
     )
     try:
         kept = project_batches(task.projection, task.source.schema, batches)
         if task.as_events is not None:
             schema = kept_schema(task.projection, task.source.schema)
             kept = read_as_events(task.as_events, schema, task.range.number, kept)
-        return Copied(in_background(lambda: task.plan.write_rows(kept)), rescues=merged(rescues))
+        return Copied(
+            in_background(lambda: task.plan.write_rows(counting(kept, told, rescues))), rescues=merged(rescues)
+        )
     except PenstockError as error:
         return Copied(error=error)
 
@@ -105,6 +120,7 @@ class RereadTask:
 
 
 def reread(task: RereadTask) -> Copied:
+    told: list[RescueCount] = []
     rescues: list[RescueCount] = []
     rows = rows_of(
         task.source,
@@ -112,11 +128,11 @@ def reread(task: RereadTask) -> Copied:
         task.keys,
         statement_timeout=task.statement_timeout,
         strict=task.strict,
-        rescuing=rescues.extend,
+        rescuing=told.extend,
     )
     try:
         kept = project_batches(task.projection, task.source.schema, rows)
-        return Copied(task.plan.write_rows(kept), rescues=merged(rescues))
+        return Copied(task.plan.write_rows(counting(kept, told, rescues)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.decode.rescue import RESCUED, whole
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import JobRunner, WritePlan, WrittenPart
 from penstock.errors import PenstockError
@@ -62,22 +63,24 @@ def merge_group(task: MergeTask) -> Merged:
 
 def _effect(task: MergeTask) -> NetEffect:
     """What the group does to the table."""
-    names = arrow_schema(task.schema).names
-    rows = arrow_schema(task.schema).empty_table() if task.absent else task.copy.held(task.group, names)
-    rows = rows.cast(arrow_schema(task.schema))
+    schema, rescued = arrow_schema(task.schema), None
+    rows = schema.empty_table()
+    if not task.absent:
+        held = task.copy.held(task.group, [*schema.names, RESCUED])
+        rows, rescued = held.select(schema.names).cast(schema), whole(held[RESCUED])
     if not task.schema.key:
-        return NetEffect(False, rows, None, None, (), rows.num_rows, 0)
+        return NetEffect(False, rows, None, None, (), rows.num_rows, 0, rescued=rescued)
     upsert_keys = _keys(task, rows)
     touched = upsert_keys
     if task.absent:
-        held = _keys(task, task.plan.held(task.group, task.schema.key))
-        touched = held.filter(pa.array(~task.copy.has(held)))
+        keys = _keys(task, task.plan.held(task.group, task.schema.key))
+        touched = keys.filter(pa.array(~task.copy.has(keys)))
     steps = None
     if task.plan.layout.period is not None:
         everything = np.arange(len(touched))
         row = np.full(len(touched), NO_ROW) if task.absent else everything
         steps = Steps(everything, np.full(len(touched), task.moment), row)
-    return NetEffect(False, rows, upsert_keys, touched, (), len(touched), task.moment, steps=steps)
+    return NetEffect(False, rows, upsert_keys, touched, (), len(touched), task.moment, steps=steps, rescued=rescued)
 
 
 def _keys(task: MergeTask, rows: pa.Table) -> pa.Array:

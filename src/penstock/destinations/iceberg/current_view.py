@@ -1,7 +1,8 @@
 """`{target}__current`: a view of a history's open versions, without the columns of their period.
 
 An Iceberg view, in the table's own catalog, so that every reader of it has the view too. It is made when the table is
-opened and again when its columns change. A catalog that knows no views does without. Neighbour: `destination`.
+opened and again when its columns change; once the table has RESCUED, so has the view. A catalog that
+knows no views does without. Neighbour: `destination`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import (
     BOOKMARKS_LAST,
@@ -274,6 +275,8 @@ class IcebergDestination:
             transaction.set_properties(standing)
         opened.commits_since_expiry += 1
         self._follow(opened, plan.move)
+        if plan.move is None and transaction.columns_changed:
+            self._make_views(opened)
         files = [file for part in written for file in (part.added if truncated else part.files)]
         removed = None if truncated else frozenset[str]()
         opened.state = None if before is None else carried_on(opened, before, files, removed)
@@ -298,6 +301,11 @@ class IcebergDestination:
         files, delete_files = as_one_age(_ours(base))
         with translated(f"table {target}: its columns cannot be read"):
             rescued = self._rescued(opened, opened.copy_move)
+        if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in _ours(base)):
+            raise RangeVoid(
+                f"table {target}: its columns have changed since rows of its copy were written",
+                "What was read of it is void; its copy starts again by itself",
+            )
         return IcebergPlan(
             target=target,
             source=source,
@@ -581,7 +589,9 @@ class IcebergDestination:
 
     def _make_views(self, opened: OpenTable) -> None:
         names = [column.name for column in opened.stored]
-        if names:
+        if names and opened.layout.period is not None:
+            with translated(f"table {opened.target}: its columns cannot be read"):
+                names += [RESCUED] if look_for_rescued(self._java, opened) is not None else []
             make_current_view(self._spark, self.name, opened.target, names, opened.layout)
 
     def _current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:

@@ -131,7 +131,7 @@ class IcebergPlan:
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
         path = self.files[group].path
-        by_name = {column.name: column for column in self.columns}
+        by_name = {column.name: column for column in (*self.columns, self.rescued)}
         with reaching(f"table {self.target}: its files cannot be read"):
             file = DataFile(path)
             rows = pa.table({name: file.column(by_name[name]) for name in columns})

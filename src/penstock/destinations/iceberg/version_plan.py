@@ -2,19 +2,22 @@
 
 A row of Iceberg never changes, so closing a version is a positional delete of the open row, and the same row written
 again with its end, to a file that is not looked at again. `fold.versions` decides what is closed and opened. A truncate
-closes every open version; that alone reads all of them, a row group at a time. Neighbours: `plan`, of which this is the
-other way to write; `version_files` knows which file holds what.
+closes every open version; that alone reads all of them, a row group at a time. What was rescued of a row goes with each
+of its versions; files have the column RESCUED only if one that was read, or the batch, brings it. Neighbours: `plan`,
+of which this is the other way to write; `version_files` knows which file holds what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.data_files import DataFile, WrittenFile, in_groups, write_deletes, write_rows
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
 from penstock.destinations.iceberg.slices import stored
@@ -32,7 +35,7 @@ from penstock.destinations.iceberg.version_files import (
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN
 from penstock.fold.net_effect import NO_ROW, NetEffect, Steps
-from penstock.fold.versions import Held, Mask, closed_versions, versions
+from penstock.fold.versions import Held, Mask, closed_versions, versions, with_rescued
 
 
 class VersionPlan(IcebergPlan):
@@ -53,9 +56,13 @@ class VersionPlan(IcebergPlan):
     def _write_versions(self, net: NetEffect, steps: Steps) -> IcebergPart:
         touched = net.touched_keys
         assert touched is not None
-        upserts, _, missing = self._filled(net)
+        upserts, rescued, missing = self._filled(net)
+        if rescued is not None or (steps.truncated_at is not None and self._holds_rescued):
+            upserts = with_rescued(upserts, rescued)
         held, file_of, row_of = self._held(touched)
         made = versions(steps, upserts, held, self.layout)
+        rescues = RESCUED in made.opened.column_names
+        columns = (*self.columns, *([self.rescued] if rescues else []), *self.around)
         ended_keys = touched.take(pa.array(made.ended_keys))
         deletes: dict[str, list[Rows]] = {}
         for number in np.unique(file_of[made.closed]):
@@ -63,12 +70,12 @@ class VersionPlan(IcebergPlan):
             deletes[self.files[number].path] = [row_of[here]]
         ending, keys_ending = [made.ended], [ended_keys]
         if steps.truncated_at is not None:
-            rest = self._truncated(touched, steps, steps.truncated_at, deletes, keys_ending)
-            ended = self._file(chain(ending, rest), ENDED_PREFIX)
+            rest = self._truncated(touched, steps, steps.truncated_at, columns, deletes, keys_ending)
+            ended = self._file(chain(ending, rest), columns, ENDED_PREFIX)
         else:
-            ended = self._file(ending, ENDED_PREFIX)
-        opened = self._file([made.opened], self.prefix)
-        replaced = self._file([made.replaced], REPLACED_PREFIX)
+            ended = self._file(ending, columns, ENDED_PREFIX)
+        opened = self._file([made.opened], columns, self.prefix)
+        replaced = self._file([made.replaced], columns, REPLACED_PREFIX)
         if opened is not None:
             self.index.write(opened.path, touched.take(pa.array(made.opened_keys)))
         if ended is not None:
@@ -78,17 +85,25 @@ class VersionPlan(IcebergPlan):
         wanted = sum(len(fetch.rows) for fetch in net.fetches)
         past = tuple(file for file in (replaced, ended) if file is not None)
         unresolved = tuple(np.unique(missing).tolist())
-        return IcebergPart(opened, delete, wanted - len(missing), len(missing), unresolved, past=past)
+        part = IcebergPart(opened, delete, wanted - len(missing), len(missing), unresolved, past=past)
+        return replace(part, data=None, rescued=opened, rescued_as=self.rescued) if rescues else part
 
-    def _file(self, batches: list[pa.Table] | chain[pa.Table], prefix: str) -> WrittenFile | None:
-        """One file of all rows; None when there are none."""
+    @property
+    def _holds_rescued(self) -> bool:
+        """Whether a file that may hold open versions has the column RESCUED."""
+        return any(DataFile(file.path).has(self.rescued) for file in self.files)
+
+    def _file(
+        self, batches: list[pa.Table] | chain[pa.Table], columns: tuple[IcebergColumn, ...], prefix: str
+    ) -> WrittenFile | None:
+        """One file of all rows, which have these columns; None when there are none."""
         groups = in_groups(batches)
         first = next(groups, None)
         if first is None:
             return None
-        columns, _ = stored(self.slice, self._all, first.slice(0, 0))
-        rows = (stored(self.slice, self._all, group)[1] for group in chain([first], groups))
-        return write_rows(self.folder, columns, rows, prefix)
+        written, _ = stored(self.slice, columns, first.slice(0, 0))
+        rows = (stored(self.slice, columns, group)[1] for group in chain([first], groups))
+        return write_rows(self.folder, written, rows, prefix)
 
     def _held(self, touched: pa.Array) -> tuple[Held, Rows, Rows]:
         """The open versions of touched keys; and of each key the file and the row, -1 where it has none."""
@@ -100,14 +115,15 @@ class VersionPlan(IcebergPlan):
         has = found >= 0
         file_of, row_of = np.full(len(touched), -1), np.full(len(touched), -1)
         file_of[has], row_of[has] = places.files[found[has]], places.rows[found[has]]
-        kept = self.columns
+        files = {number: DataFile(self.files[number].path) for number in np.unique(file_of[has]).tolist()}
+        rescues = any(file.has(self.rescued) for file in files.values())
+        kept = (*self.columns, self.rescued) if rescues else self.columns
         begins = next(column for column in self.around if column.name == period.valid_from)
         row = np.full(len(touched), NO_ROW)
         tables: list[pa.Table] = [pa.schema([column.field() for column in [*kept, begins]]).empty_table()]
         count = 0
-        for number in np.unique(file_of[has]):
+        for number, file in files.items():
             here = np.flatnonzero(file_of == number)
-            file = DataFile(self.files[number].path)
             cells = [file.cells(column, row_of[here]) for column in [*kept, begins]]
             tables.append(pa.table(cells, schema=tables[0].schema))
             row[here] = count + np.arange(len(here))
@@ -121,18 +137,24 @@ class VersionPlan(IcebergPlan):
         known = np.zeros(len(touched), np.bool_)
         absent = np.flatnonzero(~has)
         if len(absent) and self.ended_files:
-            reader = KeyReader(self._all, self.index.key, self.layout, ended=True)
+            reader = KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=True)
             index = ended_index(self.index)
             places = index.locate(touched.take(pa.array(absent)), self.ended_files, reader)
             known[absent[places.keys]] = True
         return known
 
     def _truncated(
-        self, touched: pa.Array, steps: Steps, at: int, deletes: dict[str, list[Rows]], keys_ending: list[pa.Array]
+        self,
+        touched: pa.Array,
+        steps: Steps,
+        at: int,
+        columns: tuple[IcebergColumn, ...],
+        deletes: dict[str, list[Rows]],
+        keys_ending: list[pa.Array],
     ) -> Iterator[pa.Table]:
         """The open versions of all keys that the batch does not touch, closed. Notes their places and keys as well."""
         paths = [file.path for file in self.files]
-        for path, numbers, rows in open_versions(paths, self.delete_files, self._all, self.layout):
+        for path, numbers, rows in open_versions(paths, self.delete_files, columns, self.layout):
             keys = encode_keys([rows[name].combine_chunks() for name in self.index.key])
             left = ~np.asarray(pc.is_in(keys, value_set=touched))
             left &= bucket_of(keys, steps.buckets) == steps.bucket
@@ -141,7 +163,3 @@ class VersionPlan(IcebergPlan):
             deletes.setdefault(path, []).append(numbers[left])
             keys_ending.append(keys.filter(pa.array(left)))
             yield closed_versions(rows.filter(pa.array(left)), at, self.layout)
-
-    @property
-    def _all(self) -> tuple[IcebergColumn, ...]:
-        return (*self.columns, *self.around)
