@@ -14,7 +14,7 @@ import pgoutput_messages as messages
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, net, ordered, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import Destination, InProcessRunner
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import ColumnNotCarried, StaleBase
 from penstock.fold.envelope import fold_events
@@ -23,6 +23,7 @@ from penstock.fold.history import fold_history
 from penstock.fold.layout import Layout
 from penstock.model.feed import Period
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.runtime.merge import merge_copy
 
 ONE = {"id": 1, "amount": 10, "note": "one"}
 LOST = [("amount", "NaN"), ("note", "\\xff")]
@@ -227,3 +228,30 @@ def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> N
     assert sorted(found) == [(1, None), (2, [(f"{side}n", "NaN"), (f"{side}last", "NaN")])]
     images = [row["after"] if layout.events else row for row in rows]
     assert [one["more"] for one in images if one["id"] == 2] == [{"a": 1, "b": [2]}]
+
+
+def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(any_lake: Lake) -> None:
+    driver, layout = any_lake.driver(), Layout(period=Period())
+    driver.ensure_table(ORDERS.table, ORDERS, SOURCE, None, layout=layout)
+    read: list[list[Row]] = [
+        [{"id": 1, "amount": None, "note": "x", RESCUED: LOST[:1]}, {"id": 2, "amount": 2, "note": "x"}],
+        [{"id": 1, "amount": None, "note": "x", RESCUED: LOST[:1]}, {"id": 2, "amount": None, RESCUED: LOST}],
+        [{"id": 1, "amount": None, "note": "x", RESCUED: [("amount", "Infinity")]}],
+    ]
+    for number, rows in enumerate(read, start=1):
+        parts = [driver.plan_copy(ORDERS.table, SOURCE).write_rows(batches(rows))]
+        copy = driver.plan_catchup(ORDERS.table, SOURCE, parts, number)
+        plan = driver.plan_merge(ORDERS.table, SOURCE)
+        merged = merge_copy(InProcessRunner(), copy, plan, ORDERS, number * 1_000_000)
+        driver.commit_merge(plan, merged, START + number, number * 1_000_000)
+        any_lake.maintain(driver, ORDERS)
+    found = [
+        (row["id"], row["amount"], row[RESCUED], row["valid_to"].second, row["deleted"])
+        for row in any_lake.rows(ORDERS)
+    ]
+    assert sorted(found, key=repr) == [
+        (1, None, [("amount", "Infinity")], 0, False),
+        (1, None, LOST[:1], 3, False),
+        (2, 2, None, 2, False),
+        (2, None, LOST, 3, True),
+    ]

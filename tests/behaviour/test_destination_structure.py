@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from destination_rows import FILE_IO, SOURCE, START, TYPES, Lake, Row, apply, iceberg_config, iceberg_lake, net, write
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.catalog import spark_settings
@@ -233,3 +234,18 @@ def test_a_column_that_a_person_dropped_is_said(spark: Any, tmp_path: Any) -> No
         driver.plan(BASE.table, SOURCE)
     with pytest.raises(SchemaChanged, match="column note is gone"):
         again(lake)
+
+
+def test_a_copy_with_rescued_cells_is_void_when_their_column_gets_another_number(spark: Any, tmp_path: Any) -> None:
+    lake = iceberg_lake(spark, tmp_path, iceberg_config(tmp_path))
+    driver = lake.driver()
+    driver.ensure_table(BASE.table, BASE, SOURCE, None)
+    rescuing = arrow_schema(BASE).append(pa.field(RESCUED, RESCUED_TYPE))
+    lost = {**ONE, "amount": None, RESCUED: [("amount", "NaN")]}
+    part = driver.plan_copy(BASE.table, SOURCE).write_rows([pa.Table.from_pylist([lost], rescuing)])
+    driver.plan_catchup(BASE.table, SOURCE, [part], START)
+    sql(spark, lake, "alter table lake.public.orders add columns (mine string)")
+    plain = driver.plan_copy(BASE.table, SOURCE).write_rows([pa.Table.from_pylist([ONE], arrow_schema(BASE))])
+    driver.plan_catchup(BASE.table, SOURCE, [plain], START)
+    with pytest.raises(RangeVoid, match="its columns have changed"):
+        driver.plan_catchup(BASE.table, SOURCE, [part], START)
