@@ -62,6 +62,9 @@ class Lake:
     def read(self, table: str) -> tuple[pa.Table, list[tuple[str, str]]]:
         return oracle.read_with_spark(self.spark, "lake", split_name(table))
 
+    def has(self, table: str) -> bool:
+        return self.spark.catalog.tableExists(".".join(("lake", *(f"`{part}`" for part in split_name(table)))))
+
     def count(self, table: str) -> int:
         return int(self.read(table)[0].num_rows)
 

@@ -54,8 +54,14 @@ class Difference:
 
 _COLUMNS = """
     select a.attname, a.atttypid, a.atttypmod
-    from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
-      and a.attgenerated = '' order by a.attnum
+    from pg_attribute a
+    join pg_class c on c.oid = a.attrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+      and (a.attgenerated = '' or exists (
+          select from pg_publication_tables p
+          where p.schemaname = n.nspname and p.tablename = c.relname and a.attname = any (p.attnames)))
+    order by a.attnum
 """
 
 

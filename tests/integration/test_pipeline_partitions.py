@@ -36,6 +36,8 @@ def until_equal(run: Running, lake: Lake, database: Database, *tables: str) -> N
 
     def equal() -> bool:
         run.drain()
+        if not all(map(lake.has, tables)):
+            return False
         try:
             lake.assert_equals(database, tables)
         except AssertionError:
