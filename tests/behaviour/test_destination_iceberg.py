@@ -382,8 +382,8 @@ def test_a_bookmark_outlives_compaction_and_expiry_until_it_is_released(spark: S
         driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
     then = other.sql(f"SELECT id, note FROM lake.public.orders VERSION AS OF {snapshot} ORDER BY id").collect()
     assert [tuple(row) for row in then] == [(n, "x") for n in range(10)]
-    driver.release(ORDERS.table, "kept")
-    driver.release(ORDERS.table, "kept")
+    driver.release(ORDERS.table, SOURCE, "kept")
+    driver.release(ORDERS.table, SOURCE, "kept")
     apply(driver, ORDERS, START + 20, net(ORDERS, rows(range(1), "last")))
     driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
     left = [row.snapshot_id for row in other.sql("SELECT snapshot_id FROM lake.public.orders.snapshots").collect()]

@@ -164,6 +164,18 @@ def test_plans_stay_valid_over_commits_of_other_sources_by_the_same_driver(any_l
     assert seen(any_lake) == {"eu": [{**ONE, "note": "planned before"}], "us": [{**ONE, "amount": 3}]}
 
 
+def test_plans_stay_valid_over_bookmarks_of_other_sources(any_lake: Lake, driver: Destination) -> None:
+    apply_for(driver, US, START + 1, net(ORDERS, [ONE]))
+    plan = driver.plan(ORDERS.table, EU)
+    driver.bookmark(ORDERS.table, US, "kept")
+    driver.commit(plan, write(plan, net(ORDERS, [ONE])), truncated=False, position=START + 1)
+    plan = driver.plan(ORDERS.table, EU)
+    driver.release(ORDERS.table, US, "kept")
+    driver.commit(plan, write(plan, net(ORDERS, [TWO])), truncated=False, position=START + 2)
+    apply_for(driver, US, START + 2, net(ORDERS, [TWO]))
+    assert seen(any_lake) == {"eu": [ONE, TWO], "us": [ONE, TWO]}
+
+
 def test_a_plan_is_stale_after_a_commit_for_the_same_source(any_lake: Lake, driver: Destination) -> None:
     plan = driver.plan(ORDERS.table, EU)
     parts = write(plan, net(ORDERS, [ONE]))

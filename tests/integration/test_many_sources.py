@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,8 @@ def change(database: Database, name: str, rounds: int, rows: int) -> None:
                 f"insert into audit select n, '{name} ' || n from generate_series({low}, {high}) n",
                 f"delete from audit where id between {low} and {high} and id % 3 = 0",
                 f"update price set amount = amount + 1 where id <= {rows}",
+                f"insert into plain select n, '{name}', n / 3.0 from generate_series({low}, {high}) n",
+                f"delete from plain where id between {low} and {high} and id % 4 = 0",
             ):
                 connection.execute(statement.encode())
 
@@ -84,15 +87,18 @@ def test_three_databases_into_one_clone_one_append_and_one_history_table(
     databases: dict[str, Database], tmp_path: Path, lake: Lake, full: bool
 ) -> None:
     """One source's capture is killed and its connections cut while changes come; another is copied anew; one truncates
-    its table: all are equal in the end, each with its own rows."""
+    its table: all are equal in the end, each with its own rows. `verify` says so, and finds and repairs what somebody
+    forged in one source's rows."""
     rounds, rows = (50, 500) if full else (4, 30)  # four changes a row and more
     for name, database in databases.items():
+        number, ratio = ("bigint", "float8") if name == "asia" else ("int", "real")
         database.execute(
             "create table account (id bigint primary key, owner text, n int, secret text default 'x')",
             "create table audit (id bigint primary key, what text)",
             "create table price (id int primary key, amount int)",
             f"insert into price select n, 0 from generate_series(1, {rows}) n",
             f"insert into account select -n * 1000000, '{name} before', n from generate_series(1, 5) n",
+            f"create table plain (id {number} primary key, what text, ratio {ratio})",
         )
     databases["us"].execute("alter table account add column only_us text default null")
     rules = [
@@ -104,6 +110,7 @@ def test_three_databases_into_one_clone_one_append_and_one_history_table(
         },
         {"match": "public.audit", "target": "crm.audit", "mode": "append"},
         {"match": "public.price", "target": "crm.price", "mode": "history"},
+        {"match": "public.plain", "target": "crm.plain"},
     ]
     file = many(tmp_path, databases, tables=rules)
     with running(file) as run:
@@ -121,17 +128,21 @@ def test_three_databases_into_one_clone_one_append_and_one_history_table(
         drain(run, file, databases)
         run.await_text("asked for")
         assert "us:public.account will be copied anew" in asked.stdout
+        _verify_and_repair(file, lake)
         report = file.status()
     assert [source["name"] for source in report["sources"]] == list(NAMES)
     assert {table["state"] for table in report["tables"]} == {"Ready"}
     assert {table["table"] for table in report["tables"]} == {
-        f"{name}:public.{table}" for name in NAMES for table in ("account", "audit", "price")
+        f"{name}:public.{table}" for name in NAMES for table in ("account", "audit", "plain", "price")
     }
     for name, database in databases.items():
         more = ", only_us" if name == "us" else ", null"
         accounts = f"select id, owner, n, region, only_us from lake.crm.account where sid = '{name}'"
         assert _lake_rows(lake, accounts) == sorted(
             expected(database, f"select id, owner, n, '{name}'{more} from account")
+        )
+        assert _lake_rows(lake, f"select id, what, ratio from lake.crm.plain where sid = '{name}'") == sorted(
+            expected(database, "select id, what, ratio::float8 from plain")
         )
         audited = [(n, f"{name} {n}") for n in range(1, rounds * rows + 1)]
         assert _lake_rows(lake, f"select id, what from lake.crm.audit where sid = '{name}'") == audited
@@ -163,6 +174,36 @@ def test_once_drains_the_others_when_one_cannot_be_reached_and_says_so(
     assert components["eu:source"] == components["us:source"] == "stopped"
 
 
+@pytest.mark.full
+def test_without_a_run_the_others_are_verified_and_repaired_when_one_cannot_be_reached(
+    databases: dict[str, Database], tmp_path: Path, lake: Lake
+) -> None:
+    for name, database in databases.items():
+        database.execute("create table t (id int primary key, what text)", f"insert into t values (1, '{name}')")
+    file = many(tmp_path, databases, tables=[{"match": "public.*", "target": "crm.{table}"}])
+    file.run_once()
+    for database in databases.values():
+        database.execute("insert into t values (2, 'since then')")
+    code, said = _verify(file)
+    assert (code, said["equal"]) == (0, True), said
+    assert [table["lake_rows"] for table in said["tables"]] == [2, 2, 2]
+
+    lake.sql("update lake.crm.t set what = 'forged' where id = 1")
+    file.settings["sources"][2]["url"] = databases["asia"].url + "_gone"
+    file.write()
+    code, said = _verify(file, "--repair")
+    assert code == 1
+    asia, eu, us = said["tables"]
+    assert (asia["table"], asia["equal"], asia["lake_rows"]) == ("asia:public.t", False, None)
+    assert "_gone" in asia["error"]
+    assert all(one["equal"] and one["repaired"] for one in (eu, us)), said
+    assert _lake_rows(lake, "select sid, what from lake.crm.t where id = 1") == [
+        ("asia", "forged"),
+        ("eu", "eu"),
+        ("us", "us"),
+    ]
+
+
 def _kill_source(run: Running, database: Database, name: str) -> None:
     """The capture process dies, and every connection of the pipeline to the database is cut."""
     await_condition(lambda: len(run.captures()) == len(NAMES), "a capture process for each source", 60)
@@ -172,6 +213,36 @@ def _kill_source(run: Running, database: Database, name: str) -> None:
         "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
         "and application_name like 'penstock%'"
     )
+
+
+def _verify_and_repair(file: PipelineFile, lake: Lake) -> None:
+    code, said = _verify(file)
+    assert (code, said["equal"]) == (0, True), said
+    assert [table["table"] for table in said["tables"]] == [f"{name}:public.plain" for name in sorted(NAMES)]
+    assert all(table["lake_rows"] == table["source_rows"] > 0 for table in said["tables"])
+
+    lake.sql("update lake.crm.plain set what = 'forged' where sid = 'us' and id = 2")
+    lake.sql("delete from lake.crm.plain where sid = 'us' and id = 3")
+    lake.sql("insert into lake.crm.plain (sid, id, what) values ('us', -1, 'nobody')")
+    code, said = _verify(file, "eu:", "us:public.plain", "--repair")
+    assert (code, said["equal"]) == (0, True), said
+    eu, us = said["tables"]
+    assert (eu["table"], eu["repaired"], eu["differing"]["rows"]) == ("eu:public.plain", False, [])
+    assert (us["table"], us["repaired"]) == ("us:public.plain", True)
+    assert {row["key"][0]: row["kind"] for row in us["differing"]["rows"]} == {
+        "-1": "extra",
+        "2": "differs",
+        "3": "missing",
+    }
+    assert [row["cells"] for row in us["differing"]["rows"] if row["key"] == ["2"]] == [
+        [{"column": "what", "source": "us", "lake": "forged"}]
+    ]
+
+
+def _verify(file: PipelineFile, *options: str) -> tuple[int, dict[str, Any]]:
+    done = file.command("verify", "FILE", "--json", *options, seconds=300)
+    assert done.stdout, done.stderr[-4000:]
+    return done.returncode, json.loads(done.stdout)
 
 
 def _lake_rows(lake: Lake, statement: str) -> list[tuple[Any, ...]]:

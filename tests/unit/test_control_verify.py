@@ -11,6 +11,7 @@ from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 ID = Column("id", ColumnType(23, "int4"))
 KEYED = TableSchema(TableId("public", "t"), 1, (ID,), ("id",))
+NAMED = TableId("eu:public", "t")
 KEYLESS = TableSchema(TableId("public", "t"), 1, (ID,), ())
 
 
@@ -20,8 +21,8 @@ def different(*kinds: str, complete: bool = True) -> Comparison:
 
 
 def test_differing_rows_of_a_table_with_a_key_are_repaired() -> None:
-    assert not_repairable(KEYED, different("missing", "extra", "differs", "doubled")) is None
-    assert not_repairable(KEYED, different("missing", "differs"), keeps_partitions=True) is None
+    assert not_repairable(KEYED, different("missing", "extra", "differs", "doubled"), KEYED.table) is None
+    assert not_repairable(KEYED, different("missing", "differs"), KEYED.table, keeps_partitions=True) is None
 
 
 @pytest.mark.parametrize(
@@ -33,13 +34,13 @@ def test_differing_rows_of_a_table_with_a_key_are_repaired() -> None:
     ],
 )
 def test_others_are_left_alone(schema: TableSchema, comparison: Comparison, keeps: bool, said: str) -> None:
-    error = not_repairable(schema, comparison, keeps_partitions=keeps)
+    error = not_repairable(schema, comparison, NAMED, keeps_partitions=keeps)
     assert error is not None
     assert said in error.what
-    assert "resync" in error.solution
+    assert "resync FILE eu:public.t" in error.solution
 
 
 def test_more_than_the_most_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "MOST_DIFFERENCES", 2)
-    assert not_repairable(KEYED, different("missing", "missing")) is None
-    assert not_repairable(KEYED, different("missing", "missing", "missing")) is not None
+    assert not_repairable(KEYED, different("missing", "missing"), NAMED) is None
+    assert not_repairable(KEYED, different("missing", "missing", "missing"), NAMED) is not None

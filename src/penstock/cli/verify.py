@@ -28,7 +28,11 @@ def verify(
     file: PipelineFile,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]…", help="As at the source: schema.table; all when none is named."),
+        typer.Argument(
+            metavar="[TABLE]…",
+            help="As at the source: schema.table; of several sources source:schema.table, or source: for all of one. "
+            "All when none is named.",
+        ),
     ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Apply the differing rows again, and compare once more.")

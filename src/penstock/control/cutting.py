@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from penstock.errors import NoAnswer, SnapshotBlocked, StateError, TableError
+from penstock.errors import NoAnswer, PenstockError, SnapshotBlocked, StateError, TableError
 from penstock.model.position import position_text
 from penstock.model.table import TableId
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot
@@ -31,7 +31,8 @@ Repairs = Callable[[ExportedSnapshot, TableId], str]
 
 @dataclass(frozen=True)
 class Asking:
-    """What all that ask have in common. `tell` is for people; `run_is_up` says whether somebody can answer."""
+    """What all that ask have in common. `tell` is for people; `run_is_up` says whether somebody can answer, and
+    `failure` why this source's part of the run will not."""
 
     store: StateStore
     url: str
@@ -39,6 +40,7 @@ class Asking:
     snapshot_timeout: float
     tell: Callable[[str], None]
     run_is_up: Callable[[], bool]
+    failure: Callable[[], PenstockError | None] = lambda: None
 
 
 @contextmanager
@@ -117,6 +119,8 @@ class _Holding:
             waiting = what.format(", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else ""))
             if not self._asking.run_is_up():
                 raise NoAnswer(f"the run has ended while waiting for {waiting}", "Run it again")
+            if (failure := self._asking.failure()) is not None:
+                raise failure
             if now - began > self._asking.timeout:
                 raise NoAnswer(
                     f"waited {self._asking.timeout:g} s for {waiting}",

@@ -63,7 +63,7 @@ def keys_of(schema: TableSchema, differences: Sequence[Difference]) -> pa.Table:
         except ValueError as error:
             raise TableError(
                 f"table {schema.table}: the lake has a key that its source's type cannot have: {error}",
-                f"Copy it again: penstock resync FILE {schema.table}",
+                "Copy it again with `penstock resync`",
             ) from error
     return pa.Table.from_arrays(columns, schema=pa.schema([fields.field(name) for name in schema.key]))
 

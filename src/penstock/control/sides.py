@@ -7,11 +7,11 @@ Both answer in SQL over one inner query, which gives for each row `digest` and `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, DoubleType
 
 from penstock.control.canonical import (
     RESCUED,
@@ -29,12 +29,14 @@ from penstock.control.canonical import (
 from penstock.control.canonical_types import spark_quoted
 from penstock.control.compare import Cell, Figures, Row
 from penstock.errors import SchemaChanged
-from penstock.model.table import TableId, TableSchema
+from penstock.model.feed import Sid
+from penstock.model.table import ColumnType, TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.statements import literal, quoted_table
 
 SHOWN = 80  # characters of a cell
 NULL = "CAST(NULL AS STRING)"
+FLOAT8 = ColumnType(701, "float8")
 _SHOWN_OF_ROW = 200
 
 
@@ -108,7 +110,8 @@ class LakeColumn:
 @dataclass(frozen=True)
 class LakeSide:
     """`snapshot` is Iceberg's; None where the table holds nothing. `columns` are the source's by name: what each is
-    called in the lake at that snapshot, and its type; a column that the lake does not have yet is null in all rows."""
+    called in the lake at that snapshot, and its type; a column that the lake does not have yet is null in all rows.
+    With a `sid` the side is the rows that carry it, and nothing else of the table."""
 
     spark: SparkSession
     name: str
@@ -116,6 +119,7 @@ class LakeSide:
     snapshot: int | None
     columns: Mapping[str, LakeColumn]
     rescued: bool
+    sid: Sid | None = None
 
     def figures(self, buckets: int) -> dict[int, Figures]:
         rows = self._run(
@@ -160,7 +164,15 @@ class LakeSide:
     def _inner(self, extra: str = "") -> str:
         row = self._digest([column.name for column in self.schema.columns])
         key = self._digest(self.schema.key) if self.schema.key else row
-        return f"SELECT {key} AS bucket_of, {row} AS digest{extra} FROM {self.name} VERSION AS OF {self.snapshot}"
+        return f"SELECT {key} AS bucket_of, {row} AS digest{extra} {self.tail}"
+
+    @property
+    def tail(self) -> str:
+        """FROM and WHERE."""
+        whose = (
+            "" if self.sid is None else f" WHERE {spark_quoted(self.sid.column)} = {_spark_constant(self.sid.value)}"
+        )
+        return f"FROM {self.name} VERSION AS OF {self.snapshot}{whose}"
 
     def _digest(self, names: Sequence[str]) -> str:
         there = [self.columns.get(name) for name in names]
@@ -178,6 +190,7 @@ def lake_side(
     schema: TableSchema,
     snapshot: int | None,
     called: Mapping[int, str],
+    sid: Sid | None = None,
 ) -> LakeSide:
     """`called`: what the source's columns are called in the lake, by their numbers.
 
@@ -197,11 +210,26 @@ def lake_side(
             f"table {schema.table}: the lake does not have its key column {', '.join(lacking)}",
             f"See `penstock tables`; `penstock resync` copies {schema.table} anew",
         )
-    return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields)
+    return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields, sid)
+
+
+def widened(source: SourceSide, lake: LakeSide) -> SourceSide:
+    """The source with its numbers as wide as the lake has them, for another source may need them so: `real` is compared
+    as `double precision` there. The text of other numbers is the same in any width."""
+    wide = {name for name, column in lake.columns.items() if isinstance(column.type, DoubleType)}
+    columns = tuple(
+        replace(column, type=FLOAT8) if column.type.name == "float4" and column.name in wide else column
+        for column in source.schema.columns
+    )
+    return replace(source, schema=replace(source.schema, columns=columns))
 
 
 def _postgres_bucket(buckets: int) -> str:
     return f"('x' || right(bucket_of, 4))::bit(16)::int % {buckets}"
+
+
+def _spark_constant(value: str | int) -> str:
+    return spark_literal(value) if isinstance(value, str) else str(value)
 
 
 def _spark_bucket(buckets: int) -> str:

@@ -99,11 +99,23 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
         store.close()
 
 
-def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> list[Feed]:
-    """The feeds of these names, or all that the pipeline follows when there are none."""
-    known = {summary.table for summary in _summaries(pipeline, store)}
-    wanted = _named(pipeline, known, names) if names else sorted(known)
-    return [feed for feed in map(pipeline.feed, wanted) if feed is not None]
+def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> dict[TableId, Feed]:
+    """The feeds of these names, by the names that people know them by, or all that the pipeline follows when there are
+    none. With a list of sources `eu:` stands for all tables of that source."""
+    known = sorted({summary.table for summary in _summaries(pipeline, store)})
+    wanted = [] if names else known
+    for name in names:
+        if is_whole_source(pipeline, name):
+            source = pipeline.lane(name.removesuffix(":")).source.name
+            wanted += [table for table in known if table.schema.startswith(f"{source}:")]
+        else:
+            wanted += _named(pipeline, known, [name])
+    return {table: feed for table in wanted for feed in [pipeline.feed(table)] if feed is not None}
+
+
+def is_whole_source(pipeline: Pipeline, name: str) -> bool:
+    """Whether the name, as a person gave it, stands for all tables of a source."""
+    return pipeline.is_scoped and name.endswith(":") and "." not in name
 
 
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:

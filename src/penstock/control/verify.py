@@ -2,7 +2,8 @@
 
 A snapshot of the source and its position are joined by a cut of each table at that position (`cutting`), so both sides
 are the same moment while everything goes on. When a run is up it makes the cuts; otherwise the pipeline is run here
-for as long as it takes. docs/verify.md says why it is exact, and what it costs.
+for as long as it takes. Of several sources each is verified for itself, one after another: with its own snapshot, and
+of tables that it shares with others only its own rows. docs/verify.md says why it is exact, and what it costs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,15 +21,16 @@ from penstock.control.compare import MOST_DIFFERENCES, Comparison, bucket_count,
 from penstock.control.cutting import Asking, cut_tables
 from penstock.control.query import reading_session
 from penstock.control.repair import net_effect, written
-from penstock.control.sides import SourceSide, lake_side
-from penstock.control.tables import followed
-from penstock.errors import PenstockError, SchemaChanged, TableError, UsageError
+from penstock.control.sides import SourceSide, lake_side, widened
+from penstock.control.tables import followed, is_whole_source
+from penstock.errors import NoAnswer, PenstockError, SchemaChanged, SourceError, TableError, UsageError
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copier import WHOLE, ProgressView
+from penstock.runtime.lanes import COMPONENT
 from penstock.runtime.pipeline import run
-from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.connect import Connection, connect, source_errors
 from penstock.source.postgres.copy_ranges import leaves, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
@@ -35,6 +38,7 @@ from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connect
 from penstock.source.postgres.statements import quoted_table
 from penstock.state.cut import Cut
 from penstock.state.lock import holder
+from penstock.state.scoped import scoped, scoped_table
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import StateStore
 
@@ -72,11 +76,6 @@ class Verifying:
 
 def verify(pipeline: Pipeline, wish: Verifying, progress: ProgressView) -> list[Verified]:
     """Each table in the order of their names."""
-    if pipeline.is_scoped or pipeline.sid is not None:
-        raise UsageError(
-            f"pipeline {pipeline.name}: tables whose rows carry their source's `sid` cannot be verified yet",
-            "`penstock query` can count them by it",
-        )
     store = find_store(pipeline.state_url)
     if store is None:
         raise UsageError(
@@ -84,16 +83,17 @@ def verify(pipeline: Pipeline, wish: Verifying, progress: ProgressView) -> list[
             f"`penstock run {pipeline.file}` copies every table",
         )
     try:
-        tables = _comparable(pipeline, store, wish)
+        shares = shares_of(pipeline, store, wish)
         lock = pipeline.home / "lock"
         if holder(lock) is not None:
             wish.tell("starting Spark beside the run")
             with reading_session(pipeline) as spark:
-                return _Verification(pipeline, wish, store, spark, lambda: holder(lock) is not None).of(tables)
+                return verify_each(shares, wish, Beside(store, lambda: holder(lock) is not None), spark)
         found: list[Verified] = []
+        here = Beside(store, lambda: True, since=datetime.now(UTC))
 
         def errand(spark: SparkSession) -> None:
-            found.extend(_Verification(pipeline, wish, store, spark, lambda: True).of(tables))
+            found.extend(verify_each(shares, wish, here, spark))
 
         wish.tell("no run is up: the pipeline runs here until it is done")
         run(pipeline, progress=progress, errand=errand)
@@ -110,47 +110,98 @@ class _Repair:
     schema: TableSchema
 
 
-def _comparable(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Feed]:
+@dataclass(frozen=True)
+class Beside:
+    """The run that answers. What its state store says of sources counts from `since` on; None: all of it."""
+
+    store: StateStore
+    is_up: Callable[[], bool]
+    since: datetime | None = None
+
+    def of(self, lane: Pipeline) -> StateStore:
+        return scoped(self.store, lane.source.name if lane.is_scoped else None)
+
+    def failure(self, lane: Pipeline) -> PenstockError | None:
+        """Why the run does nothing for one of several sources; None when it does."""
+        health = self.of(lane).health().get(COMPONENT) if lane.is_scoped else None
+        if health is None or health.state != "failed" or (self.since is not None and health.since < self.since):
+            return None
+        return NoAnswer(f"the run has given source {lane.source.name} up: {health.message}", health.solution)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What is compared of one source; `lane` is the pipeline as it sees it."""
+
+    lane: Pipeline
+    feeds: list[Feed]
+
+    def named(self, table: TableId) -> TableId:
+        """As people know it."""
+        return scoped_table(self.lane.source.name, table) if self.lane.is_scoped else table
+
+
+def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Share]:
     """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
-    for feed in wanted:
-        if not _is_equal_copy(feed):
-            how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
-            if wish.names:
-                raise UsageError(
-                    f"table {feed.name} is {how}, so it is not meant to equal its source", "Name tables in mode clone"
-                )
-            wish.tell(f"left out: {feed.name}, which is {how} and not meant to equal its source")
-    return [feed for feed in wanted if _is_equal_copy(feed)]
+    shares = {lane.source.name: Share(lane, []) for lane in pipeline.lanes}
+    named = {name for name in wish.names if not is_whole_source(pipeline, name)}
+    for table, feed in wanted.items():
+        if feed.mode is Mode.CLONE and not feed.projection:
+            source = table.schema.partition(":")[0] if pipeline.is_scoped else pipeline.source.name
+            shares[source].feeds.append(feed)
+            continue
+        how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
+        if str(table) in named:
+            raise UsageError(
+                f"table {table} is {how}, so it is not meant to equal its source", "Name tables in mode clone"
+            )
+        wish.tell(f"left out: {table}, which is {how} and not meant to equal its source")
+    return [share for share in shares.values() if share.feeds]
 
 
-def _is_equal_copy(feed: Feed) -> bool:
-    return feed.mode is Mode.CLONE and not feed.projection
+def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark: SparkSession) -> list[Verified]:
+    """Each source for itself: of several, one that cannot be verified is told so, and the others are."""
+    found: list[Verified] = []
+    for share in shares:
+        try:
+            found += _Verification(share, wish, beside, spark).all()
+        except (SourceError, NoAnswer) as error:
+            if not share.lane.is_scoped:
+                raise
+            wish.tell(f"source {share.lane.source.name} is left: {error.what}")
+            found += [Verified(share.named(feed.name), None, error=error) for feed in share.feeds]
+    return sorted(found, key=lambda one: one.table)
 
 
 class _Verification:
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        wish: Verifying,
-        store: StateStore,
-        spark: SparkSession,
-        run_is_up: Callable[[], bool],
-    ) -> None:
-        self._pipeline, self._wish, self._spark = pipeline, wish, spark
-        self._url, self._destination = pipeline.source.url.get_secret_value(), pipeline.destinations[0].name
-        self._feeds: dict[TableId, Feed] = {}
-        self._asking = Asking(store, self._url, wish.timeout, pipeline.copying.snapshot_timeout, wish.tell, run_is_up)
+    """Of one source. Tables have the names that the source, its cuts and its part of the state store know."""
 
-    def of(self, feeds: Sequence[Feed]) -> list[Verified]:
-        self._feeds = {feed.name: feed for feed in feeds}
+    def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession) -> None:
+        lane = share.lane
+        self._share, self._wish, self._spark = share, wish, spark
+        self._pipeline, self._destination = lane, lane.destinations[0].name
+        self._url = lane.source.url.get_secret_value()
+        self._feeds = {feed.name: feed for feed in share.feeds}
+        self._asking = Asking(
+            beside.of(lane),
+            self._url,
+            wish.timeout,
+            lane.copying.snapshot_timeout,
+            self._tell,
+            beside.is_up,
+            lambda: beside.failure(lane),
+        )
+
+    def all(self) -> list[Verified]:
+        connect(self._url).close()  # a source that cannot be reached is not waited for
         tables = list(self._feeds)
         repairable: dict[TableId, _Repair] = {}
         with cut_tables(self._asking, tables) as (snapshot, cuts):
             found = {table: self._compared(snapshot, cuts[table], repairable) for table in tables}
         if repairable:
             found |= self._repaired(found, repairable)
-        return [found[table] for table in sorted(found)]
+        return [replace(one, table=self._share.named(table)) for table, one in found.items()]
 
     def _compared(
         self, snapshot: ExportedSnapshot, cut: Cut, repairable: dict[TableId, _Repair] | None = None
@@ -158,23 +209,30 @@ class _Verification:
         """One table; in `repairable` goes what its repair takes, if one is wanted and possible."""
         if cut.state == "failed":
             return Verified(cut.table, None, error=TableError(cut.reason, cut.solution))
-        self._wish.tell(f"comparing {cut.table}")
+        self._tell(f"comparing {cut.table}")
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
                 feed = self._feeds[cut.table]
                 source = self._source_side(connection, feed.table)
                 snapshot_id = int(cut.snapshot) if cut.snapshot else None
-                lake = lake_side(self._spark, self._destination, feed.target, source.schema, snapshot_id, cut.columns)
+                lake = lake_side(
+                    self._spark, self._destination, feed.target, source.schema, snapshot_id, cut.columns, feed.sid
+                )
                 rows, _ = estimate(connection, source.schema)
-                keyed = bool(source.schema.key)
-                comparison = compare(source, lake, buckets=bucket_count(rows), keyed=keyed, shown=self._wish.shown)
+                comparison = compare(
+                    widened(source, lake),
+                    lake,
+                    buckets=bucket_count(rows),
+                    keyed=bool(source.schema.key),
+                    shown=self._wish.shown,
+                )
         except TableError as error:
             return Verified(cut.table, snapshot.position, error=error)
         result = Verified(cut.table, snapshot.position, comparison)
         if comparison.equal or repairable is None or not self._wish.repair:
             return result
         keeps = not source.only and not self._pipeline.drops_partitions(source.schema.table)
-        why_not = not_repairable(source.schema, comparison, keeps_partitions=keeps)
+        why_not = not_repairable(source.schema, comparison, self._share.named(cut.table), keeps_partitions=keeps)
         if why_not is not None:
             return replace(result, error=why_not)
         repairable[cut.table] = _Repair(comparison, source.schema)
@@ -199,7 +257,7 @@ class _Verification:
         self, found: Mapping[TableId, Verified], repairs: Mapping[TableId, _Repair]
     ) -> dict[TableId, Verified]:
         """The repaired tables, compared again at the position of their repair."""
-        self._wish.tell(f"repairing {', '.join(map(str, sorted(repairs)))}")
+        self._tell(f"repairing {', '.join(map(str, sorted(repairs)))}")
         with ExitStack() as files:
 
             def rows(snapshot: ExportedSnapshot, table: TableId) -> str:
@@ -225,11 +283,16 @@ class _Verification:
             )
         return written(net, self._pipeline.home / "repairs")
 
+    def _tell(self, what: str) -> None:
+        self._wish.tell(f"{self._pipeline.source.name}: {what}" if self._pipeline.is_scoped else what)
 
-def not_repairable(schema: TableSchema, comparison: Comparison, *, keeps_partitions: bool = False) -> TableError | None:
-    """Why the differences must be left alone; None: they can be put right. `keeps_partitions`: rows that only the lake
-    has may be meant to be there, for their partition was detached or dropped."""
-    table = schema.table
+
+def not_repairable(
+    schema: TableSchema, comparison: Comparison, table: TableId, *, keeps_partitions: bool = False
+) -> TableError | None:
+    """Why the differences must be left alone; None: they can be put right. `table`: as people know it.
+    `keeps_partitions`: rows that only the lake has may be meant to be there, for their partition was detached or
+    dropped."""
     resync = f"Copy it again: penstock resync FILE {table}"
     if not schema.key:
         return TableError(f"table {table} has no key, so its rows cannot be repaired one by one", resync)

@@ -325,7 +325,7 @@ class Destination(Protocol):
         """Keeps the contents as they are now readable; gives what the destination calls them, "" if it has none."""
         ...
 
-    def release(self, target: TableId, name: str) -> None:
+    def release(self, target: TableId, source: str, name: str) -> None:
         """The bookmark is not needed any more. One that is gone already, or its table, is fine."""
         ...
 

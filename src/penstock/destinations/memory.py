@@ -469,7 +469,7 @@ class MemoryDestination:
         self.store.bookmarks[target, name] = self.rows(target)
         return name
 
-    def release(self, target: TableId, name: str) -> None:
+    def release(self, target: TableId, source: str, name: str) -> None:
         self.store.bookmarks.pop((target, name), None)
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:

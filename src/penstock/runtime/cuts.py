@@ -73,7 +73,8 @@ class Cuts:
         for number in [number for number in self._holding if number not in wanted]:
             self._go_on(number)
         for number in [number for number in self._kept if number not in wanted]:
-            self._loop.destination.release(*self._kept[number])
+            target, name = self._kept[number]
+            self._loop.destination.release(target, self._loop.source, name)
             del self._kept[number]
 
     def _advance(self, cut: Cut) -> None:

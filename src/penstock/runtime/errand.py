@@ -21,6 +21,10 @@ class Errand:
         self._thread = threading.Thread(target=self._work, name="errand", daemon=True)
         self._thread.start()
 
+    def outlast(self) -> None:
+        """Waits until it is done, or the pipeline is told to stop."""
+        self._stop.wait()
+
     def end(self) -> None:
         """Raises what it raised; KeyboardInterrupt when it is not done: then the pipeline was told to stop."""
         if self._failure is not None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.copier import ProgressView
 from penstock.runtime.errand import Errand
 from penstock.runtime.lane import Lane
@@ -40,7 +41,8 @@ def run(
 ) -> None:
     """Returns when stopped, with `once` when drained, with an `errand` when that is done: it is called in a thread of
     its own. Raises what the errand raises, and what no retry can mend; with several sources, when none is left to go
-    on. With `strict` a value that fits no column makes its table Errored; without, it is rescued."""
+    on, but not beside an errand: that finds in the state store which sources failed. With `strict` a value that fits no
+    column makes its table Errored; without, it is rescued."""
     pipeline = pipeline.strictly() if strict else pipeline
     stop = SignalFlag()
     with ExitStack() as cleanup:
@@ -64,7 +66,12 @@ def run(
             preparing = False
             spark, destination = _open_destination(pipeline, cleanup)
             beside = Errand(errand, spark, stop) if errand is not None else None
-            run_lanes(makers, destination, SparkRunner(spark), stop, once=once)
+            try:
+                run_lanes(makers, destination, SparkRunner(spark), stop, once=once)
+            except PenstockError as error:
+                if beside is None or isinstance(error, EnvironmentMissing):
+                    raise
+                beside.outlast()
         if beside is not None:
             beside.end()
 

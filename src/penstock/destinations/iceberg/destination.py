@@ -396,14 +396,16 @@ class IcebergDestination:
                 note_turn(opened, state.metadata, columns=False)
         return str(state.snapshot)
 
-    def release(self, target: TableId, name: str) -> None:
+    def release(self, target: TableId, source: str, name: str) -> None:
+        opened = self._tables[target, source]
         try:
-            with translated(f"table {target}: its tag {name} cannot be removed"):
-                table = self._load(target)
-                if table is not None and table.refs().containsKey(name):
-                    table.manageSnapshots().removeTag(name).commit()
-        except StaleBase:
-            return  # somebody else has removed it meanwhile
+            with opened.turns.lock, translated(f"table {target}: its tag {name} cannot be removed"):
+                metadata = opened.table.operations().refresh()
+                if opened.table.refs().containsKey(name):
+                    opened.table.manageSnapshots().removeTag(name).commit()
+                    note_turn(opened, metadata.metadataFileLocation(), columns=False)
+        except (StaleBase, TableMissing):
+            return  # somebody else has removed it meanwhile, or the table
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         require_warehouse(self._settings)
