@@ -14,6 +14,8 @@ from running import PipelineFactory, PipelineFile, Running, await_condition, mak
 from work_tables import TABLES
 from workload import Workload, create_tables
 
+MOST_ROUNDS = 40
+
 
 def _lose_state(pipeline: PipelineFile) -> None:
     lost = list(pipeline.folder.glob("state.db*"))
