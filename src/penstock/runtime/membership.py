@@ -37,6 +37,13 @@ MADE_ANEW = "the table was dropped and created again"
 COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP)
 
 
+def is_copying(status: TableStatus) -> bool:
+    """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it is
+    to replace."""
+    tried_again = status.state is State.ERRORED and (status.retry == "at once" or status.retry.startswith("in "))
+    return status.state in COPYING or tried_again
+
+
 class Membership:
     def __init__(
         self,
@@ -113,7 +120,7 @@ class Membership:
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
         """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
         status = self._state.table_status(self._loop.destination.name).get(table)
-        if status is None or status.state not in COPYING:
+        if status is None or not is_copying(status):
             return False
         snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
         return not snapshots or position < max(snapshots)
