@@ -35,7 +35,8 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.copier import Copier, CopyingTable
+from penstock.runtime.copier import Copier
+from penstock.runtime.copying_table import CopyingTable
 from penstock.runtime.spark import SparkRunner, session
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover

@@ -26,8 +26,9 @@ from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.runtime import copier as copier_module
 from penstock.runtime.apply_loop import ApplyLoop
-from penstock.runtime.copier import Copier, CopyingTable
+from penstock.runtime.copier import Copier
 from penstock.runtime.copy_task import CopyTask, RereadTask
+from penstock.runtime.copying_table import CopyingTable
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.memory import MemoryStateStore

@@ -27,7 +27,8 @@ from penstock.errors import NoAnswer, PenstockError, SchemaChanged, SourceError,
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.copier import WHOLE, ProgressView
+from penstock.runtime.copier import WHOLE
+from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.lanes import COMPONENT
 from penstock.runtime.pipeline import run
 from penstock.source.postgres.connect import Connection, connect, source_errors

@@ -49,13 +49,19 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
 
 @dataclass(frozen=True)
 class TableStatus:
-    """Where a table stands. `reason` and `solution` are set when Errored; `retry` says who tries again, and when."""
+    """Where a table stands. `reason` and `solution` are set when Errored; `retry` says who tries again, and when:
+    "at once" and "in … s" need nobody, everything else waits for a person or for the next start.
+    """
 
     state: State
     since: datetime
     reason: str = ""
     solution: str = ""
     retry: str = ""
+
+    @property
+    def tried_again_by_itself(self) -> bool:
+        return self.state is State.ERRORED and (self.retry == "at once" or self.retry.startswith("in "))
 
 
 @dataclass(frozen=True)

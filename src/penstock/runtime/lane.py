@@ -21,7 +21,8 @@ from penstock.model.position import Position, position_text
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.backoff import Backoff
-from penstock.runtime.copier import Copier, CopyingTable, ProgressView
+from penstock.runtime.copier import Copier
+from penstock.runtime.copying_table import CopyingTable, ProgressView
 from penstock.runtime.cuts import Cuts
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership

@@ -18,7 +18,7 @@ from penstock.destinations.contract import Destination, JobRunner
 from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
 from penstock.model.table import TableId
 from penstock.runtime.backoff import Backoff
-from penstock.runtime.copier import ProgressView
+from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.lane import Lane
 from penstock.runtime.signals import SignalFlag
 from penstock.state.scoped import scoped_table

@@ -21,7 +21,8 @@ from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
-from penstock.runtime.copier import Copier, unfinished_parts
+from penstock.runtime.copier import Copier
+from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
 from penstock.runtime.partition_watch import PartitionWatch
@@ -40,8 +41,7 @@ COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, St
 def is_copying(status: TableStatus) -> bool:
     """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it is
     to replace."""
-    tried_again = status.state is State.ERRORED and (status.retry == "at once" or status.retry.startswith("in "))
-    return status.state in COPYING or tried_again
+    return status.state in COPYING or status.tried_again_by_itself
 
 
 class Membership:

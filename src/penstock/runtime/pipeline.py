@@ -18,7 +18,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import EnvironmentMissing, PenstockError
-from penstock.runtime.copier import ProgressView
+from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.errand import Errand
 from penstock.runtime.lane import Lane
 from penstock.runtime.lanes import ScopedProgress, run_lanes
