@@ -6,9 +6,7 @@ Models are frozen and picklable. Paths are absolute here: relative ones in the f
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -16,38 +14,24 @@ from urllib.parse import unquote, urlsplit
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
-    StrictBool,
-    StrictInt,
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from penstock.config.facts import FACTS, expand_facts
-from penstock.config.patterns import compile_pattern, matches, names_one_table
+from penstock.config.rules import TableRule
+from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
-from penstock.decode.types.choices import Choices, chosen, parse_choice, parse_key
+from penstock.decode.types.choices import chosen
 from penstock.errors import UsageError
-from penstock.fold.condition import parse
-from penstock.model.feed import ColumnChoice, Feed, Mode, Period, Projection, Sid, feed_name
+from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.table import TableId, TableSchema
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
-
-_TARGET_PART = r"(?:[^.{}]|\{schema\}|\{table\}|\{source\})+"
-_TARGET = re.compile(rf"{_TARGET_PART}\.{_TARGET_PART}")
-
-
-def _pattern(text: str) -> str:
-    compile_pattern(text)
-    return text
 
 
 def _property(value: object) -> object:
@@ -65,41 +49,11 @@ def _located(text: str, info: ValidationInfo) -> str:
     return str((folder / Path(text).expanduser()).resolve())
 
 
-def _targets(value: Any) -> Any:
-    """The first mode's table, or a table for each mode."""
-    given = value.values() if isinstance(value, dict) else [value] if value is not None else []
-    if not all(isinstance(text, str) and _TARGET.fullmatch(text) for text in given):
-        raise ValueError(
-            "must be namespace.table, in which {schema} and {table} stand for the table's names at its source, and"
-            " {source} for the source's"
-        )
-    return value
-
-
-def _modes(value: Any) -> list[Any]:
-    """One mode, or a list of them."""
-    named = value if isinstance(value, list) else [value]
-    if not named or any(mode not in list(Mode) for mode in named):
-        raise ValueError(f"must be {', '.join(Mode)}, or a list of them")
-    if len(set(named)) < len(named):
-        raise ValueError("names one mode twice; each may be there once")
-    return named
-
-
 def _sid(value: Any) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     if value is not None and not whole and not (isinstance(value, str) and value):
         raise ValueError("must be text or a whole number")
     return value
-
-
-def _type_keys(types: dict[str, str]) -> dict[str, str]:
-    for key, choice in types.items():
-        try:
-            parse_key(key, choice)
-        except ValueError as unfit:
-            raise PydanticCustomError("unfit_key", "{problem}", {"key": key, "problem": str(unfit)}) from None
-    return types
 
 
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -109,38 +63,8 @@ def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=LONGEST_NAME)]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
-Identifier = Annotated[str, Field(min_length=1, max_length=63)]
-TablePattern = Annotated[str, AfterValidator(_pattern)]
 Located = Annotated[str, Field(min_length=1), AfterValidator(_located)]
-Types = Annotated[dict[str, Annotated[str, AfterValidator(parse_choice)]], AfterValidator(_type_keys)]
 Properties = Annotated[dict[str, Annotated[str, BeforeValidator(_property)]], Field(repr=False)]
-
-
-class Section(BaseModel):
-    """A mapping of the file. A key it does not know is refused, with the nearest that it does."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for key in data:
-                if key not in _keys(cls):
-                    raise PydanticCustomError("unknown_key", "{problem}", {"key": key, "problem": _unknown(cls, key)})
-        return data
-
-
-def _keys(section: type[Section]) -> list[str]:
-    """The keys as the file spells them."""
-    return [field.alias or name for name, field in section.model_fields.items()]
-
-
-def _unknown(section: type[Section], key: object) -> str:
-    allowed = ", ".join(_keys(section))
-    near = difflib.get_close_matches(str(key), _keys(section), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key; {hint}Allowed here: {allowed}"
 
 
 class PostgresSource(Section):
@@ -165,172 +89,6 @@ class PostgresSource(Section):
         return self._pipeline
 
 
-class HistoryConfig(Section):
-    """The names of the columns that a history has beside the source's."""
-
-    valid_from: Identifier = "valid_from"
-    valid_to: Identifier = "valid_to"
-    deleted: Identifier = "deleted"
-
-    @model_validator(mode="after")
-    def _three_columns(self) -> HistoryConfig:
-        if len({self.valid_from, self.valid_to, self.deleted}) < 3:
-            raise ValueError("must name three different columns")
-        return self
-
-
-def _history(value: Any) -> Any:
-    """`kuvasz` stands for that program's names."""
-    if value == "kuvasz":
-        return {"valid_from": "kvsz_start", "valid_to": "kvsz_end", "deleted": "kvsz_deleted"}
-    return value
-
-
-class EventsConfig(Section):
-    """What a table of events holds beside the changes."""
-
-    markers: bool = False
-
-
-class ColumnRule(Section):
-    """What becomes of one column."""
-
-    rename: Identifier = ""
-    mask: bool = False
-
-
-def _columns(value: Any) -> Any:
-    """`keep`, `drop` and `mask` as words, or a mapping."""
-    if not isinstance(value, dict):
-        raise ValueError("must be a mapping of columns to keep, drop, mask or {rename: other_name}")
-    for column, action in value.items():
-        if not isinstance(action, dict) and action not in ("keep", "drop", "mask"):
-            raise ValueError(f"says {action!r} for {column}; allowed are keep, drop, mask and {{rename: other_name}}")
-    return value
-
-
-def _choice(column: str, action: str | ColumnRule) -> ColumnChoice:
-    if isinstance(action, ColumnRule):
-        return ColumnChoice(column, masked=action.mask, name=action.rename)
-    return ColumnChoice(column, dropped=action == "drop", masked=action == "mask")
-
-
-def _facts(table: TableId) -> dict[str, str]:
-    return {"table.schema": table.schema, "table.name": table.name}
-
-
-def _constant(value: str | int | bool) -> str | int | bool:
-    if isinstance(value, str):
-        expand_facts(value, dict.fromkeys(FACTS, ""))
-    return value
-
-
-def _where(text: str) -> str:
-    parse(text)
-    return text
-
-
-class TableRule(Section):
-    """Tables that match and are not excluded, and what becomes of them."""
-
-    match: TablePattern
-    exclude: list[TablePattern] = []
-    modes: Annotated[list[Mode], BeforeValidator(_modes), Field(alias="mode")] = [Mode.CLONE]
-    target: Annotated[str | dict[str, str] | None, BeforeValidator(_targets)] = None
-    on_column_drop: Literal["keep", "drop", "rename"] = "keep"
-    on_type_change: Literal["resync", "error"] = "resync"
-    partitions: Literal["root", "each"] = "root"
-    on_partition_drop: Literal["keep", "delete"] = "keep"
-    history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
-    events: EventsConfig = EventsConfig()
-    anomalies: Literal["off", "count"] = "off"
-    where: Annotated[str, AfterValidator(_where)] | None = None
-    columns: Annotated[dict[str, Literal["keep", "drop", "mask"] | ColumnRule], BeforeValidator(_columns)] = {}
-    set: dict[Identifier, Annotated[StrictBool | StrictInt | str, AfterValidator(_constant)]] = {}
-    types: Types = {}
-
-    @property
-    def choices(self) -> Choices:
-        """What `types` says, types in one spelling."""
-        return tuple((parse_key(key, choice), choice) for key, choice in self.types.items())
-
-    @model_validator(mode="after")
-    def _one_target_a_table(self) -> TableRule:
-        if self.anomalies == "count" and self.where:
-            raise ValueError("anomalies cannot be told apart from rows that `where` leaves out; say one of them")
-        for mode, target in self._named_targets.items():
-            if mode not in self.modes:
-                raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
-            if not names_one_table(self.match) and "{table}" not in target:
-                raise ValueError("target must contain {table}, for match stands for more than one table")
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_whole_tables(self) -> TableRule:
-        if self.partitions == "each" and self.on_partition_drop == "delete":
-            raise ValueError("on_partition_drop: delete is for partitions: root; with each, no table is ever dropped")
-        return self
-
-    def feeds(
-        self, table: TableId, source: str, sid: Sid | None, salt: str = "", *, strict: bool = False
-    ) -> tuple[Feed, ...]:
-        """What becomes of a source's table that the rule covers: one feed for each mode. `salt` is for masked columns.
-
-        Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
-        """
-        first = self._named(self._named_targets.get(self.modes[0]), table, source) or table
-        own = self._named_targets.get(self.modes[0], "")  # names the others too, unless they have names
-        return tuple(
-            Feed(
-                feed_name(table, mode, first=mode is self.modes[0]),
-                table,
-                self._named(self._named_targets.get(mode), table, source)
-                or feed_name(first, mode, first=mode is self.modes[0]),
-                mode,
-                None if "{source}" in self._named_targets.get(mode, own) else sid,
-                on_column_drop=self.on_column_drop,
-                on_type_change=self.on_type_change,
-                period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
-                types=self.choices,
-                strict=strict,
-                projection=self._projection({**_facts(table), "source.name": source}, salt),
-                markers=self.events.markers,
-                anomalies=self.anomalies == "count" and mode in (Mode.CLONE, Mode.HISTORY),
-            )
-            for mode in self.modes
-        )
-
-    def _projection(self, facts: Mapping[str, str], salt: str) -> Projection:
-        choices = tuple(_choice(column, action) for column, action in self.columns.items() if action != "keep")
-        constants = tuple(
-            (name, expand_facts(value, facts) if isinstance(value, str) else value) for name, value in self.set.items()
-        )
-        masks = any(choice.masked for choice in choices)
-        return Projection(self.where or "", choices, constants, salt if masks else "")
-
-    @property
-    def masks(self) -> bool:
-        return any(_choice(column, action).masked for column, action in self.columns.items() if action != "keep")
-
-    @property
-    def _named_targets(self) -> dict[str, str]:
-        """The names that the file gives, by mode."""
-        if isinstance(self.target, dict):
-            return self.target
-        return {} if self.target is None else {self.modes[0]: self.target}
-
-    @staticmethod
-    def _named(target: str | None, table: TableId, source: str) -> TableId | None:
-        if target is None:
-            return None
-        namespace, name = target.split(".")
-        names = {"schema": table.schema, "table": table.name, "source": source}
-        return TableId(namespace.format(**names), name.format(**names))
-
-    def covers(self, table: TableId) -> bool:
-        return matches(self.match, table) and not any(matches(pattern, table) for pattern in self.exclude)
-
-
 class Maintenance(Section):
     """How a table is kept small and quick to read, between batches."""
 
@@ -347,7 +105,7 @@ class IcebergDestination(Section):
     name: Name = "lake"
     type: Literal["iceberg"]
     warehouse: Located
-    catalog: Properties = {}
+    catalog: Properties = Field(default_factory=dict)
     maintenance: Maintenance = Maintenance()
 
 
@@ -393,7 +151,7 @@ class Pipeline(Section):
     version: Literal[1]
     name: Name
     only_source: Annotated[PostgresSource | None, Field(alias="source")] = None
-    many_sources: Annotated[list[PostgresSource], Field(alias="sources")] = []
+    many_sources: Annotated[list[PostgresSource], Field(alias="sources")] = Field(default_factory=list)
     sid_column: Identifier = "sid"
     mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
@@ -402,7 +160,7 @@ class Pipeline(Section):
     batch: BatchConfig = BatchConfig()
     copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
     state: Annotated[Located | None, Field(repr=False)] = None
-    spark: Properties = {}
+    spark: Properties = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
     _lane: PostgresSource | None = PrivateAttr(None)
@@ -602,12 +360,6 @@ def require_distinct(sources: Sequence[PostgresSource]) -> None:
                 problem = f"is {value}, and so is another source's; give each its own"
                 raise misplaced(("sources", number, key), problem)
             seen.add((key, identity))
-
-
-def misplaced(at: str | tuple[str | int, ...], problem: str) -> PydanticCustomError:
-    """A mistake that shows only when several keys are looked at, told at one of them."""
-    place = at if isinstance(at, tuple) else (at,)
-    return PydanticCustomError("misplaced", "{problem}", {"at": place, "problem": problem})
 
 
 def local_path(located: str) -> Path | None:
