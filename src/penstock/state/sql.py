@@ -16,25 +16,17 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Engine,
-    FromClause,
     Row,
-    Table,
-    and_,
-    case,
-    create_engine,
     delete,
-    event,
     func,
     insert,
     inspect,
-    make_url,
     select,
     text,
-    update,
 )
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from penstock.errors import ConfigError, StateError
+from penstock.errors import StateError
 from penstock.model.anomaly import AnomalyCount, merged_anomalies
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
@@ -43,13 +35,12 @@ from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.state import sql_cuts, sql_quarantine, sql_schemas
+from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas
 from penstock.state.cut import Cut
+from penstock.state.sql_engine import engine_of, make_folder
+from penstock.state.sql_statements import of_destination, put, table_key
 from penstock.state.sql_tables import (
     ANOMALIES,
-    COPIES,
-    COPY_NOTES,
-    COPY_RANGES,
     EVENTS,
     FORMAT,
     HEALTH,
@@ -69,7 +60,6 @@ from penstock.state.store import (
     CopyRecord,
     Event,
     Health,
-    RangeRecord,
     Request,
     RequestKind,
     require_legal,
@@ -112,7 +102,7 @@ class SqlStateStore:
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._transaction() as connection:
-            rows = connection.execute(_of_destination(TABLE_STATUS, destination)).all()
+            rows = connection.execute(of_destination(TABLE_STATUS, destination)).all()
         found = {
             TableId(row.table_schema, row.table_name): TableStatus(
                 State(row.state), row.since, row.reason, row.solution, row.retry
@@ -122,11 +112,11 @@ class SqlStateStore:
         return dict(sorted(found.items()))
 
     def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
-        key = _table_key(destination, table)
+        key = table_key(destination, table)
         with self._writing() as connection:
             present = connection.scalar(select(TABLE_STATUS.c.state).filter_by(**key))
             require_legal(table, None if present is None else State(present), status.state)
-            _put(
+            put(
                 connection,
                 TABLE_STATUS,
                 key,
@@ -142,10 +132,10 @@ class SqlStateStore:
     def record_progress(self, destination: str, progress: Mapping[TableId, TableProgress]) -> None:
         with self._transaction() as connection:
             for table, made in progress.items():
-                _put(
+                put(
                     connection,
                     TABLE_PROGRESS,
-                    _table_key(destination, table),
+                    table_key(destination, table),
                     {
                         "position": made.position,
                         "changes": made.changes,
@@ -157,7 +147,7 @@ class SqlStateStore:
 
     def progress(self, destination: str) -> dict[TableId, TableProgress]:
         with self._transaction() as connection:
-            rows = connection.execute(_of_destination(TABLE_PROGRESS, destination)).all()
+            rows = connection.execute(of_destination(TABLE_PROGRESS, destination)).all()
         found = {
             TableId(row.table_schema, row.table_name): TableProgress(
                 row.position, row.changes, row.rate, row.commit_time, row.updated_at
@@ -168,7 +158,7 @@ class SqlStateStore:
 
     def set_processed(self, destination: str, position: Position) -> None:
         with self._transaction() as connection:
-            _put(connection, PROCESSED, {"destination": destination}, {"position": position})
+            put(connection, PROCESSED, {"destination": destination}, {"position": position})
 
     def processed(self, destination: str) -> Position | None:
         with self._transaction() as connection:
@@ -203,7 +193,7 @@ class SqlStateStore:
 
     def set_health(self, component: str, health: Health) -> None:
         with self._transaction() as connection:
-            _put(
+            put(
                 connection,
                 HEALTH,
                 {"component": component},
@@ -224,152 +214,58 @@ class SqlStateStore:
     def begin_copy(
         self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
     ) -> None:
-        key = _table_key(destination, table)
         with self._writing() as connection:
-            earlier = connection.scalar(select(COPIES.c.attempts).filter_by(**key, ended=None)) or 0
-            for kept in (COPIES, COPY_RANGES, COPY_NOTES, RESCUED, ANOMALIES):
-                connection.execute(delete(kept).filter_by(**key))
-            head = {"copy": copy, "started": datetime.now(UTC), "fingerprint": fingerprint, "attempts": earlier + 1}
-            connection.execute(insert(COPIES).values(**key, **head, ranges=len(ranges), rows=0, bytes=0))
-            if ranges:
-                connection.execute(
-                    insert(COPY_RANGES),
-                    [
-                        {**key, "number": number, "copy": copy, "content": content, "rows": 0, "bytes": size}
-                        for number, (content, size) in enumerate(ranges)
-                    ],
-                )
+            sql_copies.begin(connection, table_key(destination, table), copy, fingerprint, ranges)
 
     def finish_range(
         self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
     ) -> bool:
         with self._transaction() as connection:
-            finished = connection.execute(
-                update(COPY_RANGES)
-                .filter_by(**_table_key(destination, table), copy=copy, number=number)
-                .values(position=position, part=part, rows=rows)
-            )
-            return finished.rowcount == 1
+            place = {**table_key(destination, table), "copy": copy, "number": number}
+            return sql_copies.finish_range(connection, place, position, part, rows)
 
     def note_copy(self, destination: str, table: TableId, note: str) -> None:
-        key = _table_key(destination, table)
         with self._writing() as connection:
-            if note:
-                _put(connection, COPY_NOTES, key, {"note": note})
-            else:
-                connection.execute(delete(COPY_NOTES).filter_by(**key))
+            sql_copies.note(connection, table_key(destination, table), note)
 
     def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
-        under_way = select(COPIES).filter_by(**_table_key(destination, table), ended=None).subquery()
-        found = (
-            select(
-                *under_way.c["copy", "started", "fingerprint", "attempts"],
-                COPY_NOTES.c.note,
-                *COPY_RANGES.c["number", "content", "position", "part", "rows", "bytes"],
-            )
-            .select_from(under_way)
-            .outerjoin(COPY_NOTES, _same_table(under_way, COPY_NOTES))
-            .outerjoin(COPY_RANGES, _same_table(under_way, COPY_RANGES))
-            .order_by(COPY_RANGES.c.number)
-        )
         with self._transaction() as connection:
-            rows = connection.execute(found).all()
-        if not rows:
-            return None
-        head = rows[0]
-        return CopyRecord(
-            head.copy,
-            head.started,
-            head.fingerprint,
-            tuple(
-                RangeRecord(row.number, row.content, row.position, row.part, row.rows, row.bytes)
-                for row in rows
-                if row.number is not None
-            ),
-            head.attempts,
-            head.note or "",
-        )
+            return sql_copies.under_way(connection, table_key(destination, table))
 
     def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
-        finished = COPY_RANGES.c.position.is_not(None)
-        counted = (
-            select(
-                *COPIES.c,
-                func.count(COPY_RANGES.c.position).label("finished"),
-                func.coalesce(func.sum(COPY_RANGES.c.rows), 0).label("finished_rows"),
-                func.coalesce(func.sum(case((finished, COPY_RANGES.c.bytes))), 0).label("finished_bytes"),
-                func.coalesce(func.sum(COPY_RANGES.c.bytes), 0).label("all_bytes"),
-            )
-            .select_from(COPIES.outerjoin(COPY_RANGES, _same_table(COPIES, COPY_RANGES)))
-            .where(COPIES.c.destination == destination)
-            .group_by(*COPIES.c)
-        )
         with self._transaction() as connection:
-            copies = connection.execute(counted).all()
-            notes = connection.execute(_of_destination(COPY_NOTES, destination)).all()
-        note_of = {TableId(row.table_schema, row.table_name): row.note for row in notes}
-        found = {table: CopyProgress(note=note) for table, note in note_of.items()}
-        for row in copies:
-            table, over = TableId(row.table_schema, row.table_name), row.ended is not None
-            found[table] = CopyProgress(
-                started=row.started,
-                ended=row.ended,
-                attempts=row.attempts,
-                ranges=row.ranges,
-                ranges_finished=row.ranges if over else row.finished,
-                rows=row.rows if over else int(row.finished_rows),
-                bytes=row.bytes if over else int(row.finished_bytes),
-                bytes_total=row.bytes if over else int(row.all_bytes),
-                note=note_of.get(table, ""),
-            )
-        return dict(sorted(found.items()))
+            return sql_copies.progress(connection, destination)
 
     def end_copy(self, destination: str, table: TableId) -> None:
-        key = _table_key(destination, table)
         with self._writing() as connection:
-            ranges = COPY_RANGES.c
-            unfinished, rows, size = connection.execute(
-                select(
-                    func.count() - func.count(ranges.position),
-                    func.coalesce(func.sum(ranges.rows), 0),
-                    func.coalesce(func.sum(ranges.bytes), 0),
-                ).filter_by(**key)
-            ).one()
-            under_way = {**key, "ended": None}
-            if unfinished:
-                connection.execute(delete(COPIES).filter_by(**under_way))
-            else:
-                totals = {"ended": datetime.now(UTC), "rows": int(rows), "bytes": int(size)}
-                connection.execute(update(COPIES).filter_by(**under_way).values(**totals))
-            for kept in (COPY_RANGES, COPY_NOTES):
-                connection.execute(delete(kept).filter_by(**key))
+            sql_copies.end(connection, table_key(destination, table))
 
     def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
         if not counts:
             return
         with self._writing() as connection:
             for count in counts:
-                key = {**_table_key(destination, table), "column_name": count.column}
+                key = {**table_key(destination, table), "column_name": count.column}
                 before = connection.scalar(select(RESCUED.c.cells).filter_by(**key)) or 0
                 values = {"cells": before + count.cells, "sample": count.sample, "place": count.place}
-                _put(connection, RESCUED, key, values)
+                put(connection, RESCUED, key, values)
 
     def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
         if not counts:
             return
         with self._writing() as connection:
-            known = _anomalies(connection.execute(select(ANOMALIES).filter_by(**_table_key(destination, table))).all())
+            known = _anomalies(connection.execute(select(ANOMALIES).filter_by(**table_key(destination, table))).all())
             for count in merged_anomalies([*known.get(table, ()), *counts]):
-                key = {**_table_key(destination, table), "kind": count.kind}
-                _put(connection, ANOMALIES, key, {"changes": count.changes, "places": "\n".join(count.places)})
+                key = {**table_key(destination, table), "kind": count.kind}
+                put(connection, ANOMALIES, key, {"changes": count.changes, "places": "\n".join(count.places)})
 
     def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
         with self._transaction() as connection:
-            return _anomalies(connection.execute(_of_destination(ANOMALIES, destination)).all())
+            return _anomalies(connection.execute(of_destination(ANOMALIES, destination)).all())
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         with self._transaction() as connection:
-            rows = connection.execute(_of_destination(RESCUED, destination)).all()
+            rows = connection.execute(of_destination(RESCUED, destination)).all()
         found: dict[TableId, list[RescueCount]] = {}
         for row in rows:
             count = RescueCount(row.column_name, row.cells, row.sample, row.place)
@@ -392,16 +288,16 @@ class SqlStateStore:
             connection.execute(delete(REQUESTS).filter_by(id=number))
 
     def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
-        key = _table_key(destination, table)
+        key = table_key(destination, table)
         with self._writing() as connection:
             if partitions is None:
                 connection.execute(delete(PARTITIONS).filter_by(**key))
             else:
-                _put(connection, PARTITIONS, key, {"content": partitions.to_json()})
+                put(connection, PARTITIONS, key, {"content": partitions.to_json()})
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]:
         with self._transaction() as connection:
-            rows = connection.execute(_of_destination(PARTITIONS, destination)).all()
+            rows = connection.execute(of_destination(PARTITIONS, destination)).all()
         found = {TableId(row.table_schema, row.table_name): Partitions.from_json(row.content) for row in rows}
         return dict(sorted(found.items()))
 
@@ -515,9 +411,9 @@ class SqlStateStore:
 
 def open_store(where: str | Path) -> SqlStateStore:
     """The store at a path (SQLite) or a database URL, created when missing."""
-    engine = _engine(where)
+    engine = engine_of(where)
     if engine.url.database is not None and engine.url.get_backend_name() == "sqlite":
-        _make_folder(Path(engine.url.database).parent)
+        make_folder(Path(engine.url.database).parent)
     store = SqlStateStore(engine)
     try:
         store.create_tables()
@@ -532,7 +428,7 @@ def find_store(where: str | Path) -> SqlStateStore | None:
 
     Creates no store; to one that an earlier penstock made it adds the tables that came since.
     """
-    engine = _engine(where)
+    engine = engine_of(where)
     sqlite_file = engine.url.database if engine.url.get_backend_name() == "sqlite" else None
     if sqlite_file is not None and not Path(sqlite_file).exists():
         return None
@@ -548,61 +444,6 @@ def find_store(where: str | Path) -> SqlStateStore | None:
         return store
     store.close()
     return None
-
-
-def _engine(where: str | Path) -> Engine:
-    text = str(where)
-    if "://" not in text:
-        engine = create_engine(f"sqlite:///{Path(text).absolute()}")
-    else:
-        try:
-            url = make_url(text)
-            if url.drivername in ("postgres", "postgresql"):
-                url = url.set(drivername="postgresql+psycopg")
-            engine = create_engine(url, pool_pre_ping=True)
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise ConfigError(
-                "state: is neither a path nor a URL of a database that penstock knows",
-                "Give a path, `sqlite:///path` or `postgresql://user@host/database`",
-            ) from error
-    if engine.url.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    for pragma in ("busy_timeout = 10000", "journal_mode = WAL", "synchronous = NORMAL"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"the state store's folder {folder} cannot be made: {error.strerror}", "Make its parent writable"
-        ) from error
-
-
-def _table_key(destination: str, table: TableId) -> dict[str, str]:
-    return {"destination": destination, "table_schema": table.schema, "table_name": table.name}
-
-
-def _same_table(left: FromClause, right: FromClause) -> Any:
-    return and_(*(left.c[name] == right.c[name] for name in ("destination", "table_schema", "table_name")))
-
-
-def _of_destination(table: Table, destination: str) -> Any:
-    return select(table).filter_by(destination=destination)
-
-
-def _put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Insert or replace, in one transaction with one writer, so that no dialect's own upsert is needed."""
-    changed = connection.execute(update(table).filter_by(**key).values(**values))
-    if changed.rowcount == 0:
-        connection.execute(insert(table).values(**key, **values))
 
 
 def _anomalies(rows: Sequence[Row[Any]]) -> dict[TableId, tuple[AnomalyCount, ...]]:

@@ -10,15 +10,14 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.table import TableId, TableSchema
+from penstock.state.sql_statements import table_key
 from penstock.state.sql_tables import QUARANTINE
 
 
 def keep(connection: Connection, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
     for message in messages:
         place = {
-            "destination": destination,
-            "table_schema": table.schema,
-            "table_name": table.name,
+            **table_key(destination, table),
             "commit_lsn": message.commit_lsn,
             "tx_ordinal": message.tx_ordinal,
         }
