@@ -22,7 +22,8 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, InProcessRunner, WritePlan, WrittenPart
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
-from penstock.destinations.memory import MemoryDestination, MemoryStore
+from penstock.destinations.memory import MemoryDestination
+from penstock.destinations.memory_tables import MemoryStore
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema

@@ -11,7 +11,8 @@ from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
 from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
-from penstock.destinations.memory import MemoryDestination, MemoryStore
+from penstock.destinations.memory import MemoryDestination
+from penstock.destinations.memory_tables import MemoryStore
 from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed
