@@ -341,7 +341,7 @@ def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
 def test_where_a_catalog_compares_snapshots_alone_every_change_makes_one(
     iceberg: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.destinations.iceberg.destination.compares_snapshots_only", lambda settings: True)
+    monkeypatch.setattr("penstock.destinations.iceberg.opening.compares_snapshots_only", lambda settings: True)
     driver = opened(iceberg)
     seen = [driver.plan(ORDERS.table, SOURCE).snapshot]
     apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(5))))
