@@ -56,6 +56,7 @@ class Breaking:
     happens: Callable[[], None] = break_off
     ranges: list[int] = field(default_factory=list)
     reread: list[int] = field(default_factory=list)  # keys each time
+    slots: int = 1
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         for task in tasks:

@@ -12,13 +12,14 @@ import pytest
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
+from penstock.destinations.contract import InProcessRunner
 from penstock.errors import DestinationUnreachable, SchemaChanged
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
-from penstock.runtime.batch import BUCKET_BYTES
+from penstock.runtime.batch import WORTH_A_BUCKET, TableWork
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
 
@@ -325,7 +326,8 @@ def test_a_table_of_events_goes_on_without_what_cannot_be_decoded(bench: Bench) 
     bench.restart(PEOPLE)
     bench.follow(events, ORDERS)
     rows, cut = 300, insert("7", "new")[:-1]
-    note = "x" * (3 * BUCKET_BYTES // rows)
+    note = "x" * (3 * WORTH_A_BUCKET // rows)
+    bench.loop.runner = InProcessRunner(slots=3)
     changes = [(ORDERS, 150, insert(str(number), note)) for number in range(rows)]
     bench.seal(200, *changes[:10], (ORDERS, 150, cut), *changes[10:], (PEOPLE, 150, insert("1", "Ann", "p")))
     bench.lake.failures = ["stale"]
@@ -358,3 +360,15 @@ def test_a_table_that_keeps_rows_of_dropped_partitions_is_not_copied_again_by_it
     assert bench.loop.resyncs.empty()
     bench.loop.want_resync(bench.loop.tables[PEOPLE.table], "its type changed")
     assert not bench.loop.resyncs.empty()
+
+
+@pytest.mark.parametrize(
+    ("size", "slots", "expected"),
+    [(1, 8, 1), (WORTH_A_BUCKET + 1, 8, 2), (WORTH_A_BUCKET + 1, 1, 1), (4 * WORTH_A_BUCKET, 1, 2), (1 << 40, 1, 64)],
+)
+def test_buckets_are_as_few_as_speed_and_memory_allow(size: int, slots: int, expected: int) -> None:
+    """Each of them reads all of the table's changes."""
+    work = TableWork(Feed.clone(ORDERS.table), versions=[ORDERS], bytes=size)
+    assert work.buckets(slots) == expected
+    work.moved_keys = 1
+    assert work.buckets(slots) == 1

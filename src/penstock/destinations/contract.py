@@ -197,11 +197,18 @@ class JobRunner(Protocol):
     A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after
     all are done. May be called from several threads at once; jobs of different functions then share what there is."""
 
+    @property
+    def slots(self) -> int:
+        """How many tasks it runs side by side."""
+
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]: ...
 
 
+@dataclass(frozen=True)
 class InProcessRunner:
     """A runner without Spark: for tests, and where there is nothing to spread."""
+
+    slots: int = 1
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         return [function(task) for task in tasks]

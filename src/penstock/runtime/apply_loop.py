@@ -394,6 +394,7 @@ class ApplyLoop:
                 planned.plan,
                 planned.followed,
                 until=pending[table].until,
+                slots=self.runner.slots,
             )
         ]
         grouped: dict[TableId, list[Applied]] = {}

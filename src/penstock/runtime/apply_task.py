@@ -79,9 +79,10 @@ def tasks_for(
     followed: Followed,
     doubt: Doubt | None = None,
     until: Position | None = None,
+    slots: int = 1,
 ) -> list[ApplyTask]:
-    """One table's tasks of a batch: one for each of its key buckets."""
-    buckets, slices = work.buckets(), tuple(work.slices)
+    """One table's tasks of a batch: one for each of its key buckets. `slots` is how many run side by side."""
+    buckets, slices = work.buckets(slots), tuple(work.slices)
     weight = work.bytes // buckets
     return [
         ApplyTask(

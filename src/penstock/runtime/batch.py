@@ -19,7 +19,8 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 
-BUCKET_BYTES = 8 << 20
+WORTH_A_BUCKET = 16 << 20  # each bucket reads all of the table's changes and finds their keys: fewer cost less
+MOST_BUCKET_BYTES = 48 << 20
 MOST_BUCKETS = 64
 
 
@@ -35,12 +36,15 @@ class TableWork:
     moved_keys: int = 0
     until: Position | None = None  # what commits at or after it is left out
 
-    def buckets(self) -> int:
-        """How many tasks share the table. Keys that move may need another key's earlier image: then it is one."""
+    def buckets(self, slots: int) -> int:
+        """How many tasks share the table, if `slots` of them run side by side. Keys that move may need another key's
+        earlier image: then it is one."""
         by_key = self.feed.mode is not Mode.EVENTS
         if by_key and (self.moved_keys or not all(schema.key for schema in self.versions)):
             return 1
-        return max(1, min(MOST_BUCKETS, math.ceil(self.bytes / BUCKET_BYTES)))
+        for_speed = min(slots, math.ceil(self.bytes / WORTH_A_BUCKET))
+        for_memory = math.ceil(self.bytes / MOST_BUCKET_BYTES)
+        return max(1, min(MOST_BUCKETS, max(for_speed, for_memory)))
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class _Replay:
             any_fetched = self.position < self._passed and bool(work.moved_keys)
             doubt = self.doubts.before(any_fetched=any_fetched) if self._schema.key else None
             plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
-            tasks = tasks_for(self._log, work, self.position, plan, followed, doubt, end)
+            tasks = tasks_for(self._log, work, self.position, plan, followed, doubt, end, self._runner.slots)
             results = self._runner.run(apply, tasks)
             error = next((result.error for result in results if result.error), None)
             if error is not None:

@@ -161,13 +161,13 @@ class SparkRunner:
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
-        self._slots = self._context.defaultParallelism
+        self.slots = self._context.defaultParallelism
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """Results in the order of the tasks. The first error is raised, after all are done."""
         if not tasks:
             return []
-        partitions = spread([getattr(task, "weight", BYTES_WORTH_A_PARTITION) for task in tasks], self._slots)
+        partitions = spread([getattr(task, "weight", BYTES_WORTH_A_PARTITION) for task in tasks], self.slots)
         work = [[(number, tasks[number]) for number in partition] for partition in partitions]
         outcomes: list[Done[Result] | Failed] = []
         try:
