@@ -132,8 +132,11 @@ class PipelineFile:
         if store is None:
             return None
         try:
-            states = {status.state for status in store.table_status("lake").values()}
-            return store.processed("lake") if states <= {State.READY, State.ERRORED} else None
+            settled = all(
+                status.state is State.READY or (status.state is State.ERRORED and not status.tried_again_by_itself)
+                for status in store.table_status("lake").values()
+            )
+            return store.processed("lake") if settled else None
         finally:
             store.close()
 

@@ -92,7 +92,7 @@ class Fuzzer:
                 self.rekey,
                 self.truncate,
             ),
-            *(self.anew, self.elsewhere),
+            *(self.anew, self.elsewhere, self.unkey),
         )
         self.random.choice(rows if self.random.random() < 0.6 else structure)(connection)
 
@@ -146,7 +146,10 @@ class Fuzzer:
         self._do(connection, f'alter table {self.name} rename "{self._key(connection)}" to {self._new()}')
 
     def swap(self, connection: Connection) -> None:
-        first, second = self.random.sample([name for name, _ in self._others(connection)], 2)
+        names = [name for name, _ in self._others(connection)]
+        if len(names) < 2:
+            return
+        first, second = self.random.sample(names, 2)
         for before, after in ((first, "between"), (second, first), ("between", second)):
             self._do(connection, f'alter table {self.name} rename "{before}" to "{after}"')
 
@@ -182,14 +185,25 @@ class Fuzzer:
         """The same column becomes key again under a new index, or a longer key."""
         names = [name for name, type in self._others(connection) if type in ("int4", "int8")]
         longer = f', "{self.random.choice(names)}"' if names and self.random.random() < 0.5 else ""
-        key = self._key(connection)
-        constraint = connection.execute(
-            "select conname from pg_constraint where conrelid = %s::regclass and contype = 'p'", (self.name,)
-        ).fetchone()
+        key, constraint = self._key(connection), self._constraint(connection)
         with connection.transaction():
             if constraint is not None:
-                self._do(connection, f'alter table {self.name} drop constraint "{constraint[0]}"')
+                self._do(connection, f'alter table {self.name} drop constraint "{constraint}"')
             self._do(connection, f'alter table {self.name} add primary key ("{key}"{longer})')
+
+    def unkey(self, connection: Connection) -> None:
+        """No key for a while, and changes that nobody can place without one."""
+        constraint = self._constraint(connection)
+        if constraint is not None and self.random.random() < 0.3:
+            self._do(connection, f"alter table {self.name} replica identity full")
+            self._do(connection, f'alter table {self.name} drop constraint "{constraint}"')
+            self.update(connection)
+
+    def settle(self, connection: Connection) -> None:
+        """A last row; and if it has no key by now, it gets one, by which it comes back."""
+        self.insert(connection)
+        if self._constraint(connection) is None:
+            self._do(connection, f'alter table {self.name} add primary key ("{self._key(connection)}")')
 
     def anew(self, connection: Connection) -> None:
         if self.random.random() < 0.3:
@@ -220,6 +234,13 @@ class Fuzzer:
             "where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
             (self.name,),
         ).fetchall()
+
+    def _constraint(self, connection: Connection) -> str | None:
+        """The name of its primary key."""
+        found = connection.execute(
+            "select conname::text from pg_constraint where conrelid = %s::regclass and contype = 'p'", (self.name,)
+        ).fetchone()
+        return None if found is None else str(found[0])
 
     def _key(self, connection: Connection) -> str:
         return self._columns(connection)[0][0]

@@ -15,6 +15,7 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.config.load import load
 from penstock.control.schemas import look, parsed
 from penstock.control.schemas_view import as_json, as_text
+from penstock.decode.types.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.runtime.registry import SchemaRegistry
@@ -64,10 +65,20 @@ def test_a_lost_registry_is_rebuilt_from_the_log(log: ChangeLog) -> None:
 def test_a_copied_table_is_known_before_it_ever_changes(log: ChangeLog) -> None:
     state = MemoryStateStore()
     registry = SchemaRegistry(log, state)
-    registry.copied(ORDERS, 105)
+    registry.held(ORDERS, 105)
     registry.look()
-    registry.copied(WIDER, 140)  # older than what the log has told
+    registry.held(WIDER, 140)  # older than what the log has told
     assert positions(state) == [(105, "id"), (130, "note"), (210, "text")]
+
+
+def test_what_a_user_chose_is_no_version_of_the_source(log: ChangeLog) -> None:
+    state = MemoryStateStore()
+    registry = SchemaRegistry(log, state)
+    registry.held(chosen(ORDERS, (("id", "text"),)), 105)
+    registry.look()
+    registry.held(chosen(RENAMED, (("pg:text", "text"),)), 220)
+    assert positions(state) == [(105, "id"), (130, "note"), (210, "text")]
+    assert [one.schema.columns[0].type for one in state.schema_versions()] == [ColumnType(20, "int8")] * 3
 
 
 def test_people_see_what_changed_and_what_held_where(log: ChangeLog, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 
+_AND_THEN = "a clone is then copied again by itself; in other modes drop it at the destination and `penstock retry`"
+
 
 def fold_clone(
     changes: Iterable[RawChanges],
@@ -159,13 +161,12 @@ def check_key(sources: Sequence[Messages]) -> None:
         if schema.key:
             raise KeyRequired(
                 f"{messages.place(row)}: {operation} of a table whose replica identity is NOTHING",
-                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`, then `penstock resync`",
+                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`; {_AND_THEN}",
             )
         raise KeyRequired(
             f"{messages.place(row)}: {operation} of a table without a key",
             f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
-            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; then drop it at the "
-            "destination and `penstock retry`",
+            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; {_AND_THEN}",
         )
 
 

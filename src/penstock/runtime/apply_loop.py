@@ -26,6 +26,7 @@ from penstock.destinations.union import renamed
 from penstock.errors import (
     CommitUnknown,
     DestinationUnreachable,
+    KeyRequired,
     PenstockError,
     PositionLost,
     SchemaChanged,
@@ -64,6 +65,7 @@ class TrackedTable:
     position: Position
     changes: int = 0
     errored: bool = False
+    lacks_key: bool = False  # it is Errored for a change that only a key could place
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
     held: bool = False  # it goes no further than `until`, and nowhere while that is None
     until: Position | None = None
@@ -138,7 +140,7 @@ class ApplyLoop:
 
     def resume(self, tracked: TrackedTable) -> None:
         """Tries an Errored table again, from its own position."""
-        tracked.errored = False
+        tracked.errored = tracked.lacks_key = False
         tracked.level = tracked.position
 
     def hold(self, tracked: TrackedTable, until: Position | None = None) -> Position:
@@ -204,6 +206,7 @@ class ApplyLoop:
         self.state.set_table_status(self.destination.name, tracked.table, status)
         self.state.add_event("errored", error.what, tracked.table)
         tracked.errored = True
+        tracked.lacks_key |= isinstance(error, KeyRequired)
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""

@@ -23,7 +23,15 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
-from penstock.errors import DestinationError, PenstockError, PositionLost, RangeVoid, SchemaChanged, SourceError
+from penstock.errors import (
+    DestinationError,
+    KeyRequired,
+    PenstockError,
+    PositionLost,
+    RangeVoid,
+    SchemaChanged,
+    SourceError,
+)
 from penstock.failpoints import reach
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
@@ -116,6 +124,12 @@ class Copier:
         """Tables whose copy waits for a person."""
         with self._lock:
             return [copying.table for copying in self._tables.values() if copying.waits_for_person]
+
+    def lacks_key(self, table: TableId) -> bool:
+        """Whether the table's copy failed for want of a key."""
+        with self._lock:
+            copying = self._tables.get(table)
+            return copying is not None and copying.lacks_key
 
     def needed_from(self) -> Position | None:
         """The lowest position from which a copy will replay the log."""
@@ -404,7 +418,7 @@ class Copier:
         copying.failures += 1
         manual = error.retry in ("manual", "never") or copying.failures > MOST_RETRIES
         delay = FIRST_RETRY_SECONDS * 2 ** (copying.failures - 1)
-        copying.waits_for_person = manual
+        copying.waits_for_person, copying.lacks_key = manual, isinstance(error, KeyRequired)
         copying.not_before = time.monotonic() + delay
         retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures} of {MOST_RETRIES})"
         self._progress.drop(copying.table)

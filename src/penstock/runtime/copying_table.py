@@ -39,6 +39,7 @@ class CopyingTable:
     failures: int = 0
     not_before: float = 0.0
     waits_for_person: bool = False
+    lacks_key: bool = False  # it failed for a change that only a key could place
     given_up: bool = False  # for this snapshot: it failed, or what was read is void
     rows: int = 0
     estimated_rows: int = 0

@@ -91,6 +91,9 @@ class Lane:
             for schema in self._prepared.schemas:
                 membership.admit(schema)
             loop.begin(log_begins)
+            for tracked in loop.tables.values():
+                if not tracked.errored:
+                    registry.held(tracked.schema, tracked.position)
             membership.tend()
             copier.start()
             cleanup.callback(copier.stop)
@@ -129,7 +132,7 @@ class Lane:
     @staticmethod
     def _joined(loop: ApplyLoop, registry: SchemaRegistry) -> Callable[[CopyingTable, Position], None]:
         def joined(copied: CopyingTable, position: Position) -> None:
-            registry.copied(copied.schema, position)
+            registry.held(copied.schema, position)
             loop.join(copied.feed, copied.schema, position)
 
         return joined

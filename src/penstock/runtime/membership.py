@@ -16,7 +16,7 @@ import structlog
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError, StateError, TableError
 from penstock.fold.layout import layout_of
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
@@ -42,6 +42,24 @@ def is_copying(status: TableStatus) -> bool:
     """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it is
     to replace."""
     return status.state in COPYING or status.tried_again_by_itself
+
+
+def _has_key(schema: TableSchema) -> bool:
+    """Whether updates and deletes of the table tell which row they are of."""
+    return bool(schema.key) and schema.identity != "nothing"
+
+
+def _key_came(schema: TableSchema) -> str:
+    return f"it was Errored without a key, and has one now: ({', '.join(schema.key)})"
+
+
+def _why_another(tracked: TrackedTable, schema: TableSchema) -> str:
+    """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not. Tables of
+    other modes keep rows by the key that they have: a new one is for a person to decide."""
+    if tracked.errored:
+        comes_back = tracked.lacks_key and _has_key(schema) and tracked.feed.mode is Mode.CLONE
+        return _key_came(schema) if comes_back else ""
+    return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
 
 
 class Membership:
@@ -125,6 +143,10 @@ class Membership:
         snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
         return not snapshots or position < max(snapshots)
 
+    def looked(self, found: list[TableSchema]) -> None:
+        """The source's tables as they are now: acted on between two batches. May be called from any thread."""
+        self._looked.put(found)
+
     def tend(self) -> None:
         """Between two batches."""
         while not self._looked.empty():
@@ -146,7 +168,7 @@ class Membership:
         for table, schema in there.items():
             if table in self._known:
                 self._known[table] = self._pipeline.carried(schema)
-                self._look_for_another(schema)
+                self._look_again(schema)
             else:
                 LOG.info("table found", table=str(table))
                 self._state.add_event("found", f"table {table} matches and is copied", table)
@@ -156,16 +178,20 @@ class Membership:
         for table in [table for table in self._known if table not in there]:
             self._vanished(table)
 
-    def _look_for_another(self, schema: TableSchema) -> None:
-        """A table that was dropped and made again is seen here, even if no row of it ever changes."""
+    def _look_again(self, schema: TableSchema) -> None:
+        """A table that was dropped and made again is seen here, even if no row of it ever changes; and so is the key
+        that a table was Errored without."""
         for feed in self._pipeline.feeds(schema.table):
             tracked = self._loop.tables.get(feed.name)
-            if tracked is None or tracked.errored or tracked.schema.relation_id == schema.relation_id:
-                continue
-            try:
-                self._loop.want_resync(tracked, MADE_ANEW)
-            except TableError as error:
-                self._loop.mark_errored(tracked, error)
+            if tracked is None:
+                if _has_key(schema) and self._copier.lacks_key(feed.name):
+                    self._copy_again(feed.name, _key_came(schema))
+            elif why := _why_another(tracked, schema):
+                try:
+                    self._loop.want_resync(tracked, why)
+                except TableError as error:
+                    self._loop.mark_errored(tracked, error)
+                tracked.lacks_key = False
 
     def _copy_again(self, name: TableId, why: str) -> None:
         """Readers see the table as it is until its copy replaces it."""
@@ -229,7 +255,7 @@ class Membership:
                     found = self._discover(connection)
                     ensure_publication(connection, publication, [one.table for one in found], self._pipeline.name)
                     found = self._discover(connection)
-                    self._looked.put(found)
+                    self.looked(found)
                     self._partitions.look(connection, found)
             except PenstockError as error:
                 LOG.warning("tables not looked for", what=error.what, solution=error.solution)

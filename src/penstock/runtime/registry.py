@@ -1,7 +1,8 @@
 """Keeps the schema registry in step with the change log: every version of every table, from the segments' headers.
 
 The log is the truth; the registry is for people, who ask which structure a table had at some position. A registry that
-was lost is rebuilt from what the log still holds. Neighbours: `lane` calls it between batches, `state` keeps it.
+was lost is rebuilt from what the log still holds, and from the structures that the destination's tables have.
+Neighbours: `lane` calls it between batches, `state` keeps it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.changelog.log import ChangeLog
+from penstock.decode.types.choices import unchosen
 from penstock.errors import StateError
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -45,10 +47,11 @@ class SchemaRegistry:
             self._newest.clear()
             LOG.warning("structures not recorded", what=error.what)
 
-    def copied(self, schema: TableSchema, position: Position) -> None:
-        """The structure that a copy brought, of a table that may never change. May be called from any thread."""
+    def held(self, schema: TableSchema, position: Position) -> None:
+        """The structure that the destination's table has at its position: a copy brought it, or it was there at the
+        start. The table may never change, and then no log tells it. May be called from any thread."""
         try:
-            self._state.record_schemas([(schema.table, schema, position)])
+            self._state.record_schemas([(schema.table, unchosen(schema), position)])
         except StateError as error:
             LOG.warning("structure not recorded", what=error.what)
 

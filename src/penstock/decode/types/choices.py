@@ -82,6 +82,19 @@ def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
     return schema if columns == schema.columns else replace(schema, columns=columns)
 
 
+def unchosen(schema: TableSchema) -> TableSchema:
+    """The schema as the source has it, without anybody's choices."""
+    columns = tuple(replace(column, type=_bare(column.type)) for column in schema.columns)
+    return schema if columns == schema.columns else replace(schema, columns=columns)
+
+
+def _bare(type: ColumnType) -> ColumnType:
+    element = None if type.element is None else _bare(type.element)
+    return replace(
+        type, element=element, fields=tuple((name, _bare(one)) for name, one in type.fields), carried_as=""
+    )
+
+
 def _of_column(type: ColumnType, choice: str | None, of_types: dict[str, str]) -> ColumnType:
     if choice is None:
         return _of_type(type, of_types)
