@@ -134,6 +134,32 @@ def test_a_cell_is_fetched_by_the_name_that_its_column_has_now(any_lake: Lake, d
     assert any_lake.rows(renamed)[0] == {"id": 1, "amount": 11, "text": "one"}
 
 
+def test_what_was_rescued_follows_its_column(any_lake: Lake, driver: Destination) -> None:
+    """Into a row that is fetched, and when files are merged; also if another column has the name now."""
+    lost = [("amount", "NaN"), ("note", "x")]
+    rows = [{"id": number, "amount": None, "note": None, RESCUED: lost} for number in (1, 2)]
+    apply(driver, BASE, START + 2, net(BASE, rows))
+    renamed = version("1 id int8, 2 sum int4, 3 amount text")
+    unsent = net(renamed, [{"id": 1, "sum": None, "amount": "sent"}], fetches=[("sum", 0, {"id": 1})])
+    move(driver, renamed, START + 3, unsent)
+    assert any_lake.rows(renamed)[0] == {"id": 1, "sum": None, "amount": "sent", RESCUED: [("sum", "NaN")]}
+    for number in range(4, 10):
+        apply(driver, renamed, START + number, net(renamed, [{"id": number, "sum": 0, "amount": "n"}]))
+        any_lake.maintain(driver, renamed)
+    assert sorted(any_lake.rows(renamed)[1][RESCUED]) == [("amount", "x"), ("sum", "NaN")]
+
+
+@pytest.mark.parametrize("on_drop", ["keep", "drop"])
+def test_what_was_rescued_is_not_another_columns(any_lake: Lake, driver: Destination, on_drop: OnDrop) -> None:
+    row = {"id": 1, "amount": 1, "note": None, RESCUED: [("note", "x")]}
+    apply(driver, BASE, START + 2, net(BASE, [row]))
+    after = version("1 id int8, 2 amount int4, 4 note text")
+    unsent = net(after, [{"id": 1, "amount": 2, "note": None}], fetches=[("note", 0, {"id": 1})])
+    move(driver, after, START + 3, unsent, on_drop=on_drop)
+    found = any_lake.rows(after)[0]
+    assert (found["amount"], found["note"], found[RESCUED]) == (2, None, None)
+
+
 def test_a_structure_alone_may_move(any_lake: Lake, driver: Destination) -> None:
     wider = version("1 id int8, 2 amount int4, 3 note text, 4 more text")
     move(driver, wider, START + 2)

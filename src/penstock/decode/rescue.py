@@ -99,6 +99,15 @@ def renamed(cells: pa.Array, names: Mapping[str, str]) -> pa.Array | None:
     return rescued_cells(len(cells), rows[kept], [names[columns[n]] for n in chosen], [texts[n] for n in chosen])
 
 
+def followed(cells: pa.Array, names: Mapping[str, str | None]) -> pa.Array:
+    """The cells under the names that their columns have now; those whose column is None there are left out, and those
+    of which `names` says nothing stay as they are."""
+    rows, columns, texts = entries(cells)
+    now = [(place, name) for place, one in enumerate(columns) if (name := names.get(one, one)) is not None]
+    kept = np.array([place for place, _ in now], np.int64)
+    return rescued_cells(len(cells), rows[kept], [name for _, name in now], [texts[place] for place, _ in now])
+
+
 def whole(cells: pa.ChunkedArray | pa.Array) -> pa.Array | None:
     """A column of RESCUED_TYPE as one array; None when it holds nothing."""
     if isinstance(cells, pa.ChunkedArray):

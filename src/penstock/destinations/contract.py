@@ -18,8 +18,9 @@ unknown commit are not discarded before that.
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
-that needs it, and keeps it. A fetched cell brings along what was rescued of it. The column is not part of a table's
-structure: `ensure_table` neither wants it nor minds it.
+that needs it, and keeps it. A fetched cell brings along what was rescued of it, under the name that its column has now;
+entries of rows that stay as they are may keep an earlier name until their rows are written anew. The column is not part
+of a table's structure: `ensure_table` neither wants it nor minds it.
 
 **Copies.** A table without a position is not copied yet; readers see it empty. `plan_copy` and `CopyPlan.write_rows`
 write rows that nobody sees, `plan_catchup` takes those parts for the base of a write, again and again, and

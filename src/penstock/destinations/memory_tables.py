@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.rescue import RESCUED, RESCUED_TYPE, rescued_of, with_cells
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, followed, rescued_of, with_cells
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
@@ -77,6 +77,9 @@ class StoredTable:
             nullable = name not in taken.required and (one.nullable or name in taken.loosened)
             field = widened.get(name, pa.field(name, one.type)).with_nullable(nullable)
             columns[field] = self.rows[one.name].cast(field.type)
+            if one.name == RESCUED:
+                now = {**dict.fromkeys(taken.deleted), **names}
+                columns[field] = pa.chunked_array([followed(self.rows[RESCUED].combine_chunks(), now)])
         for field in taken.added:
             columns[field] = pa.chunked_array([pa.nulls(self.rows.num_rows, field.type)])
         rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))

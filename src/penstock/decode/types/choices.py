@@ -90,9 +90,7 @@ def unchosen(schema: TableSchema) -> TableSchema:
 
 def _bare(type: ColumnType) -> ColumnType:
     element = None if type.element is None else _bare(type.element)
-    return replace(
-        type, element=element, fields=tuple((name, _bare(one)) for name, one in type.fields), carried_as=""
-    )
+    return replace(type, element=element, fields=tuple((name, _bare(one)) for name, one in type.fields), carried_as="")
 
 
 def _of_column(type: ColumnType, choice: str | None, of_types: dict[str, str]) -> ColumnType:

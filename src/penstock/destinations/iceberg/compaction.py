@@ -152,7 +152,7 @@ class MergeData:
     def _live_rows(self, dead: dict[str, Rows], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for path in self.files:
             ended = dead.get(path, np.empty(0, np.int64))
-            for start, rows in DataFile(path).batches(self.columns):
+            for start, rows in DataFile(path, self.columns).batches(self.columns):
                 alive = np.ones(rows.num_rows, bool)
                 here = ended[(ended >= start) & (ended < start + rows.num_rows)]
                 alive[here - start] = False

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.decode.rescue import RESCUED, followed
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.iceberg.storage import opened, removed_on_error
 from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn, inner_fields, leaves
@@ -141,18 +142,25 @@ def _offset(column: pq.ColumnChunkMetaData) -> int:
 
 
 class DataFile:
-    """An existing data file, opened to read columns by number, whoever wrote it and whatever it calls them."""
+    """An existing data file, opened to read columns by number, whoever wrote it and whatever it calls them.
 
-    def __init__(self, location: str) -> None:
+    A file's entries in RESCUED have the names that the file has for its columns; they are read under the names that
+    `known` has for these, the table's columns as they are now.
+    """
+
+    def __init__(self, location: str, known: Sequence[IcebergColumn] = ()) -> None:
         system, path = opened(location)
         self._file = pq.ParquetFile(system.open_input_file(path))
         self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
+        self._names: dict[int, str] = {}
         begin = 0
         for column in self._file.schema_arrow:
             end = begin + _leaf_count(column.type)
             if column.metadata and FIELD_ID in column.metadata:
                 self._places[int(column.metadata[FIELD_ID])] = list(range(begin, end))
+                self._names[int(column.metadata[FIELD_ID])] = column.name
             begin = end
+        self._renamed = _renamed(self._names, known)
         groups = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
 
@@ -168,7 +176,8 @@ class DataFile:
                 int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
             )
         read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
-        return _single(read.cast(column.type))
+        values = _single(read.cast(column.type))
+        return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
 
     def cells(self, column: IcebergColumn, rows: Rows) -> pa.Array:
         """The values of one column in some rows, in the order asked for; only their row groups are read."""
@@ -184,6 +193,14 @@ class DataFile:
         schema = pa.schema([column.field() for column in columns])
         for number in range(self._file.num_row_groups):
             yield int(self._starts[number]), pa.table([self.column(c, [number]) for c in columns], schema=schema)
+
+
+def _renamed(names: Mapping[int, str], known: Sequence[IcebergColumn]) -> dict[str, str | None]:
+    """Names of a file's columns that are others by now; None where another column has it."""
+    now = {column.id: column.name for column in known}
+    taken = set(now.values())
+    present = {name: now.get(number, None if name in taken else name) for number, name in names.items()}
+    return {before: after for before, after in present.items() if after != before}
 
 
 def read_deletes(location: str) -> pa.Table:

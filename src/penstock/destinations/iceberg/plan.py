@@ -133,7 +133,7 @@ class IcebergPlan:
         path = self.files[group].path
         by_name = {column.name: column for column in (*self.columns, self.rescued)}
         with reaching(f"table {self.target}: its files cannot be read"):
-            file = DataFile(path)
+            file = DataFile(path, self.columns)
             rows = pa.table({name: file.column(by_name[name]) for name in columns})
             alive = np.ones(rows.num_rows, bool)
             alive[deleted_rows(self.delete_files, [path]).get(path, NO_ROWS)] = False
@@ -201,7 +201,7 @@ class IcebergPlan:
         rescued: dict[int, str] = {}
         for file_number in np.unique(file_numbers):
             here = cells_in_base[file_numbers == file_number]
-            file, rows = DataFile(self.files[file_number].path), places.rows[found[here]]
+            file, rows = DataFile(self.files[file_number].path, self.columns), places.rows[found[here]]
             cells = file.cells(column, rows)
             if cells.null_count and file.has(self.rescued):
                 texts = rescued_of(file.cells(self.rescued, rows), column.name).to_pylist()

@@ -111,7 +111,7 @@ def open_versions(
     assert period is not None
     for path in files:
         dead = dead_rows(delete_files, [path]).get(path, NO_ROWS)
-        for start, rows in DataFile(path).batches(columns):
+        for start, rows in DataFile(path, columns).batches(columns):
             numbers = np.arange(start, start + rows.num_rows)
             alive = np.asarray(pc.equal(rows[period.valid_to].cast(pa.int64()), OPEN)) & ~np.isin(numbers, dead)
             if alive.any():

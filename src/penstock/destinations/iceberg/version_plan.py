@@ -115,7 +115,8 @@ class VersionPlan(IcebergPlan):
         has = found >= 0
         file_of, row_of = np.full(len(touched), -1), np.full(len(touched), -1)
         file_of[has], row_of[has] = places.files[found[has]], places.rows[found[has]]
-        files = {number: DataFile(self.files[number].path) for number in np.unique(file_of[has]).tolist()}
+        numbers = np.unique(file_of[has]).tolist()
+        files = {number: DataFile(self.files[number].path, self.columns) for number in numbers}
         rescues = any(file.has(self.rescued) for file in files.values())
         kept = (*self.columns, self.rescued) if rescues else self.columns
         begins = next(column for column in self.around if column.name == period.valid_from)
