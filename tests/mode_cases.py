@@ -3,24 +3,22 @@
 Every case has a table `t (id int primary key, word text, large text)`; `large` is stored out of line, so an UPDATE
 that leaves it alone does not send it. Rows are written (id, word, large), and `large` as one letter that stands for
 many. In a history, moments are numbers of transactions: (…, from, to, deleted), None for the beginning and the end of
-time.
+time. An event is (op, before, after): before is the key alone, as Postgres sends it, and a value that it does not send
+is UNSENT.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 TABLE = "create table {t} (id int primary key, word text, large text)"
 STORAGE = "alter table {t} alter column large set storage external"
 LENGTH = 5000
+UNSENT = "…"
 
 Rows = list[tuple[Any, ...]]
-
-
-def value(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The row as the destination has it: the letter become many."""
-    return (*row[:2], None if row[2] is None else row[2] * LENGTH, *row[3:])
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,10 @@ class Case:
     name: str
     copied: tuple[str, ...]  # before the pipeline knows the table
     transactions: tuple[tuple[str, ...], ...]
-    clone: Rows
+    clone: Rows  # which is what the source has
     append: Rows
     history: Rows
+    events: Rows
 
 
 def insert(id: int, word: str, large: str = "A") -> str:
@@ -45,6 +44,7 @@ CASES = (
         clone=[(1, "a", "A"), (2, "b", "A")],
         append=[(1, "a", "A"), (2, "b", "A")],
         history=[(1, "a", "A", None, None, False), (2, "b", "A", None, None, False)],
+        events=[("read", None, (1, "a", "A")), ("insert", None, (2, "b", "A"))],
     ),
     Case(
         "update",
@@ -53,6 +53,11 @@ CASES = (
         clone=[(1, "c", None)],
         append=[(1, "c", None)],
         history=[(1, "a", "A", None, 1, False), (1, "b", "A", 1, 2, False), (1, "c", None, 2, None, False)],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("update", None, (1, "b", UNSENT)),
+            ("update", None, (1, "c", None)),
+        ],
     ),
     Case(
         "update that changes nothing",
@@ -61,6 +66,12 @@ CASES = (
         clone=[(1, "a", "A")],
         append=[(1, "a", "A")],
         history=[(1, "a", "A", None, None, False)],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("update", None, (1, "a", UNSENT)),
+            ("update", None, (1, "b", UNSENT)),
+            ("update", None, (1, "a", UNSENT)),
+        ],
     ),
     Case(
         "delete",
@@ -69,6 +80,7 @@ CASES = (
         clone=[(2, "b", "A")],
         append=[(1, "a", "A"), (2, "b", "A")],
         history=[(1, "a", "A", None, 1, True), (2, "b", "A", None, None, False)],
+        events=[("read", None, (1, "a", "A")), ("read", None, (2, "b", "A")), ("delete", (1,), None)],
     ),
     Case(
         "truncate",
@@ -83,6 +95,14 @@ CASES = (
             (2, "d", "A", 3, None, False),
             (3, "e", "A", None, None, False),
         ],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("read", None, (2, "b", "A")),
+            ("update", None, (1, "c", UNSENT)),
+            ("truncate", None, None),
+            ("insert", None, (2, "d", "A")),
+            ("insert", None, (3, "e", "A")),
+        ],
     ),
     Case(
         "key change",
@@ -95,6 +115,12 @@ CASES = (
             (1, "b", "A", 2, None, False),
             (2, "b", "A", None, 2, True),
             (9, "a", "A", None, None, False),
+        ],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("read", None, (2, "b", "A")),
+            ("update", (1,), (9, "a", UNSENT)),
+            ("update", (2,), (1, "b", UNSENT)),
         ],
     ),
     Case(
@@ -115,6 +141,13 @@ CASES = (
             (2, "a", "A", 1, None, False),
             (2, "b", "A", None, 1, False),
         ],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("read", None, (2, "b", "A")),
+            ("update", (1,), (9, "a", UNSENT)),
+            ("update", (2,), (1, "b", UNSENT)),
+            ("update", (9,), (2, "a", UNSENT)),
+        ],
     ),
     Case(
         "insert, delete, insert",
@@ -123,6 +156,7 @@ CASES = (
         clone=[(1, "b", "A")],
         append=[(1, "b", "A")],
         history=[(1, "a", "A", None, 2, True), (1, "b", "A", 3, None, False)],
+        events=[("insert", None, (1, "a", "A")), ("delete", (1,), None), ("insert", None, (1, "b", "A"))],
     ),
     Case(
         "insert, delete, insert in one transaction",
@@ -131,6 +165,13 @@ CASES = (
         clone=[(1, "b", "A")],
         append=[(1, "b", "A"), (2, "c", "A")],
         history=[(1, "b", "A", None, None, False)],
+        events=[
+            ("insert", None, (1, "a", "A")),
+            ("delete", (1,), None),
+            ("insert", None, (1, "b", "A")),
+            ("insert", None, (2, "c", "A")),
+            ("delete", (2,), None),
+        ],
     ),
     Case(
         "values that are not sent",
@@ -149,6 +190,13 @@ CASES = (
             (1, "c", "Y", 2, 3, False),
             (1, "d", "Y", 3, 4, True),
             (2, "e", "Y", None, None, False),
+        ],
+        events=[
+            ("read", None, (1, "a", "X")),
+            ("update", None, (1, "b", UNSENT)),
+            ("update", None, (1, "c", "Y")),
+            ("update", None, (1, "d", UNSENT)),
+            ("update", (1,), (2, "e", UNSENT)),
         ],
     ),
     Case(
@@ -173,41 +221,63 @@ CASES = (
             (3, "c", "A", None, 1, True),
             (4, "new", "A", None, None, False),
         ],
+        events=[
+            ("read", None, (1, "a", "A")),
+            ("read", None, (2, "b", "A")),
+            ("read", None, (3, "c", "A")),
+            ("update", None, (1, "x", UNSENT)),
+            ("update", None, (1, "y", UNSENT)),
+            ("delete", (2,), None),
+            ("update", None, (3, "z", UNSENT)),
+            ("delete", (3,), None),
+            ("insert", None, (4, "new", "A")),
+        ],
     ),
     Case(
-        "a transaction that is rolled back",
+        "a savepoint that is rolled back",
         (insert(1, "a"),),
         (("savepoint s", "update {t} set word = 'b'", "rollback to s", insert(2, "c")),),
         clone=[(1, "a", "A"), (2, "c", "A")],
         append=[(1, "a", "A"), (2, "c", "A")],
         history=[(1, "a", "A", None, None, False), (2, "c", "A", None, None, False)],
+        events=[("read", None, (1, "a", "A")), ("insert", None, (2, "c", "A"))],
     ),
 )
 
 
-EVENTS = {
-    "delete": ["read 1", "read 2", "delete 1"],
-    "truncate": ["read 1", "read 2", "update 1 without large", "truncate", "insert 2", "insert 3"],
-    "key change": ["read 1", "read 2", "update 9 from 1 without large", "update 1 from 2 without large"],
-    "insert, delete, insert": ["insert 1", "delete 1", "insert 1"],
-    "values that are not sent": [
-        "read 1",
-        "update 1 without large",
-        "update 1",
-        "update 1 without large",
-        "update 2 from 1 without large",
-    ],
-}
+def told(mode: str, rows: Iterable[dict[str, Any]]) -> Rows:
+    """What a table in the mode holds, as cases write it; of moments, the order alone is known."""
+    if mode == "events":
+        in_order = sorted(rows, key=lambda event: (event["commit_lsn"], event["tx_ordinal"]))
+        return [_event(event) for event in in_order]
+    values = [_values(row) for row in rows]
+    return ranked([_version(row) for row in values]) if mode == "history" else sorted(values, key=repr)
 
 
-def told(event: dict[str, Any]) -> str:
-    """An event in words, as in EVENTS."""
+def wanted(mode: str, case: Case) -> Rows:
+    rows: Rows = getattr(case, mode)
+    return ranked(rows) if mode == "history" else rows if mode == "events" else sorted(rows, key=repr)
+
+
+def _values(row: dict[str, Any]) -> tuple[Any, ...]:
+    """The row's cells, `large` as its letter. Only as much of it as there must be becomes one."""
+    large = row["large"]
+    letter = large[0] if large is not None and large == large[0] * LENGTH else large
+    return tuple(letter if name == "large" else cell for name, cell in row.items())
+
+
+def _version(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row[:3], *(None if at.year in (1900, 9999) else at for at in row[3:5]), row[5])
+
+
+def _event(event: dict[str, Any]) -> tuple[Any, ...]:
     before, after, unchanged = event["before"], event["after"], event["unchanged"]
-    row = after or before
-    text = event["op"] if row is None else f"{event['op']} {row['id']}"
-    if before and after:
-        text += f" from {before['id']}"
-    return text + (f" without {', '.join(unchanged)}" if unchanged else "")
+    if after is not None:
+        cells = zip(("id", "word", "large"), _values(after), strict=True)
+        after = tuple(UNSENT if name in (unchanged or ()) else cell for name, cell in cells)
+    if before is not None:
+        before = tuple(cell for cell in _values(before) if cell is not None)
+    return event["op"], before, after
 
 
 def ranked(rows: Rows) -> Rows:
