@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import yaml
 
 from penstock.cli import main as cli
 from penstock.config.load import load
@@ -19,6 +18,7 @@ from penstock.model.table_state import State, TableStatus
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import SqlStateStore, open_store
 from pgoutput_messages import INT8, TEXT, Stream, insert, table_schema
+from pipeline_files import pipeline_file
 
 THINGS = table_schema({"id": INT8, "body": TEXT})
 TABLE = THINGS.table
@@ -28,16 +28,7 @@ CUT = insert("1", "héllo")[:-3]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shop.yaml"
-    settings = {
-        "version": 1,
-        "name": "shop",
-        "source": {"type": "postgres", "url": "postgresql://app@127.0.0.1:1/shop"},
-        "tables": [{"match": "public.*"}],
-        "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
-    }
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return pipeline_file(tmp_path)
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from penstock.cli import main as cli
 from penstock.config.load import load
@@ -18,6 +16,7 @@ from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import SqlStateStore, open_store
+from pipeline_files import pipeline_file
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
 ORDERS, ITEMS, ODD = TableId("public", "orders"), TableId("public", "items"), TableId("public", "tåble [x]")
@@ -26,16 +25,7 @@ GONE = TableId("other", "gone")
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shop.yaml"
-    settings: dict[str, Any] = {
-        "version": 1,
-        "name": "shop",
-        "source": {"type": "postgres", "url": "postgresql://app:hunter2@127.0.0.1:1/shop"},
-        "tables": [{"match": "public.*"}],
-        "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
-    }
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return pipeline_file(tmp_path)
 
 
 @pytest.fixture
