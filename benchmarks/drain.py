@@ -6,7 +6,7 @@ W1 waits in the slots: 100,000 TPC-B transactions of pgbench at scale 10, then 5
 50,000 deletes of a table of 8 columns: 1.25 million row changes. The limit is `pg_recvlogical` writing the same stream
 to a file; the peer is Debezium's engine with a handler that only counts. Taken in turns, in one run.
 
-penstock's clock runs from the moment when its capture reads the slot until `run --once` has committed everything: the
+penstock's clock runs from the moment when its capture reads the slot until `run --once` has made its last commit: the
 start of Spark lies within it. The lake holds the tables' earlier rows already (a million accounts among them).
 """
 
@@ -167,9 +167,8 @@ def _drain(server: PostgresServer, file: Path, slot: str) -> tuple[float, int, d
             if "capture started" in line and not began:
                 began = time.monotonic()
             elif " applied " in line:
-                changes += int(line.partition("changes=")[2].split()[0])
-            elif " stopped " in line:
                 ended = time.monotonic()
+                changes += int(line.partition("changes=")[2].split()[0])
         process.wait()
     if process.returncode or not ended:
         raise SystemExit("".join(said[-30:]))

@@ -19,7 +19,7 @@ from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
-from penstock.runtime.batch import WORTH_A_BUCKET, TableWork
+from penstock.runtime.batch import WORTH_A_BUCKET, BatchPlanner, TableWork
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
 
@@ -223,6 +223,25 @@ def test_a_batch_waits_for_company_until_it_is_old_or_large_enough(bench: Bench)
     bench.seal(300, (ORDERS, 210, insert("2", "a")), (ORDERS, 220, insert("3", "a")))
     assert bench.loop.step()
     assert bench.loop.processed == 300
+
+
+def test_what_came_while_a_batch_was_applied_has_waited_since_then(bench: Bench) -> None:
+    time = 0.0
+    planner = BatchPlanner(bench.log, BatchConfig(max_age=0.5), clock=lambda: time)
+    positions = {Feed.clone(ORDERS.table): 100}
+    assert planner.next(100, positions) is None
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    time = 0.4
+    assert planner.next(100, positions) is None
+    time = 0.5
+    assert planner.next(100, positions) is not None
+    bench.seal(300, (ORDERS, 210, insert("2", "a")))
+    time = 0.9  # the batch took 0.4 seconds
+    assert planner.next(200, positions) is None
+    time = 1.0
+    second = planner.next(200, positions)
+    assert second is not None
+    assert second.end == 300
 
 
 def test_a_batch_ends_at_its_limit_and_never_inside_a_transaction(bench: Bench) -> None:

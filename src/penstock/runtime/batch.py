@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.changelog.log import ChangeLog, SegmentName
@@ -59,11 +59,14 @@ class Batch:
 
 
 class BatchPlanner:
-    """Watches the log from `processed` on and gives the next batch once it is large or old enough."""
+    """Watches the log from `processed` on and gives the next batch once it is large or old enough.
 
-    def __init__(self, log: ChangeLog, limits: BatchConfig) -> None:
-        self._log, self._limits = log, limits
-        self._first_seen: float | None = None
+    So batches fit the load by themselves: what came while one was applied makes the next, at once if it is old enough
+    by then, up to the limits when there is much of it."""
+
+    def __init__(self, log: ChangeLog, limits: BatchConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._limits, self._clock = log, limits, clock
+        self._nothing_waited = clock()  # when that was so for the last time
 
     def next(
         self,
@@ -77,20 +80,18 @@ class BatchPlanner:
 
         `relations` are the source's tables by their relation. With `now`, whatever there is makes a batch at once.
         """
+        looked_at = self._clock()
         segments = self._log.segments(after=processed)
-        if not segments:
-            self._first_seen = None
-            return None
         batch = gather(self._log, segments, positions, self._limits, relations)
         if batch is None:
+            self._nothing_waited = looked_at
             return None
-        if self._first_seen is None:
-            self._first_seen = time.monotonic()
-        waited = time.monotonic() - self._first_seen >= self._limits.max_age
+        waited = looked_at - self._nothing_waited >= self._limits.max_age
         full = batch.bytes >= self._limits.max_bytes or batch.changes >= self._limits.max_changes
         if batch.changes and not (now or waited or full):
             return None
-        self._first_seen = None
+        if batch.end == segments[-1].end:
+            self._nothing_waited = looked_at
         return batch
 
 
