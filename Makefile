@@ -39,9 +39,11 @@ test: lint ## lint and the whole suite, in the sizes that CI runs
 test-full: lint ## the same with the sizes that the issues state (about an hour)
 	$(BIN)/python -m pytest $(WORKERS) --full --durations=25
 
-CASE ?= $(filter-out harness plot debezium,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# The long ones last.
+CASE ?= drain capture copy_table copy_read modes history upsert decode freshness growth memory
 bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one
-	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || exit 1; done
+	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
+	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet pip-tools

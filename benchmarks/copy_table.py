@@ -1,35 +1,36 @@
-"""Copy of one table into Iceberg by the pipeline's own copier, against Spark's JDBC reader and psql, in one run.
+"""Copy of a table into Iceberg by the pipeline's own copier, against Spark's JDBC reader, psql and Debezium.
 
-    .venv/bin/python benchmarks/copy_table.py [--rows 2000000] [--rounds 3] [--json build/copy_table.json] [--only copy]
+    python benchmarks/copy_table.py [--rows 2000000] [--scale 10] [--rounds 3] [--without-debezium]
+                                    [--debezium-seconds 300]
 
-The three take turns, in one warm Spark session, on the table of the design (bigint key, int, text, numeric(12,2),
-timestamptz, jsonb, text, bool); the best round of each counts. JDBC reads 4 partitions and writes the same Iceberg
-table; its driver is fetched by Spark for this benchmark alone. psql throws `COPY … TO STDOUT` away: the limit of one
-connection. Peak memory is that of each process since it began. With --only copy the others are left out: to see that
-memory is the same for 2 and for 20 million rows.
+Two tables: the one of the design with 8 columns (bigint key, int, text, numeric(12,2), timestamptz, jsonb, text, bool),
+and pgbench_accounts at a scale (10: a million rows). They are copied in turns, in one warm Spark session; the best
+round of each counts. JDBC reads 4 partitions and writes the same Iceberg table; its driver is fetched by Spark for this
+benchmark alone. psql throws `COPY … TO STDOUT` away: the limit of one connection. Debezium's engine makes its initial
+snapshot of pgbench_accounts, once, into a handler that only counts.
+
+Java's memory is not reported here, for JDBC has its share in it: `memory copy` has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import psycopg
-import yaml
 from pyspark.sql import SparkSession
 
-from copy_read import by_psql, fill, peak_memory
+import debezium
+from copy_read import by_psql, fill
+from harness import Result, parser, report, say
 from penstock.changelog.log import ChangeLog
 from penstock.config.load import load
-from penstock.config.model import Pipeline
 from penstock.demo.server import PostgresServer
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.model.feed import Feed
@@ -41,51 +42,16 @@ from penstock.runtime.spark import SparkRunner, session
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.sql import open_store
+from pipelines import write_pipeline
+from source_rows import pgbench_tables
+from targets import COPY_AGAINST_DEBEZIUM, COPY_AGAINST_JDBC
+from watch import Usage, Watch
 
 DRIVER = "org.postgresql:postgresql:42.7.7"
 PARTITIONS = 4
 FETCHED_ROWS = 10_000
 WARM_UP_ROWS = 50_000
-SAMPLE_SECONDS = 0.1
-ORDERS, SMALL = TableId("public", "orders"), TableId("public", "small")
-
-
-class Peaks:
-    """Peak memory, in MiB, of this process, of Java and of the largest Python worker, as far as they live."""
-
-    def __init__(self) -> None:
-        self.found = {"driver": 0, "java": 0, "worker": 0}
-
-    def look(self) -> None:
-        self.found["driver"] = peak_memory()
-        for process in psutil.Process().children(recursive=True):
-            try:
-                role = self._role(process)
-                if role is not None:
-                    self.found[role] = max(self.found[role], peak_memory(process.pid))
-            except (psutil.Error, OSError, StopIteration):
-                continue  # it has ended in this moment
-
-    @staticmethod
-    def _role(process: psutil.Process) -> str | None:
-        if process.name() == "java":
-            return "java"
-        return "worker" if "spark_daemon" in " ".join(process.cmdline()) else None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        done = threading.Event()
-
-        def watch() -> None:
-            while not done.wait(SAMPLE_SECONDS):
-                self.look()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        yield
-        done.set()
-        thread.join()
-        self.look()
+WORDS = {"copy": "penstock, the copier", "jdbc": f"Spark, JDBC, {PARTITIONS} parts", "psql": "psql, COPY to nowhere"}
 
 
 class NoView:
@@ -98,10 +64,26 @@ class NoView:
     def drop(self, table: TableId) -> None: ...
 
 
+@dataclass
+class Subject:
+    """A table that is copied, and what it took: seconds by way, and the processes of the last copy."""
+
+    table: TableId
+    key: str
+    rows: int
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WORDS})
+    roles: dict[str, Usage] = field(default_factory=dict)
+
+    @property
+    def best(self) -> dict[str, float]:
+        return {way: min(took) for way, took in self.seconds.items()}
+
+
 class Bench:
-    def __init__(self, folder: Path, server: PostgresServer, cleanup: ExitStack, *, with_jdbc: bool) -> None:
+    def __init__(self, folder: Path, server: PostgresServer, cleanup: ExitStack) -> None:
         self.server, self._folder = server, folder
-        self._pipeline = _pipeline(folder, server, with_jdbc=with_jdbc)
+        settings = {"spark.driver.memory": "2g", "spark.jars.packages": DRIVER}
+        self._pipeline = load(write_pipeline(folder, server.url(), spark=settings))
         self.spark: SparkSession = session(self._pipeline)
         cleanup.callback(self.spark.stop)
         self._destination = IcebergDestination(self._pipeline.destinations[0], self.spark, index=folder / "index")
@@ -109,18 +91,19 @@ class Bench:
         cleanup.callback(self._destination.close)
         self._runner, self._rounds = SparkRunner(self.spark), 0
 
-    def by_copier(self, table: TableId, rows: int, peaks: Peaks) -> float:
-        """Seconds from the wish to have the table to its commit; memory is looked at until then."""
+    def by_copier(self, subject: Subject) -> float:
+        """Seconds from the wish to have the table to its commit."""
         self._rounds += 1
         target = TableId("public", f"copied_{self._rounds}")
         with connect(self.server.url()) as connection:
-            (schema,) = discover(connection, lambda found: found == table, self._pipeline.source.publication)
+            (schema,) = discover(connection, lambda found: found == subject.table, self._pipeline.source.publication)
         self._destination.ensure_table(target, schema, self._pipeline.name, None)
-        began = time.perf_counter()
-        with peaks.watched():
+        with Watch(os.getpid()) as watch:
+            began = time.perf_counter()
             self._copy(schema, target)
-        took = time.perf_counter() - began
-        self._require_rows(f"lake.{target}", rows)
+            took = time.perf_counter() - began
+        subject.roles = {role: usage for role, usage in watch.roles.items() if role in ("driver", "workers")}
+        self._require_rows(f"lake.{target}", subject.rows)
         return took
 
     def _copy(self, schema: TableSchema, target: TableId) -> None:
@@ -144,7 +127,7 @@ class Bench:
             copier.stop()
             state.close()
 
-    def by_jdbc(self, table: TableId, rows: int) -> float:
+    def by_jdbc(self, subject: Subject) -> float:
         target = "lake.public.by_jdbc"
         self.spark.sql(f"DROP TABLE IF EXISTS {target} PURGE")
         # Its parallel writers would quarrel over who makes the folder.
@@ -152,93 +135,91 @@ class Bench:
         began = time.perf_counter()
         read = self.spark.read.jdbc(
             f"jdbc:postgresql://127.0.0.1:{self.server.port}/postgres",
-            str(table),
-            column="id",
+            str(subject.table),
+            column=subject.key,
             lowerBound=1,
-            upperBound=rows,
+            upperBound=subject.rows,
             numPartitions=PARTITIONS,
             properties={"user": "postgres", "driver": "org.postgresql.Driver", "fetchsize": str(FETCHED_ROWS)},
         )
         read.writeTo(target).using("iceberg").create()
         took = time.perf_counter() - began
-        self._require_rows(target, rows)
+        self._require_rows(target, subject.rows)
         return took
 
     def _require_rows(self, target: str, rows: int) -> None:
-        found = self.spark.sql(f"SELECT count(*), count(DISTINCT id) FROM {target}").collect()[0]
-        if tuple(found) != (rows, rows):
-            raise SystemExit(f"{target} has {found[0]} rows of {rows}")
-
-
-def _pipeline(folder: Path, server: PostgresServer, *, with_jdbc: bool) -> Pipeline:
-    file = folder / "pipeline.yaml"
-    settings = {"spark.driver.memory": "2g"} | ({"spark.jars.packages": DRIVER} if with_jdbc else {})
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "version": 1,
-                "name": "bench",
-                "source": {"type": "postgres", "url": server.url()},
-                "tables": [{"match": "public.*"}],
-                "destinations": [{"name": "lake", "type": "iceberg", "warehouse": "./warehouse"}],
-                "spark": settings,
-            }
-        )
-    )
-    return load(file)
+        """By the metadata: a count in this Java process would be in its memory."""
+        found = self.spark.sql(f"SELECT sum(record_count) FROM {target}.files").collect()[0][0]
+        if found != rows:
+            raise SystemExit(f"{target} has {found} rows of {rows}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, default=Path("build/copy_table.json"), help="where the figures go too")
-    parser.add_argument("--only", choices=["copy"])
-    arguments = parser.parse_args()
-    rows, alone = arguments.rows, arguments.only == "copy"
-    times: dict[str, list[float]] = {"copy": [], "jdbc": [], "psql": []}
-    peaks = Peaks()
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--rows", type=int, default=2_000_000, help="of the table of 8 columns")
+    arguments.add_argument("--scale", type=int, default=10, help="of pgbench_accounts: 100,000 rows each")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--without-debezium", action="store_true")
+    arguments.add_argument("--debezium-seconds", type=float, default=300, help="after which Debezium's part is enough")
+    options = arguments.parse_args()
+    orders = Subject(TableId("public", "orders"), "id", options.rows)
+    accounts = Subject(TableId("public", "pgbench_accounts"), "aid", 100_000 * options.scale)
+    counted = None
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         server = cleanup.enter_context(PostgresServer())
-        fill(server.url(), rows)
+        say(f"filling {orders.table} and {accounts.table}")
+        fill(server.url(), orders.rows)
+        pgbench_tables(server, options.scale)
+        warm = min(WARM_UP_ROWS, orders.rows)
         with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE TABLE small AS SELECT * FROM orders WHERE id <= {WARM_UP_ROWS}".encode())
+            connection.execute(f"CREATE TABLE small AS SELECT * FROM orders WHERE id <= {warm}".encode())
             connection.execute("ALTER TABLE small ADD PRIMARY KEY (id)")
-        bench = Bench(folder, server, cleanup, with_jdbc=not alone)
+        bench = Bench(folder, server, cleanup)
+        say("warming up")
         for _ in range(2):
-            bench.by_copier(SMALL, WARM_UP_ROWS, Peaks())
-            if not alone:
-                bench.by_jdbc(SMALL, WARM_UP_ROWS)
-        for _ in range(arguments.rounds):
-            times["copy"].append(bench.by_copier(ORDERS, rows, peaks))
-            if not alone:
-                times["jdbc"].append(bench.by_jdbc(ORDERS, rows))
-                times["psql"].append(by_psql(server))
-    best = {name: min(took) for name, took in times.items() if took}
-    figures = {
-        "rows": rows,
-        "load_average": round(os.getloadavg()[0], 1),
-        "cores": os.cpu_count(),
-        "seconds": {name: [round(one, 2) for one in took] for name, took in times.items() if took},
-        "rows_per_second": {name: round(rows / took) for name, took in best.items()},
-        "peak_mebibytes": peaks.found,
-    }
-    words = {
-        "copy": "penstock, the copier",
-        "jdbc": f"Spark, JDBC, {PARTITIONS} parts",
-        "psql": "psql, COPY to nowhere",
-    }
-    print(f"{rows:,} rows; load average at the end {figures['load_average']} on {os.cpu_count()} cores")
-    for name, took in best.items():
-        print(f"{words[name]:28}{took:8.2f} s{rows / took:12,.0f} rows/s")
-    if not alone:
-        figures["times_jdbc"] = round(best["jdbc"] / best["copy"], 2)
-        figures["of_the_limit"] = round(best["psql"] / best["copy"], 2)
-        print(f"{figures['times_jdbc']} times JDBC, {figures['of_the_limit']} of the limit")
-    print("peak memory: " + ", ".join(f"{role} {size} MiB" for role, size in peaks.found.items()))
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+            small = Subject(TableId("public", "small"), "id", warm)
+            bench.by_copier(small)
+            bench.by_jdbc(small)
+        for _ in range(options.rounds):
+            for subject in (orders, accounts):
+                subject.seconds["copy"].append(bench.by_copier(subject))
+                subject.seconds["jdbc"].append(bench.by_jdbc(subject))
+                subject.seconds["psql"].append(by_psql(server, str(subject.table)))
+                took = ", ".join(f"{way} {seconds[-1]:.2f} s" for way, seconds in subject.seconds.items())
+                say(f"{subject.table}: {took}")
+        if not options.without_debezium:
+            counted = debezium.snapshot(server, str(accounts.table), accounts.rows, options.debezium_seconds)
+    _report(options, (orders, accounts), counted)
+
+
+def _report(options: argparse.Namespace, subjects: tuple[Subject, ...], counted: debezium.Counted | None) -> None:
+    rows, results = [], []
+    for subject in subjects:
+        best, what = subject.best, f"copy of {subject.rows:,} rows of {subject.table.name}"
+        for way, seconds in best.items():
+            rows.append((f"{subject.table}: {WORDS[way]}", seconds, round(subject.rows / seconds)))
+        ours = f"{best['copy']:.2f} s, {subject.rows / best['copy']:,.0f} rows/s"
+        jdbc, psql = best["jdbc"] / best["copy"], best["psql"] / best["copy"]
+        results += [
+            Result(what, ours, f"Spark JDBC, warm, {best['jdbc']:.2f} s", jdbc, "× its speed", COPY_AGAINST_JDBC),
+            Result(what, ours, f"psql to nowhere {best['psql']:.2f} s", psql, "of the limit"),
+        ]
+        if counted is not None and subject is subjects[-1]:
+            rate = subject.rows / best["copy"]
+            rows.append((f"{subject.table}: {counted}", counted.seconds, round(counted.rate)))
+            against = f"{counted}, snapshot"
+            results.append(Result(what, ours, against, rate / counted.rate, "× its speed", COPY_AGAINST_DEBEZIUM))
+    report(
+        "copy_table",
+        f"copy of a table, best of {options.rounds}",
+        ("what", "seconds", "rows/s"),
+        rows,
+        options=options,
+        results=results,
+        processes={str(subject.table): subject.roles for subject in subjects},
+        seconds={str(subject.table): subject.seconds for subject in subjects},
+    )
 
 
 if __name__ == "__main__":

@@ -1,25 +1,30 @@
 """Rows a second through decode and fold, for the design's table of eight columns.
 
-Run: `python benchmarks/decode.py [ROWS]`. Prints the prototype's work in the same run as a yardstick (new rows only,
+    python benchmarks/decode.py [--rows 500000] [--rounds 5]
+
+Prints the prototype's work in the same run as a yardstick (new rows only,
 every column to strings, nothing checked), then decode of every image into typed columns, then fold with few and with
 many changes a key. It runs on one core and measures processor time, so that other work on the machine matters less.
 """
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
+from harness import Result, parser, report, say
 from penstock.decode.columns import column
 from penstock.decode.messages import Messages
 from penstock.fold.clone import fold_clone
 from penstock.model.change import INSERT, RAW_SCHEMA, UPDATE, RawChanges
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from watch import Watch
 
+PROTOTYPE, DECODE = "prototype: every column to strings", "decode: every image, typed"
 RELATION = 16_385
 SEGMENT_ROWS = 100_000  # about 16 MiB
 
@@ -102,29 +107,48 @@ def decode(changes: list[RawChanges]) -> None:
             column(messages, cells, index)
 
 
-def measure(name: str, rows: int, work: Callable[[], object]) -> None:
-    best = min(timed(work) for _ in range(5))
-    print(f"{name:<44} {rows / best:>12,.0f} rows/s")
-
-
 def timed(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
-def main(rows: int) -> None:
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--rows", type=int, default=500_000)
+    arguments.add_argument("--rounds", type=int, default=5)
+    options = arguments.parse_args()
+    rows = options.rows
     unique, repeated = segments(rows, rows), segments(rows, max(rows // 20, 1))
+    say("the messages are made")
     raw = sum(one.batch.column("data").nbytes for one in unique)
-    print(
-        f"{rows:,} changes, {raw / rows:.0f} bytes each, {len(COLUMNS)} columns; rows per second of one core, best of 5"
+    works: dict[str, Callable[[], object]] = {
+        PROTOTYPE: lambda: prototype(unique),
+        DECODE: lambda: decode(unique),
+        "fold: one change a key": lambda: fold_clone(unique, position=0),
+        "fold: one of 4 buckets, one change a key": lambda: fold_clone(unique, position=0, buckets=4),
+        "fold: 20 changes a key": lambda: fold_clone(repeated, position=0),
+    }
+    with Watch(os.getpid()) as watch:
+        best = {name: min(timed(work) for _ in range(options.rounds)) for name, work in works.items()}
+    report(
+        "decode",
+        f"{rows:,} changes, {raw / rows:.0f} bytes each, {len(COLUMNS)} columns: one core, best of {options.rounds}",
+        ("what", "CPU seconds", "rows/s"),
+        [(name, seconds, round(rows / seconds)) for name, seconds in best.items()],
+        options=options,
+        results=[
+            Result(
+                f"{DECODE}, {len(COLUMNS)} columns, one core",
+                f"{rows / best[DECODE]:,.0f} rows/s",
+                f"{PROTOTYPE} {rows / best[PROTOTYPE]:,.0f} rows/s",
+                best[PROTOTYPE] / best[DECODE],
+                "of its speed",
+            )
+        ],
+        processes={"this process": watch.roles},
     )
-    measure("prototype: every column to strings", rows, lambda: prototype(unique))
-    measure("decode: every image, typed", rows, lambda: decode(unique))
-    measure("fold: one change a key", rows, lambda: fold_clone(unique, position=0))
-    measure("fold: one of 4 buckets, one change a key", rows, lambda: fold_clone(unique, position=0, buckets=4))
-    measure("fold: 20 changes a key", rows, lambda: fold_clone(repeated, position=0))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500_000)
+    main()

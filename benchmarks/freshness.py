@@ -5,6 +5,10 @@
 Transactions of a few rows (inserts, and updates of older rows) are committed at a steady rate. Beside the pipeline, a
 reader asks the catalog again and again which metadata file each table has and reads the position in it: a transaction
 is visible from the moment when a reader finds a position behind its own. Prints p50, p95, p99 and the maximum.
+
+What makes the figures honest: traffic goes on until the last counted transaction is visible; afterwards some of the
+metadata files that were found are opened with pyiceberg, and must show every row up to their position; the CPU seconds
+that writing and asking took are printed, for they share the cores with the pipeline.
 """
 
 from __future__ import annotations
@@ -12,129 +16,152 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-import yaml
+from pyiceberg.table import StaticTable
 
-from harness import RESULTS, Usage, Watch, report
+from harness import RESULTS, Result, parser, report, say
 from penstock.demo.server import PostgresServer
-from plot import line_plot
+from pipelines import Run
+from plot import Panel, draw
+from targets import FRESHNESS_P50, FRESHNESS_P99, FRESHNESS_P99_20_TABLES, Target
+from traffic import Committed, Traffic
+from watch import Usage, Watch
 
-TICK_SECONDS = 0.05
 ASK_SECONDS = 0.01
-SETTLE_SECONDS = 5.0  # of traffic that is not counted, while caches and Java's compiler warm up
-Moment = tuple[int, float]  # a position, and when it was reached
+SETTLE_SECONDS = 10.0  # of traffic that is not counted, while caches and Java's compiler warm up
+LATE_SECONDS = 300.0  # after which a transaction that is not visible ends the benchmark
+PROVED = 3  # metadata files of each table that are read
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A position that a reader found, and when."""
+
+    position: int
+    at: float
+    metadata: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    ages: list[tuple[float, float]]  # second of the traffic, and age
+    reached: float
+    measuring: dict[str, float]
+    roles: dict[str, Usage]
+
+    def percentile(self, percent: int) -> float:
+        ordered = sorted(age for _, age in self.ages)
+        return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--rates", type=int, nargs="*", default=[1_000, 10_000])
-    parser.add_argument("--tables", type=int, nargs="*", default=[1, 20])
-    options = parser.parse_args()
-    rows, lines, details = [], {}, {}
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--seconds", type=float, default=60)
+    arguments.add_argument("--rates", type=int, nargs="*", default=[1_000, 10_000])
+    arguments.add_argument("--tables", type=int, nargs="*", default=[1, 20])
+    options = arguments.parse_args()
+    measured: dict[str, Measured] = {}
+    results: list[Result] = []
     for tables in options.tables:
         for rate in options.rates:
-            ages, behind, roles = _measure(rate, tables, options.seconds)
             name = f"{rate:,}/s, {tables} table{'s' if tables > 1 else ''}"
-            seconds = sorted(age for _, age in ages)
-            rows.append((name, len(seconds), *(_percentile(seconds, p) for p in (50, 95, 99)), seconds[-1], behind))
-            lines[name] = _smoothed(ages)
-            details[name] = {role: vars(usage) for role, usage in roles.items()}
-            print(rows[-1], flush=True)
-    line_plot(RESULTS / "freshness.svg", "Age of a change when it is readable", "seconds of traffic", "seconds", lines)
-    columns = ("changes", "transactions", "p50 s", "p95 s", "p99 s", "max s", "rate reached")
-    report("freshness", "from commit to readable in Iceberg", columns, rows, {"processes": details})
+            say(name)
+            one = measured[name] = _measure(rate, tables, options.seconds)
+            results += _results(name, one, rate, tables)
+            say(f"p50 {one.percentile(50):.2f} s, p99 {one.percentile(99):.2f} s")
+            _report(options, measured, results)
 
 
-def _measure(rate: int, tables: int, seconds: float) -> tuple[list[tuple[float, float]], float, dict[str, Usage]]:
-    names = [f"t{number}" for number in range(tables)]
-    with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        folder = Path(scratch)
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            for name in names:
-                connection.execute(f"create table {name} (id bigint primary key, n int, note text, at timestamptz)")
-        file = folder / "pipeline.yaml"
-        settings = {
-            "version": 1,
-            "name": "bench",
-            "source": {"type": "postgres", "url": server.url()},
-            "tables": [{"match": "public.*"}],
-            "destinations": [{"type": "iceberg", "warehouse": str(folder / "warehouse")}],
-        }
-        file.write_text(yaml.safe_dump(settings))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", "run", str(file)], stderr=subprocess.PIPE, text=True
+def _results(name: str, one: Measured, rate: int, tables: int) -> list[Result]:
+    targets: dict[int, Target | None] = {50: None, 99: None}
+    if (rate, tables) == (1_000, 1):
+        targets = {50: FRESHNESS_P50, 99: FRESHNESS_P99}
+    elif (rate, tables) == (1_000, 20):
+        targets = {50: None, 99: FRESHNESS_P99_20_TABLES}
+    return [
+        Result(
+            f"freshness at {name}, p{percent}", f"{one.percentile(percent):.2f} s", "", one.percentile(percent), "s", t
         )
-        assert process.stderr is not None
-        joined = 0
-        for line in process.stderr:
-            joined += " table joined " in line
-            if joined == tables:
-                break
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        reader = _Reader(folder / "warehouse")
+        for percent, t in targets.items()
+    ]
+
+
+def _report(options: argparse.Namespace, measured: dict[str, Measured], results: list[Result]) -> None:
+    plot = draw(
+        RESULTS / "freshness.svg",
+        Panel(
+            "Age of a change when it is readable (mean of a second)",
+            "seconds of traffic",
+            "seconds",
+            {name: _by_second(one.ages) for name, one in measured.items()},
+        ),
+    )
+    report(
+        "freshness",
+        "from commit to readable in Iceberg",
+        ("changes", "transactions", "p50 s", "p95 s", "p99 s", "max s", "changes/s written", "writing CPU s", "asking"),
+        [
+            (
+                name,
+                len(one.ages),
+                *(one.percentile(percent) for percent in (50, 95, 99, 100)),
+                round(one.reached),
+                *one.measuring.values(),
+            )
+            for name, one in measured.items()
+        ],
+        options=options,
+        results=results,
+        processes={name: one.roles for name, one in measured.items()},
+        plots=[plot],
+    )
+
+
+def _measure(rate: int, tables: int, seconds: float) -> Measured:
+    names = [f"t{number}" for number in range(tables)]
+    with (
+        PostgresServer() as server,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        Traffic(server.url(), names, rate) as traffic,
+        Run(Path(scratch), server.url()) as run,
+    ):
+        run.await_joined(tables)
+        reader = _Reader(Path(scratch) / "warehouse")
         reader.start()
-        with Watch(process.pid) as watch:
-            _write(server.url(), names, rate, SETTLE_SECONDS)
+        with Watch(run.pid) as watch:
+            traffic.run(SETTLE_SECONDS)
             began = time.monotonic()
-            written, reached = _write(server.url(), names, rate, seconds, first=10**9)
-            time.sleep(0.5)
-            deadline = time.monotonic() + 120
-            while not reader.has(written) and time.monotonic() < deadline:
-                time.sleep(0.1)
+            written = traffic.run(seconds)
+            reached = traffic.reached
+            late = traffic.run(LATE_SECONDS, until=lambda: reader.has(written))
             reader.stop()
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        ages = [
-            (committed - began, seen - committed)
-            for name, moments in written.items()
-            for committed, seen in _matched(moments, reader.seen[name])
-        ]
-        return sorted(ages), reached, watch.roles
-
-
-def _write(
-    url: str, names: list[str], rate: int, seconds: float, first: int = 0
-) -> tuple[dict[str, list[Moment]], float]:
-    """Transactions at a steady rate; gives for each table when its transactions were committed, and the rate."""
-    rows = max(1, round(rate * TICK_SECONDS / len(names)))
-    each = rows * len(names) / rate
-    written: dict[str, list[Moment]] = defaultdict(list)
-    began, number = time.monotonic(), 0
-    with psycopg.connect(url, autocommit=True) as connection:
-        while (due := began + number * each) < began + seconds:
-            time.sleep(max(0.0, due - time.monotonic()))
-            for name in names:
-                at = first + number * rows
-                connection.execute(
-                    f"with old as (update {name} set n = n + 1 where id between {at - 10 * rows} "
-                    f"and {at - 10 * rows + rows // 2 - 1} returning 1) insert into {name} select g, 1, "
-                    f"'note ' || g, now() from generate_series({at}, {at + rows - rows // 2 - 1}) g"
-                )
-                committed = time.monotonic()
-                row = connection.execute("select pg_current_wal_insert_lsn() - '0/0'").fetchone()
-                assert row is not None
-                written[name].append((int(row[0]), committed))
-            number += 1
-    return dict(written), number * rows * len(names) / (time.monotonic() - began)
+        if not reader.has(written):
+            raise SystemExit(f"after {LATE_SECONDS:.0f} s the last transactions are not visible")
+        for name in names:
+            _prove(reader.seen[name], [*written[name], *late.get(name, [])])
+    ages = [
+        (committed - began, seen - committed)
+        for name, transactions in written.items()
+        for committed, seen in _matched(transactions, reader.seen[name])
+    ]
+    measuring = {"writing": round(traffic.cpu_seconds, 2), "asking": round(reader.cpu_seconds, 2)}
+    return Measured(sorted(ages), reached, measuring, watch.roles)
 
 
 class _Reader:
     """Asks the catalog as any reader would; `seen` has for each table the positions and when they were found."""
 
     def __init__(self, warehouse: Path) -> None:
-        self.seen: dict[str, list[Moment]] = defaultdict(list)
+        self.seen: dict[str, list[Seen]] = defaultdict(list)
+        self.cpu_seconds = 0.0
         self._catalog = warehouse / "catalog.db"
         self._locations: dict[str, str] = {}
         self._stopping = threading.Event()
@@ -147,8 +174,11 @@ class _Reader:
         self._stopping.set()
         self._thread.join()
 
-    def has(self, written: dict[str, list[Moment]]) -> bool:
-        return all(self.seen[name] and self.seen[name][-1][0] >= moments[-1][0] for name, moments in written.items())
+    def has(self, written: dict[str, list[Committed]]) -> bool:
+        return all(
+            self.seen[name] and self.seen[name][-1].position >= transactions[-1].position
+            for name, transactions in written.items()
+        )
 
     def _run(self) -> None:
         connection = sqlite3.connect(f"file:{self._catalog}?mode=ro", uri=True)
@@ -160,27 +190,38 @@ class _Reader:
             for name, location in found:
                 if self._locations.get(name) != location:
                     self._locations[name] = location
-                    metadata = json.loads(Path(re.sub("^file:(//)?", "", location)).read_text())
-                    text = metadata["properties"].get("penstock.position.bench")
-                    if text is not None:
-                        self.seen[name].append((int(text, 16), time.monotonic()))
+                    self._read(name, location)
+        connection.close()
+        self.cpu_seconds = time.thread_time()
+
+    def _read(self, name: str, location: str) -> None:
+        metadata = json.loads(Path(re.sub("^file:(//)?", "", location)).read_text())
+        text = metadata["properties"].get("penstock.position.bench")
+        if text is not None:
+            self.seen[name].append(Seen(int(text, 16), time.monotonic(), location))
 
 
-def _matched(written: list[Moment], seen: list[Moment]) -> list[tuple[float, float]]:
+def _prove(seen: list[Seen], transactions: list[Committed]) -> None:
+    """Reads what a reader would have read then: every key up to the position must be there."""
+    first = transactions[0]
+    for one in [one for one in seen if one.position > first.position][-PROVED:]:
+        keys = [item.key for item in transactions if item.position <= one.position]
+        table = StaticTable.from_metadata(one.metadata)
+        found = table.scan(row_filter=f"id > {first.key} and id <= {keys[-1]}", selected_fields=("id",)).to_arrow()
+        if found.num_rows != keys[-1] - first.key:
+            raise SystemExit(f"{one.metadata} shows {found.num_rows} rows of {keys[-1] - first.key} up to its position")
+
+
+def _matched(written: list[Committed], seen: list[Seen]) -> list[tuple[float, float]]:
     matched, at = [], 0
-    for position, committed in written:
-        while at < len(seen) and seen[at][0] < position:
+    for transaction in written:
+        while seen[at].position < transaction.position:
             at += 1
-        if at < len(seen):
-            matched.append((committed, seen[at][1]))
+        matched.append((transaction.at, seen[at].at))
     return matched
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
-
-
-def _smoothed(ages: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _by_second(ages: list[tuple[float, float]]) -> list[tuple[float, float]]:
     seconds: dict[int, list[float]] = defaultdict(list)
     for at, age in ages:
         seconds[int(at)].append(age)

@@ -1,9 +1,14 @@
 """What a batch costs as things grow: the table it goes into, the number of tables, the backlog, and reading meanwhile.
 
-    python benchmarks/growth.py [--rows 100000 1000000 10000000] [--tables 1 20 100 500] [--backlog 1000000 4000000]
+    python benchmarks/growth.py [rows] [tables] [backlog] [reads]        which parts; all of them unless some are named
+        [--rows 100000 1000000 10000000] [--tables 1 20 100 500] [--backlog 1000000 4000000 16000000] [--batches 200]
 
-Every figure is of a real pipeline. A batch is one transaction of 10,000 changes, half of them updates of rows anywhere
-in the table; its time is the one that penstock says itself, median of several after a few that are not counted.
+Every figure is of a real pipeline, and each part has a file of its own, build/bench/growth_PART.json.
+rows, tables: a batch is one transaction of 10,000 changes, half of them updates of rows anywhere in the table, half
+  inserts; its time is the one that penstock says itself, median of several after a few that are not counted.
+backlog: that many inserts wait in the slot; `run --once`, from the moment when capture reads it, Java's start included.
+reads: batches go into a table of a million rows, one after the other, maintenance is on; meanwhile pyiceberg reads the
+  whole table, and then a table with the same rows that was written a moment ago in one go: both under the same load.
 """
 
 from __future__ import annotations
@@ -11,154 +16,326 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from pyiceberg.catalog.sql import SqlCatalog
 
-from harness import RESULTS, Run, Watch, report
+from harness import RESULTS, Result, parser, report, run_parts, say
 from penstock.demo.server import PostgresServer
-from plot import line_plot
+from pipelines import Backlog, Run
+from plot import Panel, draw
+from source_rows import BIG_WAL
+from targets import BATCH_BY_ROWS, BATCH_BY_TABLES, READ_WHILE_STREAMING
+from watch import Usage, Watch
 
 CHANGES = 10_000
 WARM, COUNTED = 3, 7
-READ_BATCHES = 200
 SCATTER = 7_919  # a prime, so that updates hit rows all over the table
+TRANSACTION = 100_000  # rows, when a table or a backlog is filled
+Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, nargs="*", default=[100_000, 1_000_000, 10_000_000])
-    parser.add_argument("--tables", type=int, nargs="*", default=[1, 20, 100, 500])
-    parser.add_argument("--backlog", type=int, nargs="*", default=[1_000_000, 4_000_000, 16_000_000])
-    parser.add_argument("--reads", type=int, default=READ_BATCHES, help="batches during which the table is read")
-    options = parser.parse_args()
-    by_rows = [(rows, _batches([rows])) for rows in options.rows]
-    by_tables = [(count, _batches([max(1_000, CHANGES // count)] * count)) for count in options.tables]
-    by_backlog = [(changes, *_backlog(changes)) for changes in options.backlog]
-    lines = {}
-    report_rows: list[tuple[object, ...]] = []
-    for rows, seconds in by_rows:
-        report_rows.append((f"batch into {rows:,} rows", seconds, seconds / by_rows[0][1]))
-    for count, seconds in by_tables:
-        report_rows.append((f"batch over {count} tables", seconds, seconds / by_tables[0][1]))
-    for changes, seconds, peak in by_backlog:
-        first = by_backlog[0]
-        report_rows.append(
-            (f"backlog of {changes:,}, peak {peak} MiB", seconds, seconds / first[1] / (changes / first[0]))
-        )
-    if options.reads:
-        during, compacted, lines["read while streaming"] = _reads(options.reads)
-        report_rows.append((f"read during {options.reads} batches", during, during / compacted))
-        line_plot(RESULTS / "growth_reads.svg", "Reading a clone table while it streams", "batch", "seconds", lines)
-    if by_rows:
-        line_plot(
-            RESULTS / "growth_rows.svg",
-            f"A batch of {CHANGES:,} changes",
-            "rows in the table",
-            "seconds",
-            {"seconds": [(float(rows), seconds) for rows, seconds in by_rows]},
-        )
-    report("growth", "what a batch costs as things grow", ("what", "seconds", "against the first"), report_rows, {})
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
+    arguments.add_argument("--tables", type=int, nargs="+", default=[1, 20, 100, 500])
+    arguments.add_argument("--backlog", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
+    arguments.add_argument("--batches", type=int, default=200, help="during which the table is read")
+    arguments.add_argument("--read-rows", type=int, default=1_000_000, help="of the table that is read, at first")
+    run_parts(arguments, {"rows": by_rows, "tables": by_tables, "backlog": by_backlog, "reads": reads})
 
 
-def _prepared(connection: psycopg.Connection[tuple[object, ...]], sizes: list[int]) -> list[str]:
+@dataclass
+class Batch:
+    """Median seconds of a batch, those of each, and what the processes took."""
+
+    seconds: float
+    each: list[float]
+    roles: dict[str, Usage]
+
+
+def by_rows(options: argparse.Namespace) -> None:
+    measured = {rows: _batches([rows]) for rows in options.rows}
+    _report_batches(
+        options,
+        "growth_rows",
+        f"a batch of {CHANGES:,} changes, by rows in the table",
+        {rows: f"{rows:,} rows" for rows in measured},
+        measured,
+        Result("", "", "", 0.0, "× the smaller's time", BATCH_BY_ROWS),
+        (100_000, 10_000_000),
+    )
+
+
+def by_tables(options: argparse.Namespace) -> None:
+    measured = {count: _batches([max(1_000, CHANGES // count)] * count) for count in options.tables}
+    _report_batches(
+        options,
+        "growth_tables",
+        f"a batch of {CHANGES:,} changes, by tables it goes into",
+        {count: f"{count:,} table{'s' if count > 1 else ''}" for count in measured},
+        measured,
+        Result("", "", "", 0.0, "× one table's time", BATCH_BY_TABLES),
+        (1, 100),
+    )
+
+
+def _report_batches(
+    options: argparse.Namespace,
+    name: str,
+    title: str,
+    words: dict[int, str],
+    measured: dict[int, Batch],
+    pattern: Result,
+    held: tuple[int, int],
+) -> None:
+    """The ratio to the first size is a result for each; `held` names the two sizes of the target."""
+    first = next(iter(measured))
+    results = [
+        Result(
+            f"batch of {CHANGES:,} changes, {words[size]} against {words[first]}",
+            f"{batch.seconds:.3f} s",
+            f"{measured[first].seconds:.3f} s",
+            batch.seconds / measured[first].seconds,
+            pattern.unit,
+            pattern.target if (first, size) == held else None,
+        )
+        for size, batch in measured.items()
+        if size != first
+    ]
+    lines = {"seconds": [(float(size), batch.seconds) for size, batch in measured.items()]}
+    plot = draw(RESULTS / f"{name}.svg", Panel(title, "", "seconds", lines, log_x=True))
+    report(
+        name,
+        title,
+        ("what", "median s", "fastest s", "slowest s", "against the first"),
+        [
+            (words[size], batch.seconds, min(batch.each), max(batch.each), batch.seconds / measured[first].seconds)
+            for size, batch in measured.items()
+        ],
+        options=options,
+        results=results,
+        processes={words[size]: batch.roles for size, batch in measured.items()},
+        plots=[plot],
+        seconds={words[size]: batch.each for size, batch in measured.items()},
+    )
+
+
+def _prepared(connection: Connection, sizes: list[int]) -> list[str]:
     names = [f"t{number}" for number in range(len(sizes))]
     for name, rows in zip(names, sizes, strict=True):
-        connection.execute(f"create table {name} (id bigint primary key, n int, note text, at timestamptz)")
+        connection.execute(f"create table {name} (id bigint primary key, n int, note text, at timestamptz)".encode())
         connection.execute(
             f"insert into {name} select g, 1, 'note of row ' || g, timestamptz '2026-01-01' + g * interval '1 second' "
-            f"from generate_series(1, {rows}) g"
+            f"from generate_series(1, {rows}) g".encode()
         )
+        connection.execute(f"analyze {name}".encode())
     return names
 
 
-def _batches(sizes: list[int]) -> float:
-    """Seconds of a batch that goes into all of these tables."""
+def _batches(sizes: list[int]) -> Batch:
+    """A batch that goes into all of these tables."""
+    say(f"{len(sizes)} tables of {sizes[0]:,} rows")
+    each = []
     with (
-        PostgresServer(settings={"max_wal_size": "8GB"}) as server,
+        PostgresServer(settings=BIG_WAL) as server,
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         psycopg.connect(server.url(), autocommit=True) as connection,
     ):
         names = _prepared(connection, sizes)
-        with Run(Path(scratch), server.url()) as run:
-            run.await_joined(len(names))
+        with Run(Path(scratch), server.url()) as run, Watch(run.pid) as watch:
+            run.await_joined(len(names), seconds=1800)
+            say("copied")
             for number in range(WARM + COUNTED):
+                batches = len(run.applied)
                 _write(connection, names, sizes[0], number)
-                run.await_applied((number + 1) * (CHANGES // len(names) // 2 * 2) * len(names))
-            seconds = statistics.median(one["seconds"] for one in run.applied[-COUNTED:])
-    print(f"{len(sizes)} tables of {sizes[0]:,} rows: {seconds:.3f} s", flush=True)
-    return seconds
+                run.await_applied((number + 1) * _changes(names))
+                each.append(sum(one["seconds"] for one in run.applied[batches:]))
+    counted = each[-COUNTED:]
+    say(f"{len(sizes)} tables of {sizes[0]:,} rows: {statistics.median(counted):.3f} s a batch")
+    return Batch(statistics.median(counted), counted, watch.roles)
 
 
-def _write(connection: psycopg.Connection[tuple[object, ...]], names: list[str], rows: int, number: int) -> None:
+def _changes(names: list[str]) -> int:
+    return CHANGES // len(names) // 2 * 2 * len(names)
+
+
+def _write(connection: Connection, names: list[str], rows: int, number: int) -> None:
     half = CHANGES // len(names) // 2
     with connection.transaction():
         for name in names:
             connection.execute(
                 f"update {name} set n = n + 1 where id in (select 1 + (g * {SCATTER} + {number}) % {rows} "
-                f"from generate_series(1, {half}) g)"
+                f"from generate_series(1, {half}) g)".encode()
             )
             first = rows + 1 + number * half
             connection.execute(
                 f"insert into {name} select g, 1, 'new', now() from generate_series({first}, {first + half - 1}) g"
+                "".encode()
             )
 
 
-def _backlog(changes: int) -> tuple[float, int]:
-    """Seconds to apply a backlog that waits in the slot, and the driver's and workers' highest peak in MiB."""
+def by_backlog(options: argparse.Namespace) -> None:
+    rows: list[tuple[Any, ...]] = []
+    results: list[Result] = []
+    processes = {}
+    for changes in options.backlog:
+        say(f"a backlog of {changes:,}")
+        with (
+            PostgresServer(settings={"max_wal_size": "32GB"}) as server,
+            tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+            psycopg.connect(server.url(), autocommit=True) as connection,
+        ):
+            _prepared(connection, [0])
+            backlog = Backlog(Path(scratch), server.url())
+            for first in range(1, changes + 1, TRANSACTION):
+                last = min(first + TRANSACTION - 1, changes)
+                connection.execute(
+                    f"insert into t0 select g, 1, 'row ' || g, now() from generate_series({first}, {last}) g".encode()
+                )
+            say("written")
+            drained = backlog.drain()
+        if drained.changes != changes:
+            raise SystemExit(f"{drained.changes} changes of {changes} were applied")
+        name = f"backlog of {changes:,}"
+        say(f"{name}: {drained.seconds:.1f} s")
+        processes[name] = drained.roles
+        peaks = {role: usage.peak_mib for role, usage in drained.roles.items() if role != "other"}
+        rate = changes / drained.seconds
+        rows.append((name, drained.seconds, round(rate), *(peaks.get(role, 0) for role in PEAKS)))
+        if len(rows) > 1:
+            beside = f"{rows[0][0]}: {rows[0][2]:,} changes/s"
+            results.append(Result(name, f"{rate:,.0f} changes/s", beside, rate / rows[0][2], "of its speed"))
+    lines = {
+        role: [(float(c), r[3 + n]) for c, r in zip(options.backlog, rows, strict=True)] for n, role in enumerate(PEAKS)
+    }
+    plot = draw(
+        RESULTS / "growth_backlog.svg",
+        Panel(
+            "Changes a second, by backlog",
+            "",
+            "changes/s",
+            {"changes/s": [(float(c), float(r[2])) for c, r in zip(options.backlog, rows, strict=True)]},
+            log_x=True,
+        ),
+        Panel("Peak memory, by backlog", "changes that wait", "MiB", lines, log_x=True),
+    )
+    report(
+        "growth_backlog",
+        "a backlog that waits in the slot, into one table of 4 columns",
+        ("what", "seconds", "changes/s", *(f"{role} MiB" for role in PEAKS)),
+        rows,
+        options=options,
+        results=results,
+        processes=processes,
+        plots=[plot],
+    )
+
+
+PEAKS = ("capture", "workers", "driver", "java")
+
+
+@dataclass
+class _Reading:
+    streamed: list[tuple[float, float]] = field(default_factory=list)  # batch, and seconds
+    compacted: list[tuple[float, float]] = field(default_factory=list)
+
+
+def reads(options: argparse.Namespace) -> None:
+    """Reads of the streamed table, and of one with the same rows that is written anew for each."""
+    rows = options.read_rows
+    reading = _Reading()
     with (
-        PostgresServer(settings={"max_wal_size": "32GB"}) as server,
+        PostgresServer(settings=BIG_WAL) as server,
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         psycopg.connect(server.url(), autocommit=True) as connection,
     ):
-        _prepared(connection, [0])
-        run = Run(Path(scratch), server.url())
-        with run:
-            run.await_joined(1)
-        for first in range(1, changes + 1, 100_000):
-            connection.execute(
-                f"insert into t0 select g, 1, 'row ' || g, now() from generate_series({first}, {first + 99_999}) g"
-            )
-        run.applied.clear()
-        began = time.monotonic()
-        with run, Watch(run.pid) as watch:
-            run.await_applied(changes)
-            took = time.monotonic() - began
-        peak = max(usage.peak_mib for role, usage in watch.roles.items() if role != "java")
-    print(f"backlog of {changes:,}: {took:.1f} s, {peak} MiB", flush=True)
-    return took, peak
-
-
-def _reads(batches: int) -> tuple[float, float, list[tuple[float, float]]]:
-    """Median seconds of a full read by pyiceberg while batches go on, of one of a compacted table, and all of them."""
-    with (
-        PostgresServer(settings={"max_wal_size": "8GB"}) as server,
-        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
-        psycopg.connect(server.url(), autocommit=True) as connection,
-    ):
-        rows = 1_000_000
         names = _prepared(connection, [rows])
-        with Run(Path(scratch), server.url()) as run:
+        with Run(Path(scratch), server.url()) as run, Watch(run.pid) as watch:
             run.await_joined(1)
-            catalog = SqlCatalog(
-                "lake", uri=f"sqlite:///{scratch}/warehouse/catalog.db", warehouse=f"{scratch}/warehouse"
-            )
-            fresh = statistics.median(_read(catalog) for _ in range(3))
-            seen = []
-            for number in range(batches):
-                _write(connection, names, rows, number)
-                run.await_applied((number + 1) * CHANGES)
-                if number % 10 == 9:
-                    seen.append((float(number + 1), _read(catalog)))
-    return statistics.median(seconds for _, seconds in seen), fresh, seen
+            done = threading.Event()
+
+            def stream() -> None:
+                try:
+                    for number in range(options.batches):
+                        _write(connection, names, rows, number)
+                        run.await_applied((number + 1) * CHANGES)
+                finally:
+                    done.set()
+
+            writer = threading.Thread(target=stream, daemon=True)
+            writer.start()
+            lake = _catalog(Path(scratch) / "warehouse")
+            (Path(scratch) / "anew").mkdir()
+            anew = _catalog(Path(scratch) / "anew")
+            anew.create_namespace("public")
+            _read_both(lake, anew, _Reading(), 0.0)  # the first is the reader's own warm-up
+            while not done.is_set():
+                _read_both(lake, anew, reading, run.changes / CHANGES)
+            writer.join()
+            if run.changes < options.batches * CHANGES:
+                raise SystemExit(f"only {run.changes} changes were applied")
+            _read_both(lake, anew, reading, float(options.batches))
+    _report_reads(options, reading, watch.roles)
 
 
-def _read(catalog: SqlCatalog) -> float:
+def _catalog(warehouse: Path) -> SqlCatalog:
+    return SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"{warehouse}")
+
+
+def _read_both(lake: SqlCatalog, anew: SqlCatalog, reading: _Reading, batch: float) -> None:
     began = time.monotonic()
-    catalog.load_table(("public", "t0")).scan().to_arrow()
-    return time.monotonic() - began
+    content = lake.load_table(("public", "t0")).scan().to_arrow()
+    reading.streamed.append((batch, time.monotonic() - began))
+    if anew.table_exists(("public", "t0")):
+        anew.purge_table(("public", "t0"))
+    table = anew.create_table(("public", "t0"), content.schema)
+    table.append(content)
+    began = time.monotonic()
+    again = anew.load_table(("public", "t0")).scan().to_arrow()
+    reading.compacted.append((batch, time.monotonic() - began))
+    if again.num_rows != content.num_rows:
+        raise SystemExit(f"{again.num_rows} rows of {content.num_rows}")
+    say(f"batch {batch:.0f}: {reading.streamed[-1][1]:.2f} s, written anew {reading.compacted[-1][1]:.2f} s")
+
+
+def _report_reads(options: argparse.Namespace, reading: _Reading, roles: dict[str, Usage]) -> None:
+    pairs = [(a, b) for (_, a), (_, b) in zip(reading.streamed, reading.compacted, strict=True)]
+    ratio = statistics.median(a / b for a, b in pairs)
+    streamed, compacted = (statistics.median(some) for some in zip(*pairs, strict=True))
+    lines = {"the clone, streaming": reading.streamed, "the same rows, compacted": reading.compacted}
+    plot = draw(
+        RESULTS / "growth_reads.svg", Panel("Reading a whole table while it streams", "batch", "seconds", lines)
+    )
+    report(
+        "growth_reads",
+        f"reading a table of {options.read_rows:,} rows and more during {options.batches} batches",
+        ("what", "reads", "median s", "slowest s"),
+        [
+            ("clone table, streaming", len(pairs), streamed, max(a for a, _ in pairs)),
+            ("the same rows, compacted", len(pairs), compacted, max(b for _, b in pairs)),
+        ],
+        options=options,
+        results=[
+            Result(
+                f"clone read under streaming with maintenance, {options.batches} batches",
+                f"{streamed:.2f} s",
+                f"freshly compacted {compacted:.2f} s",
+                ratio,
+                "× its time (median of pairs)",
+                READ_WHILE_STREAMING,
+            )
+        ],
+        processes={"streaming": roles},
+        plots=[plot],
+        streamed=reading.streamed,
+        compacted=reading.compacted,
+    )
 
 
 if __name__ == "__main__":

@@ -1,34 +1,33 @@
 """History: 10,000 changes a batch on a table with 1 million and with 10 million versions that have ended, in one run.
 
-`python benchmarks/history.py [FEW] [MANY] [OPEN] [CHANGES] [BATCHES]`. Two tables with the same open versions and FEW
-and MANY ended ones take turns, batch by batch, so that a busy machine slows both. Prints medians and their ratio: a
-batch must cost what it touches, not what has ended.
+    python benchmarks/history.py [--few 1000000] [--many 10000000] [--opened 100000] [--changes 10000] [--batches 10]
+
+Two tables with the same open versions and FEW and MANY ended ones take turns, batch by batch, so that a busy machine
+slows both. The ratio of the medians: a batch must cost what it touches, not what has ended.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.config.model import IcebergDestination as IcebergConfig
+from harness import Result, parser, report, say
+from local_lake import local_lake
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner
-from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.fold.keys import encode_keys
 from penstock.fold.layout import Layout
 from penstock.fold.net_effect import NetEffect, Steps
 from penstock.model.feed import Period
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.runtime import jars, local_file_io
-from penstock.runtime.spark import start_session
+from targets import HISTORY_BY_ENDED
+from watch import Watch
 
 COLUMNS = (
     Column("id", ColumnType(20, "int8"), number=1),
@@ -85,36 +84,52 @@ class History:
             self.destination.maintain(self.target, "bench", InProcessRunner())
 
 
-def main(few: int, many: int, opened: int, changes: int, batches: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
-        folder = Path(text)
-        jars.fetch()
-        config = IcebergConfig(type="iceberg", warehouse=str(folder / "warehouse"))
-        settings = spark_settings(config, local_file_io=local_file_io.CLASS) | {"spark.driver.memory": "2g"}
-        spark = start_session("bench", settings, folder / "spark.log")
-        destination = IcebergDestination(config, spark, index=folder / "index")
-        destination.open()
-        tables = {few: History(destination, "few"), many: History(destination, "many")}
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--few", type=int, default=1_000_000, help="versions that have ended")
+    arguments.add_argument("--many", type=int, default=10_000_000, help="the same, of the other table")
+    arguments.add_argument("--opened", type=int, default=100_000, help="versions that have not")
+    arguments.add_argument("--changes", type=int, default=10_000, help="of a batch")
+    arguments.add_argument("--batches", type=int, default=10)
+    options = arguments.parse_args()
+    took: dict[int, list[float]] = {options.few: [], options.many: []}
+    with local_lake() as (spark, destination):
+        tables = {options.few: History(destination, "few"), options.many: History(destination, "many")}
         for ended, table in tables.items():
-            table.fill(opened, ended)
+            table.fill(options.opened, ended)
             held = spark.sql(f"SELECT count(*) FROM lake.public.{table.target.name} WHERE valid_to < '9999-01-01'")
-            print(f"{table.target}: {opened} open versions, {held.collect()[0][0]} ended ones")
+            say(f"{table.target}: {options.opened:,} open versions, {held.collect()[0][0]:,} ended ones")
         chooser = np.random.default_rng(1)
-        took: dict[int, list[float]] = {ended: [] for ended in tables}
-        for batch in range(batches + 1):
-            keys = np.sort(chooser.choice(opened, changes, replace=False))
-            for ended, table in tables.items():
-                seconds = table.apply(keys)
-                destination.maintain(table.target, "bench", InProcessRunner())
-                if batch:  # the first is the JVM's warm-up
-                    took[ended].append(seconds)
-        medians = {ended: statistics.median(times) for ended, times in took.items()}
-        for ended, seconds in medians.items():
-            print(f"{changes} changes on {ended} ended versions, median of {batches}: {seconds:.3f} s")
-        print(f"ratio {medians[many] / medians[few]:.2f} (limit: 2)")
-        spark.stop()
+        with Watch(os.getpid()) as watch:
+            for batch in range(options.batches + 1):
+                keys = np.sort(chooser.choice(options.opened, options.changes, replace=False))
+                for ended, table in tables.items():
+                    seconds = table.apply(keys)
+                    destination.maintain(table.target, "bench", InProcessRunner())
+                    if batch:  # the first is Java's warm-up
+                        took[ended].append(seconds)
+    medians = {ended: statistics.median(times) for ended, times in took.items()}
+    few, many = medians[options.few], medians[options.many]
+    report(
+        "history",
+        f"{options.changes:,} changes of a history table, median of {options.batches}",
+        ("what", "seconds"),
+        [(f"{ended:,} ended versions", seconds) for ended, seconds in medians.items()],
+        options=options,
+        results=[
+            Result(
+                f"batch into history, {options.many:,} ended versions against {options.few:,}",
+                f"{many:.3f} s",
+                f"{few:.3f} s",
+                many / few,
+                "× the smaller's time",
+                HISTORY_BY_ENDED,
+            )
+        ],
+        processes={"this process": watch.roles},
+        seconds=took,
+    )
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    main(*(given + [1_000_000, 10_000_000, 100_000, 10_000, 10][len(given) :]))
+    main()

@@ -1,14 +1,15 @@
 """20,000 changes into a table of 1,000,000 rows: our write and commit against Spark's MERGE, in one run.
 
-`python benchmarks/upsert.py [ROWS] [CHANGES] [BATCHES]`. The two take turns, batch by batch, on two equal tables, so
-that a busy machine slows both. Prints medians and their ratio, the time of a small commit, and how the tables read
-afterwards.
+    python benchmarks/upsert.py [--rows 1000000] [--changes 20000] [--batches 5]
+
+The two take turns, batch by batch, on two equal tables, so that a busy machine slows both. Medians and their ratio, the
+time of a small commit, and how the tables read afterwards.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,16 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from penstock.config.model import IcebergDestination as IcebergConfig
+from harness import Result, parser, report, say
+from local_lake import local_lake
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner
-from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.runtime import jars, local_file_io
-from penstock.runtime.spark import start_session
+from watch import Watch
 
 OURS, THEIRS, TINY = TableId("public", "ours"), TableId("public", "theirs"), TableId("public", "tiny")
 COLUMNS = (
@@ -101,56 +101,77 @@ def timed(work: Callable[..., object], *arguments: object) -> float:
     return time.perf_counter() - began
 
 
-def main(total: int, changes: int, batches: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
-        folder = Path(text)
-        jars.fetch()
-        config = IcebergConfig(type="iceberg", warehouse=str(folder / "warehouse"))
-        spark = start_session(
-            "bench",
-            spark_settings(config, local_file_io=local_file_io.CLASS) | {"spark.driver.memory": "2g"},
-            folder / "spark.log",
-        )
-        destination = IcebergDestination(config, spark, index=folder / "index")
-        destination.open()
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--rows", type=int, default=1_000_000, help="of the table")
+    arguments.add_argument("--changes", type=int, default=20_000, help="of a batch")
+    arguments.add_argument("--batches", type=int, default=5)
+    options = arguments.parse_args()
+    total, changes, batches = options.rows, options.changes, options.batches
+    times: dict[str, list[float]] = {"upsert": [], "MERGE": [], "small": [], "maintenance": []}
+    with local_lake() as (spark, destination), tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
         ours = Upserts(destination)
         for target in (OURS, THEIRS, TINY):
             ours.create(target)
         for target in (OURS, THEIRS):
             ours.apply(target, rows(np.arange(total), 0))
         spark.sql("ALTER TABLE lake.public.theirs SET TBLPROPERTIES ('write.merge.mode' = 'merge-on-read')")
+        say("the tables are filled")
         chooser = np.random.default_rng(1)
-        upsert_times, merge_times = [], []
-        for batch in range(batches + 1):
-            upserts = rows(np.sort(chooser.choice(total + changes, changes, replace=False)), batch + 1)
-            took = timed(ours.apply, OURS, upserts), timed(merge, spark, folder, upserts)
-            if batch:  # the first is the JVM's warm-up
-                upsert_times.append(took[0])
-                merge_times.append(took[1])
-        small, maintenance = [], []
+        with Watch(os.getpid()) as watch:
+            for batch in range(batches + 1):
+                upserts = rows(np.sort(chooser.choice(total + changes, changes, replace=False)), batch + 1)
+                took = timed(ours.apply, OURS, upserts), timed(merge, spark, Path(text), upserts)
+                say(f"upsert {took[0]:.3f} s, MERGE {took[1]:.3f} s")
+                if batch:  # the first is Java's warm-up
+                    times["upsert"].append(took[0])
+                    times["MERGE"].append(took[1])
         for number in range(SMALL_COMMITS):
-            small.append(timed(ours.apply, TINY, rows(np.arange(number, number + 10), number)))
-            maintenance.append(timed(destination.maintain, TINY, InProcessRunner()))
-        upsert, merged = statistics.median(upsert_times), statistics.median(merge_times)
-        print(f"{changes} changes into {total} rows, median of {batches}: upsert {upsert:.3f} s, MERGE {merged:.3f} s")
-        print(f"MERGE takes {merged / upsert:.1f} times as long")
-        print(f"commit of 10 changes into a small table, median of the last half: {_ms(small)} ms")
-        done = [took for took in maintenance if took > 0.005]
-        print(f"compaction of that table: {len(done)} times in {SMALL_COMMITS} commits, median {_ms(done)} ms")
-        queries = {target: f"SELECT count(*), sum(a) FROM lake.public.{target.name}" for target in (OURS, THEIRS)}
-        reads: dict[TableId, list[float]] = {target: [] for target in queries}
-        for _ in range(READS):
-            for target, query in queries.items():
-                reads[target].append(timed(read, spark, query))
-        for target, query in queries.items():
-            print(f"read of {target.name}: {_ms(reads[target])} ms {tuple(spark.sql(query).collect()[0])}")
-        spark.stop()
+            times["small"].append(timed(ours.apply, TINY, rows(np.arange(number, number + 10), number)))
+            times["maintenance"].append(timed(destination.maintain, TINY, "bench", InProcessRunner()))
+        reads = _reads(spark)
+    compactions = [took for took in times["maintenance"] if took > 0.005]
+    medians = {name: statistics.median(times[name]) for name in ("upsert", "MERGE")}
+    report(
+        "upsert",
+        f"{changes:,} changes into {total:,} rows, median of {batches}",
+        ("what", "seconds"),
+        [
+            ("upsert", medians["upsert"]),
+            ("MERGE", medians["MERGE"]),
+            ("commit of 10 changes into a small table", _later_median(times["small"])),
+            (f"its compaction, {len(compactions)} times in {SMALL_COMMITS} commits", _later_median(compactions)),
+            *((f"read of {name} afterwards", seconds) for name, seconds in reads.items()),
+        ],
+        options=options,
+        results=[
+            Result(
+                f"{changes:,} changes into {total:,} rows",
+                f"{medians['upsert']:.3f} s",
+                f"Spark's MERGE {medians['MERGE']:.3f} s",
+                medians["MERGE"] / medians["upsert"],
+                "× its speed",
+            )
+        ],
+        processes={"this process": watch.roles},
+        seconds=times,
+    )
 
 
-def _ms(times: list[float]) -> float:
-    return round(1000 * statistics.median(times[len(times) // 2 :]), 1)
+def _reads(spark: SparkSession) -> dict[str, float]:
+    queries = {target.name: f"SELECT count(*), sum(a) FROM lake.public.{target.name}" for target in (OURS, THEIRS)}
+    reads: dict[str, list[float]] = {name: [] for name in queries}
+    for _ in range(READS):
+        for name, query in queries.items():
+            reads[name].append(timed(read, spark, query))
+    if len({tuple(spark.sql(query).collect()[0]) for query in queries.values()}) != 1:
+        raise SystemExit("upsert and MERGE made different tables")
+    return {name: _later_median(took) for name, took in reads.items()}
+
+
+def _later_median(times: list[float]) -> float:
+    return statistics.median(times[len(times) // 2 :]) if times else 0.0
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    main(*(given + [1_000_000, 20_000, 5][len(given) :]))
+    main()

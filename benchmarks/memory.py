@@ -1,0 +1,284 @@
+"""What the processes hold: for a transaction of any size, for a copy of any size, and over time.
+
+    python benchmarks/memory.py [transaction] [copy] [soak]        which parts; all of them unless some are named
+        [--transactions 1000000 5000000 10000000] [--copies 2000000 20000000]
+        [--minutes 20] [--rate 5000] [--tables 4] [--keep 50000] [--sample 5]
+
+Each part has a file of its own, build/bench/memory_PART.json. The table has 8 columns.
+transaction: one transaction of so many inserts reaches a pipeline that streams.
+copy: `run --once` on a table of so many rows.
+soak: inserts, updates and deletes at a steady rate, tables that stay as large as they are. Memory, threads, open files,
+  the change log and the WAL that the slot keeps are looked at every few seconds. A line is fitted to the second half:
+  the first is left out, for snapshots are kept for ten minutes, so the lake's metadata is not full before. At the end
+  `penstock verify` compares all rows.
+
+Java's resident memory is what its heap has grown to, not what is in use: a collection gives little back. So beside it
+stands the heap in use after collections, from Java's own log, and at the end after one of the whole heap (`jcmd`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import psycopg
+
+from harness import RESULTS, Result, parser, report, run_parts, say
+from penstock.demo.server import PostgresServer
+from pipelines import Run, run_once, write_pipeline
+from plot import Panel, draw
+from source_rows import BIG_WAL, create_eight_columns, insert_at_once
+from targets import CAPTURE_MEBIBYTES
+from traffic import Traffic
+from watch import Usage, Watch, collect_heap, heap_after_collections, held
+
+ROLES = ("driver", "java", "workers", "capture")
+COLUMNS = ("what", "seconds", "rows/s", *(f"{role} MiB" for role in ROLES), "heap after collections MiB")
+SERIES = {  # what is sampled, and the growth in the fitted half that is noise whatever the level is
+    **{f"{role} RSS MiB": 16.0 for role in ROLES},
+    "threads": 5.0,
+    "open files": 10.0,
+    "log MiB": 32.0,
+    "WAL kept MiB": 64.0,
+}
+HEAP = "Java's heap after collections MiB"
+FLAT = 0.1  # of the level
+VERIFY_SECONDS = 900
+Samples = list[tuple[float, float]]
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--transactions", type=int, nargs="+", default=[1_000_000, 5_000_000, 10_000_000])
+    arguments.add_argument("--copies", type=int, nargs="+", default=[2_000_000, 20_000_000])
+    arguments.add_argument("--minutes", type=float, default=20)
+    arguments.add_argument("--rate", type=int, default=5_000, help="changes a second, of the soak")
+    arguments.add_argument("--tables", type=int, default=4, help="of the soak")
+    arguments.add_argument("--keep", type=int, default=50_000, help="rows that each of them stays at")
+    arguments.add_argument("--sample", type=float, default=5, help="seconds between two looks")
+    run_parts(arguments, {"transaction": transaction, "copy": copy, "soak": soak})
+
+
+def transaction(options: argparse.Namespace) -> None:
+    figures: dict[str, tuple[int, float, dict[str, Usage], int]] = {}
+    for rows in options.transactions:
+        name = f"a transaction of {rows:,}"
+        say(name)
+        with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+            create_eight_columns(server.url(), "w1")
+            with Run(Path(scratch), server.url()) as run:
+                run.await_joined(1)
+                with Watch(run.pid) as watch:
+                    insert_at_once(server.url(), "w1", rows)
+                    say("committed")
+                    began = time.monotonic()
+                    run.await_applied(rows, seconds=3600)
+                    took = time.monotonic() - began
+            figures[name] = rows, took, watch.roles, _highest_heap(Path(scratch))
+        say(f"{name}: {took:.1f} s after its commit, capture {watch.roles['capture'].peak_mib} MiB")
+    results = [
+        Result(
+            f"capture's memory, {name}",
+            f"{roles['capture'].peak_mib} MiB",
+            "",
+            float(roles["capture"].peak_mib),
+            "MiB",
+            CAPTURE_MEBIBYTES,
+        )
+        for name, (_, _, roles, _) in figures.items()
+    ]
+    _report_sizes(options, "memory_transaction", "one transaction, until it is in the lake", figures, results)
+
+
+def copy(options: argparse.Namespace) -> None:
+    figures: dict[str, tuple[int, float, dict[str, Usage], int]] = {}
+    for rows in options.copies:
+        name = f"a copy of {rows:,}"
+        say(name)
+        with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+            create_eight_columns(server.url(), "w1", rows)
+            say("the table is filled")
+            copied = run_once(write_pipeline(Path(scratch), server.url()))
+            if copied.rows_copied != rows:
+                raise SystemExit(f"{copied.rows_copied} rows of {rows} were copied")
+            figures[name] = rows, copied.seconds, copied.roles, _highest_heap(Path(scratch))
+        say(f"{name}: {copied.seconds:.1f} s")
+    first, *_, last = [*figures.values()] * 2
+    results = [
+        Result(
+            f"memory of a copy, {role}, {last[0]:,} rows against {first[0]:,}",
+            f"{last[2][role].peak_mib} MiB",
+            f"{first[2][role].peak_mib} MiB",
+            last[2][role].peak_mib / first[2][role].peak_mib,
+            "× the smaller's",
+        )
+        for role in ROLES
+    ]
+    _report_sizes(options, "memory_copy", "a copy, Java's start included", figures, results)
+
+
+def _report_sizes(
+    options: argparse.Namespace,
+    name: str,
+    title: str,
+    figures: dict[str, tuple[int, float, dict[str, Usage], int]],
+    results: list[Result],
+) -> None:
+    lines: dict[str, Samples] = {
+        role: [(float(rows), float(roles[role].peak_mib)) for rows, _, roles, _ in figures.values()] for role in ROLES
+    }
+    lines["heap after collections"] = [(float(rows), float(heap)) for rows, _, _, heap in figures.values()]
+    report(
+        name,
+        title,
+        COLUMNS,
+        [
+            (what, took, round(rows / took), *(roles[role].peak_mib for role in ROLES), heap)
+            for what, (rows, took, roles, heap) in figures.items()
+        ],
+        options=options,
+        results=results,
+        processes={what: roles for what, (_, _, roles, _) in figures.items()},
+        plots=[draw(RESULTS / f"{name}.svg", Panel(f"Peak memory: {title}", "rows", "MiB", lines, log_x=True))],
+    )
+
+
+def _highest_heap(folder: Path) -> int:
+    return max((mebibytes for _, mebibytes in heap_after_collections(folder)), default=0)
+
+
+def soak(options: argparse.Namespace) -> None:
+    names = [f"t{number}" for number in range(options.tables)]
+    samples: dict[str, Samples] = defaultdict(list)
+    with (
+        PostgresServer(settings=BIG_WAL) as server,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        Traffic(server.url(), names, options.rate, options.keep) as traffic,
+        Run(Path(scratch), server.url()) as run,
+    ):
+        run.await_joined(len(names))
+        say(f"{options.minutes:g} minutes at {options.rate:,} changes/s")
+        done = threading.Event()
+        looking = threading.Thread(target=_look, args=(run, server.url(), options.sample, done, samples), daemon=True)
+        with Watch(run.pid) as watch:
+            looking.start()
+            traffic.run(options.minutes * 60)
+            reached = traffic.reached
+            done.set()
+            looking.join()
+        live = collect_heap(run.pid)
+        applied = run.changes
+        say("verifying")
+        verified = subprocess.run(
+            [sys.executable, "-m", "penstock.cli.main", "verify", str(run.file)],
+            capture_output=True,
+            text=True,
+            timeout=VERIFY_SECONDS,
+            check=False,
+        )
+        if verified.returncode:
+            raise SystemExit(f"the lake is not equal to the source:\n{verified.stdout}{verified.stderr}")
+        samples[HEAP] = [(at, float(size)) for at, size in heap_after_collections(Path(scratch))]
+    _report_soak(options, dict(samples), watch.roles, reached, applied, live)
+
+
+def _look(run: Run, url: str, every: float, done: threading.Event, samples: dict[str, Samples]) -> None:
+    began = told = time.monotonic()
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not done.wait(every):
+            at = time.monotonic() - began
+            found = held(run.pid)
+            for role in ROLES:
+                if role in found:
+                    samples[f"{role} RSS MiB"].append((at, found[role].rss_mib))
+            samples["threads"].append((at, float(sum(one.threads for one in found.values()))))
+            samples["open files"].append((at, float(sum(one.files for one in found.values()))))
+            samples["log MiB"].append((at, _folder_size(run.folder / "penstock-bench" / "log") / 2**20))
+            row = connection.execute("select pg_current_wal_lsn() - restart_lsn from pg_replication_slots").fetchone()
+            assert row is not None
+            samples["WAL kept MiB"].append((at, float(row[0]) / 2**20))
+            if time.monotonic() - told > 60:
+                told = time.monotonic()
+                say(", ".join(f"{name} {some[-1][1]:.0f}" for name, some in samples.items()))
+
+
+def _folder_size(folder: Path) -> int:
+    size = 0
+    for file in folder.rglob("*"):
+        try:
+            size += file.stat().st_size
+        except FileNotFoundError:
+            continue  # it is not needed any more
+    return size
+
+
+def _report_soak(
+    options: argparse.Namespace,
+    samples: dict[str, Samples],
+    roles: dict[str, Usage],
+    reached: float,
+    applied: int,
+    live: int | None,
+) -> None:
+    rows = [(name, *_fitted(samples[name], SERIES.get(name, 16.0))) for name in (*SERIES, HEAP)]
+    grown = [row[0] for row in rows if row[-1] == "grows"]
+    say(f"{reached:,.0f} changes/s written, {applied:,} applied; heap after a collection of all of it: {live} MiB")
+    memory = {name: samples[name] for name in samples if name.endswith("RSS MiB") or name == HEAP}
+    plot = draw(
+        RESULTS / "memory_soak.svg",
+        Panel(f"{options.minutes:g} minutes at {options.rate:,} changes/s: memory", "seconds", "MiB", memory),
+        Panel("threads and open files", "seconds", "", {name: samples[name] for name in ("threads", "open files")}),
+        Panel("change log and WAL", "seconds", "MiB", {name: samples[name] for name in ("log MiB", "WAL kept MiB")}),
+    )
+    report(
+        "memory_soak",
+        f"{options.minutes:g} minutes at {options.rate:,} changes/s: the second half",
+        ("what", "samples", "mean", "highest", "fitted, an hour", "grown in the half", "± 2σ", "verdict"),
+        rows,
+        options=options,
+        results=[
+            Result(
+                f"soak of {options.minutes:g} minutes at {options.rate:,} changes/s",
+                "all flat" if not grown else f"grows: {', '.join(grown)}",
+                "the rows of source and lake, equal at the end",
+                float(len(grown)),
+                "of 9 series grow",
+            )
+        ],
+        processes={"soak": roles},
+        plots=[plot],
+        changes_written_per_second=reached,
+        changes_applied=applied,
+        heap_after_whole_collection_mib=live,
+        samples=samples,
+    )
+
+
+def _fitted(samples: Samples, noise: float) -> tuple[int, float, float, float, float, float, str]:
+    """Number, mean and highest of the second half, the slope of the line through it per hour, what it makes of the half
+    with twice its standard error, and whether that is growth: more than noise, and more than the error."""
+    half = samples[-1][0] / 2 if samples else 0.0
+    later = np.array([one for one in samples if one[0] >= half])
+    if len(later) < 3:
+        return len(later), 0.0, 0.0, 0.0, 0.0, 0.0, "too few"
+    at, value = later[:, 0], later[:, 1]
+    spread = at - at.mean()
+    slope = float((spread * value).sum() / (spread**2).sum())
+    rest = value - value.mean() - slope * spread
+    error = float(np.sqrt((rest**2).sum() / (len(at) - 2) / (spread**2).sum()))
+    window = float(at[-1] - at[0])
+    grown, doubt = slope * window, 2 * error * window
+    grows = grown > max(FLAT * float(value.mean()), noise) and grown > doubt
+    verdict = "grows" if grows else "flat"
+    return len(at), float(value.mean()), float(value.max()), slope * 3600, grown, doubt, verdict
+
+
+if __name__ == "__main__":
+    main()

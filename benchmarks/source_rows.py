@@ -1,0 +1,66 @@
+"""What benchmarks write at the source: pgbench's own tables and transactions, and a table of eight columns."""
+
+from __future__ import annotations
+
+import subprocess
+
+import psycopg
+
+from penstock.demo.server import PostgresServer
+
+EIGHT_COLUMNS = """
+    create table {table} (id bigint primary key, n int, name text, price numeric(12, 2), at timestamptz, doc jsonb,
+                          note text, ok bool)
+"""
+EIGHT_COLUMN_ROWS = """
+    insert into {table} select n, n, 'customer ' || n, n / 7.0, timestamptz '2026-01-01' + n * interval '1 second',
+        jsonb_build_object('n', n), 'note of row ' || n, n %% 2 = 0 from generate_series(%s::bigint, %s::bigint) n
+"""
+TRANSACTION_ROWS = 100
+PGBENCH_CLIENTS = 4
+BIG_WAL = {"max_wal_size": "8GB"}  # so that a checkpoint does not fall into one of two rounds
+
+
+def create_eight_columns(url: str, table: str, rows: int = 0) -> None:
+    """The design's table, with that many rows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(EIGHT_COLUMNS.format(table=table).encode())
+        if rows:
+            connection.execute(EIGHT_COLUMN_ROWS.format(table=table).encode(), (1, rows))
+        connection.execute(f"vacuum analyze {table}".encode())
+
+
+def insert_at_once(url: str, table: str, rows: int) -> None:
+    """One transaction of that many inserts."""
+    with psycopg.connect(url) as connection:
+        connection.execute(EIGHT_COLUMN_ROWS.format(table=table).encode(), (1, rows))
+
+
+def change_eight_columns(url: str, table: str, inserts: int, updates: int, deletes: int) -> None:
+    """Each in transactions of a hundred rows: first all inserts, then updates of the first rows, then deletes."""
+    with psycopg.connect(url) as connection:
+        for first in range(1, inserts + 1, TRANSACTION_ROWS):
+            connection.execute(EIGHT_COLUMN_ROWS.format(table=table).encode(), (first, first + TRANSACTION_ROWS - 1))
+            connection.commit()
+        statements = {f"update {table} set n = n + 1": updates, f"delete from {table}": deletes}
+        for statement, rows in statements.items():
+            for first in range(1, rows + 1, TRANSACTION_ROWS):
+                connection.execute(
+                    f"{statement} where id between %s and %s".encode(), (first, first + TRANSACTION_ROWS - 1)
+                )
+                connection.commit()
+
+
+def pgbench_tables(server: PostgresServer, scale: int) -> None:
+    """100,000 accounts for each unit of scale, and the small tables beside them."""
+    _pgbench(server, "-i", "-q", "-s", str(scale))
+
+
+def pgbench_transactions(server: PostgresServer, transactions: int) -> None:
+    """TPC-B: four row changes each."""
+    each = str(transactions // PGBENCH_CLIENTS)
+    _pgbench(server, "-n", "-c", str(PGBENCH_CLIENTS), "-j", "2", "-t", each)
+
+
+def _pgbench(server: PostgresServer, *arguments: str) -> None:
+    subprocess.run([str(server.binaries / "pgbench"), *arguments, server.url()], check=True, capture_output=True)

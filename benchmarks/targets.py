@@ -1,0 +1,35 @@
+"""What the suite's figures are held against, for a machine of 2 cores: at least, and what is aimed at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    at_least: float
+    aim: float
+    more_is_better: bool = True
+
+    def verdict(self, figure: float) -> str:
+        if self._reaches(figure, self.aim):
+            return "aim reached"
+        return "reached" if self._reaches(figure, self.at_least) else "missed"
+
+    def _reaches(self, figure: float, bound: float) -> bool:
+        return figure >= bound if self.more_is_better else figure <= bound
+
+
+CAPTURE_OF_RECVLOGICAL = Target(1.0, 1.5)
+DRAIN_OF_RECVLOGICAL = Target(0.7, 1.2)
+DRAIN_AGAINST_DEBEZIUM = Target(3.5, 5)
+COPY_AGAINST_JDBC = Target(1.0, 2)
+COPY_AGAINST_DEBEZIUM = Target(10, 20)
+FRESHNESS_P50 = Target(1.0, 0.5, more_is_better=False)
+FRESHNESS_P99 = Target(2.5, 1.0, more_is_better=False)
+FRESHNESS_P99_20_TABLES = Target(5, 2, more_is_better=False)
+BATCH_BY_ROWS = Target(1.5, 1.1, more_is_better=False)
+BATCH_BY_TABLES = Target(15, 6, more_is_better=False)
+READ_WHILE_STREAMING = Target(2.5, 1.5, more_is_better=False)
+CAPTURE_MEBIBYTES = Target(300, 150, more_is_better=False)
+HISTORY_BY_ENDED = Target(2, 2, more_is_better=False)

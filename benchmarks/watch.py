@@ -1,0 +1,167 @@
+"""A watch on a run's processes: peak memory and CPU seconds by role, and what each holds at a moment.
+
+Roles are `driver` (penstock's own process), `java`, `workers` (Spark's Python workers), `capture`; `other` is what
+cannot be told, like the shell that starts Java.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+LOOK_SECONDS = 0.25
+OTHER = "other"
+FORGET_PEAK = "5"  # what Linux wants to hear in clear_refs
+HEAP_AFTER = re.compile(r"Pause .*?(\d+)M->(\d+)M\((\d+)M\)")
+
+
+@dataclass
+class Usage:
+    """Of all processes of a role: the highest peak of one of them, the CPU seconds of all."""
+
+    peak_mib: int = 0
+    cpu_seconds: float = 0.0
+    processes: int = 0
+
+
+@dataclass
+class Held:
+    """What the processes of a role hold at a moment, together."""
+
+    rss_mib: float = 0.0
+    threads: int = 0
+    files: int = 0
+
+
+def peak_memory(process: int | str = "self") -> int:
+    """Of a process since it began, in MiB. Not ru_maxrss, which a process inherits from who started it."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return next((int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
+def held(pid: int) -> dict[str, Held]:
+    """What a process and all below it hold now, by role."""
+    found: dict[str, Held] = {}
+    for role, process in _family(pid):
+        try:
+            one = found.setdefault(role, Held())
+            one.rss_mib += process.memory_info().rss / 2**20
+            one.threads += process.num_threads()
+            one.files += process.num_fds()
+        except psutil.Error:
+            continue  # it has ended in this moment
+    return found
+
+
+def heap_after_collections(folder: Path) -> list[tuple[float, int]]:
+    """What Java's heap held after each collection, as (seconds since Java's start, MiB): from the logs that `pipelines`
+    has Java write, of the one that ran longest. The others only started it."""
+    logs = [_collections(file) for file in folder.glob("gc-*.log")]
+    return max(logs, key=lambda log: log[-1][0] if log else 0.0, default=[])
+
+
+def _collections(file: Path) -> list[tuple[float, int]]:
+    found = []
+    for line in file.read_text(errors="replace").splitlines():
+        at, pause = re.match(r"\[([\d.]+)s\]", line), HEAP_AFTER.search(line)
+        if at is not None and pause is not None:
+            found.append((float(at[1]), int(pause[2])))
+    return found
+
+
+def collect_heap(pid: int) -> int | None:
+    """Has Java, below this process, collect its whole heap: MiB that are in use then. None without `jcmd`."""
+    jcmd, java = shutil.which("jcmd"), [process.pid for role, process in _family(pid) if role == "java"]
+    if jcmd is None or not java:
+        return None
+    for command in ("GC.run", "GC.heap_info"):
+        done = subprocess.run([jcmd, str(java[0]), command], capture_output=True, text=True, check=False, timeout=60)
+    used = re.search(r"heap\s+total \d+K, used (\d+)K", done.stdout)
+    return int(used[1]) // 1024 if used else None
+
+
+@dataclass
+class Watch:
+    """Looks at a process and all below it, from now on; `roles` has the sums when it is left."""
+
+    pid: int
+    roles: dict[str, Usage] = field(default_factory=dict)
+    _seen: dict[int, tuple[str, Usage]] = field(default_factory=dict)
+    _before: dict[int, float] = field(default_factory=dict)  # CPU seconds when the watch began
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watch:
+        for _, process in _family(self.pid):
+            try:
+                times = process.cpu_times()
+                self._before[process.pid] = times.user + times.system
+                Path(f"/proc/{process.pid}/clear_refs").write_text(FORGET_PEAK)
+            except (psutil.Error, OSError):
+                continue  # it has ended in this moment, or the system forgets no peaks
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._look()
+        for role, usage in self._seen.values():
+            if role == OTHER and usage.cpu_seconds < 0.1:
+                continue  # on its way to become something else
+            total = self.roles.setdefault(role, Usage())
+            total.cpu_seconds = round(total.cpu_seconds + usage.cpu_seconds, 2)
+            total.peak_mib = max(total.peak_mib, usage.peak_mib)
+            total.processes += 1
+
+    def _run(self) -> None:
+        self._look()
+        while not self._stopping.wait(LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        for role, process in _family(self.pid):
+            usage = self._seen[process.pid][1] if process.pid in self._seen else Usage()
+            try:
+                times = process.cpu_times()
+                usage.peak_mib = max(usage.peak_mib, peak_memory(process.pid))
+            except (psutil.Error, OSError):
+                continue  # it has ended in this moment
+            usage.cpu_seconds = times.user + times.system - self._before.get(process.pid, 0.0)
+            self._seen[process.pid] = (role, usage)  # a shell becomes Java
+
+
+def _family(pid: int) -> Iterator[tuple[str, psutil.Process]]:
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in processes:
+        try:
+            yield _role(process, process.pid == pid), process
+        except psutil.Error:
+            continue  # it has ended in this moment
+
+
+def _role(process: psutil.Process, root: bool) -> str:
+    command = " ".join(process.cmdline())
+    if "capture_process" in command:
+        return "capture"
+    if "java" in Path(process.name()).name:
+        return "java"
+    if root:
+        return "driver"
+    return "workers" if "spark_daemon" in command or "pyspark.daemon" in command else OTHER
