@@ -100,11 +100,11 @@ def test_where_and_columns() -> None:
         .transaction(delete("5", None, None))
     )
     table = fold_events([stream.raw(FULL)], position=0, projection=projection).upserts
-    assert rows(table, "op", "after") == [
-        ("insert", {"id": 1, "text": "a", "note": "in", "region": "eu"}),
-        ("delete", None),
-        ("insert", {"id": 2, "text": "b", "note": "in", "region": "eu"}),
-        ("delete", None),
+    assert rows(table, "op", "before", "after") == [
+        ("insert", None, {"id": 1, "text": "a", "note": "in", "region": "eu"}),
+        ("delete", {"id": 1, "text": None, "note": None, "region": "eu"}, None),
+        ("insert", None, {"id": 2, "text": "b", "note": "in", "region": "eu"}),
+        ("delete", {"id": 5, "text": None, "note": None, "region": "eu"}, None),
     ]
     with pytest.raises(RowIncomplete, match="note"):
         fold_events([STREAM.raw(THINGS)], position=0, projection=projection)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.decode.columns import Into, column
 from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Places
@@ -164,29 +165,40 @@ def _events(
     before = _images(messages, has_before, old, schema, projection, strict=strict)
     names = np.array([OPERATIONS[int(one)] for one in op], object)
     shown = np.ones(len(rows), np.bool_)
+    with_before = np.ones(len(rows), np.bool_)
     with_after = np.zeros(len(rows), np.bool_)
     with_after[has_after] = True
     if projection.where:
         names, shown, with_after = _within_where(names, op, after, before, messages.old_is_full[rows])
+        with_before = names != "insert"
     batch = changes.batch.take(pa.array(rows))
     values = {
         "op": pa.array(names.tolist(), pa.string()),
         **{name: batch.column(name).cast(pa.int64()) for name in ("commit_lsn", "tx_ordinal", "start_lsn", "xid")},
         "commit_time": batch.column("commit_time"),
-        "before": _structs(before, np.ones(len(rows), np.bool_), wanted.field("before").type),
+        "before": _befores(
+            before,
+            after,
+            with_before,
+            (op == UPDATE) & ~with_after,
+            schema,
+            projection,
+            wanted.field("before").type,
+        ),
         "after": _structs(after, with_after, wanted.field("after").type),
         "unchanged": _unchanged(after, with_after, projection),
     }
     for side, images in (("before", before), ("after", after)):
         places |= {f"{side}.{one.column}": one.place for one in images.rescues}
     events = _table(values, changes.schema, wanted, len(rows))
-    return events.filter(pa.array(shown)), _beside(before, after, with_after).filter(pa.array(shown))
+    beside = _beside(before, after, with_before, with_after)
+    return events.filter(pa.array(shown)), beside.filter(pa.array(shown))
 
 
-def _beside(before: _Images, after: _Images, with_after: Mask) -> pa.Array:
+def _beside(before: _Images, after: _Images, with_before: Mask, with_after: Mask) -> pa.Array:
     """What was rescued of the images, for each change."""
     at, names, texts = [], list[str](), list[str]()
-    for side, images, there in (("before", before, np.ones_like(with_after)), ("after", after, with_after)):
+    for side, images, there in (("before", before, with_before), ("after", after, with_after)):
         if images.rescued is None:
             continue
         rows, columns, values = entries(images.rescued)
@@ -252,6 +264,30 @@ def _within_where(
     names[(op == UPDATE) & ~now] = "delete"
     names[(op == UPDATE) & now & ~was] = "insert"
     return names, now | was | (op == TRUNCATE), now
+
+
+def _befores(
+    before: _Images,
+    after: _Images,
+    shown: Mask,
+    moved_out: Mask,
+    schema: TableSchema,
+    projection: Projection,
+    type: pa.DataType,
+) -> pa.Array:
+    """The old images. A row that moves out of `where` and whose old image was not sent, because its key stays, has that
+    key: a deletion says of which row."""
+    sent = _structs(before, shown, type)
+    unsent = moved_out.copy()
+    unsent[before.at] = False
+    if not schema.key or not unsent.any():
+        return sent
+    stay = {*schema.key, *(name for name, _ in projection.constants)}
+    keys = after.rows
+    for place, field in enumerate(keys.schema):
+        if field.name not in stay:
+            keys = keys.set_column(place, field, pa.nulls(keys.num_rows, field.type))
+    return pc.if_else(pa.array(unsent), _structs(replace(after, rows=keys), unsent, type), sent)
 
 
 def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
