@@ -4,10 +4,14 @@ values do not fit, and are rescued."""
 from __future__ import annotations
 
 import hashlib
+import json
+from typing import Any
 
 from databases import Database
 from lake import Lake
-from running import PipelineFactory
+from penstock.config.load import load
+from penstock.control.events import events_feed, lines, parse_place
+from running import PipelineFactory, PipelineFile
 
 RULE = {
     "match": "public.customers",
@@ -77,7 +81,7 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
         ("read", 1, None, None, "infinity"),
         ("read", 3, None, None, None),
         ("update", 1, None, None, "infinity"),
-        ("delete", None, None, None, None),
+        ("delete", None, 3, None, None),
         ("update", 2, None, None, "infinity"),
         ("update", 2, None, None, "-infinity"),
         ("insert", 4, None, 7, None),
@@ -94,8 +98,47 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
         "public.customers__history": {"birthday": 4},
         "public.customers__events": {"after.birthday": 4},
     }
+    assert_printed(file, lake)
     status = file.command("check", str(file.path))
     assert "leaves a value of some kilobytes unchanged" in status.stdout
+
+
+def assert_printed(file: PipelineFile, lake: Lake) -> None:
+    """The events as lines of JSON, all at once, in pieces that follow each other, and from outside."""
+    feed = events_feed(load(file.path), "public.customers")
+    printed = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
+    changes = [event for event in printed if event["op"] not in ("begin", "commit")]
+    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in changes] == [
+        ("read", 1),
+        ("read", 3),
+        ("update", 1),
+        ("delete", 3),
+        ("update", 2),
+        ("update", 2),
+        ("insert", 4),
+    ]
+    assert changes[0]["after"]["email"] == masked("a@x")
+    assert changes[0]["_rescued"] == {"after.birthday": "infinity"}
+    assert changes[-1]["after"] == {
+        "region": file.database.name,
+        "tier": 1,
+        "id": 4,
+        "full_name": "Kim",
+        "country": "KR",
+        "email": masked("k@x"),
+        "birthday": "2001-01-01",
+        "wage": masked("1.0"),
+        "level": 7,
+    }
+    pieces: list[dict[str, Any]] = []
+    while len(pieces) < len(printed):
+        after = parse_place(pieces[-1]["lsn"]) if pieces else None
+        pieces += [json.loads(line) for line in lines(lake.spark, "lake", feed, after, 3)]
+    assert pieces == printed
+    done = file.command("events", "FILE", "public.customers__events", "--after", printed[-3]["lsn"])
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == printed[-2:]
+    assert done.stderr == ""
 
 
 def kept(lake: Lake) -> list[tuple[object, ...]]:

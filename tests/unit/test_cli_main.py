@@ -14,7 +14,7 @@ from penstock.errors import LockedError, PenstockError, SourceUnreachable
 
 COMMANDS = [
     *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "schemas", "verify", "query"],
-    *["quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
+    *["events", "quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
 ]
 
 

@@ -64,7 +64,7 @@ def run_query(spark: SparkSession, statement: str) -> pa.Table:
         raise PenstockError(f"the query failed: {_first_lines(error)}", "See what the message says") from error
     except Py4JJavaError as error:
         raise DestinationUnreachable(
-            f"the query failed: {_java_reason(error.java_exception)}",
+            f"the query failed: {java_reason(error.java_exception)}",
             "See that the destination's catalog and storage can be reached, and that its files are whole",
         ) from error
 
@@ -104,7 +104,7 @@ def _first_lines(error: PySparkException) -> str:
     return " ".join(said).rstrip(".") or lines[0]
 
 
-def _java_reason(exception: JavaObject) -> str:
+def java_reason(exception: JavaObject) -> str:
     """What Java says, and the cause at the bottom of it."""
     reasons: list[str] = []
     while exception is not None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -19,8 +18,8 @@ from pyarrow import csv
 from rich.table import Table
 from rich.text import Text
 
-DAYS_TO_2000 = 10_957
-DAYS_IN_400_YEARS = 146_097
+from penstock.decode.json_values import day_text, float_value, moment_text
+
 NULL = Text("null", style="dim")
 
 
@@ -59,26 +58,14 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_date(kind):
         days = column.cast(pa.date32()).cast(pa.int32()).to_pylist()
-        texts = [None if value is None else _day_text(value) for value in days]
+        texts = [None if value is None else day_text(value) for value in days]
     elif pa.types.is_timestamp(kind):
         zone = "Z" if kind.tz is not None else ""
         moments = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_pylist()
-        texts = [None if value is None else _moment_text(value) + zone for value in moments]
+        texts = [None if value is None else moment_text(value) + zone for value in moments]
     else:
         return column
     return pa.chunked_array([texts], pa.string())
-
-
-def _day_text(days: int) -> str:
-    """Days since 1970. The calendar repeats every 400 years, so any year is written by way of one near 2000."""
-    cycles, rest = divmod(days - DAYS_TO_2000, DAYS_IN_400_YEARS)
-    near = date(2000, 1, 1) + timedelta(days=rest)
-    return f"{near.year + 400 * cycles:04}-{near:%m-%d}"
-
-
-def _moment_text(microseconds: int) -> str:
-    days, rest = divmod(microseconds, 86_400_000_000)
-    return f"{_day_text(days)}T{(datetime.min + timedelta(microseconds=rest)).time().isoformat()}"
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -94,9 +81,7 @@ def _native(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return float_value(value)
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, bytes):

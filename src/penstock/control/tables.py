@@ -78,12 +78,7 @@ def look(pipeline: Pipeline) -> Tables:
 
 def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
     """Leaves a request for each table named `schema.table`; for none of them when one is not known."""
-    store = find_store(pipeline.state_url)
-    if store is None:
-        raise UsageError(
-            f"pipeline {pipeline.name} has not run yet, so there is no table to {kind}",
-            f"`penstock run {pipeline.file}` copies every table",
-        )
+    store = _store_of(pipeline, kind)
     try:
         summaries = _summaries(pipeline, store)
         wanted = _named(pipeline, {summary.table for summary in summaries}, names)
@@ -97,6 +92,18 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
         return Asked(holder(pipeline.home / "lock"), new, before, in_order)
     finally:
         store.close()
+
+
+def feed_named(pipeline: Pipeline, name: str, purpose: str) -> Feed:
+    """The feed of that name, which the pipeline follows. `purpose`, a verb, is what is wanted of it."""
+    store = _store_of(pipeline, purpose)
+    try:
+        (table,) = _named(pipeline, {summary.table for summary in _summaries(pipeline, store)}, [name])
+    finally:
+        store.close()
+    feed = pipeline.feed(table)
+    assert feed is not None
+    return feed
 
 
 def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> dict[TableId, Feed]:
@@ -116,6 +123,16 @@ def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> 
 def is_whole_source(pipeline: Pipeline, name: str) -> bool:
     """Whether the name, as a person gave it, stands for all tables of a source."""
     return pipeline.is_scoped and name.endswith(":") and "." not in name
+
+
+def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
+    store = find_store(pipeline.state_url)
+    if store is None:
+        raise UsageError(
+            f"pipeline {pipeline.name} has not run yet, so there is no table to {purpose}",
+            f"`penstock run {pipeline.file}` copies every table",
+        )
+    return store
 
 
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:

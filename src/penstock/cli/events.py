@@ -1,0 +1,35 @@
+"""`penstock events FILE TABLE`: an events table as lines of JSON, to be piped and to be gone on with later."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import PipelineFile
+from penstock.config.load import load
+from penstock.control.events import events_feed, lines, parse_place
+from penstock.control.query import reading_session
+
+
+def events(
+    file: PipelineFile,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="As `penstock tables` shows it.")],
+    after: Annotated[
+        str | None, typer.Option(metavar="LSN", help="Go on behind the line with this `lsn`; from the start without.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; all without.")] = None,
+) -> None:
+    """Print a table's events as lines of JSON, in the order in which they happened."""
+    pipeline = load(file)
+    place = None if after is None else parse_place(after)
+    feed = events_feed(pipeline, table)
+    with reading_session(pipeline) as spark:
+        try:
+            for line in lines(spark, pipeline.destinations[0].name, feed, place, limit):
+                sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # who reads it has had enough, and nothing is wrong
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
