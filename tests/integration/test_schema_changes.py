@@ -95,12 +95,35 @@ def assert_names_are_what_counts(file: PipelineFile, postgres: Database, lake: L
     assert any("called public.away for a while" in message for message in events(file, "public.bystander"))
 
 
+def assert_keys_bring_tables_back(file: PipelineFile, postgres: Database, lake: Lake, run: Running) -> None:
+    """A clone that stood still without a key, and a history that could not begin."""
+    postgres.execute("alter table unkeyed replica identity full; alter table unkeyed drop constraint unkeyed_pkey")
+    postgres.execute("update unkeyed set a = 'copied with it' where id < 3")
+    await_condition(lambda: copies(run, "public.unkeyed") == 2, "a copy without a key", 60)
+    run.drain()
+    postgres.execute("update unkeyed set a = 'nobody knows which row' where id < 4")
+
+    def states() -> list[str]:
+        found = {table["table"]: table for table in file.status()["tables"]}
+        return [found[f"public.{name}"]["state"] for name in ("unkeyed", "keyless")]
+
+    await_condition(lambda: states() == ["Errored"] * 2, "two tables without a key", 60, every=0.5)
+    assert "a history is told by key" in " ".join(events(file, "public.keyless"))
+    postgres.execute(*(f"alter table {name} add primary key (id)" for name in ("unkeyed", "keyless")))
+    await_condition(lambda: states() == ["Ready"] * 2, "both again, with their keys", 60, every=0.5)
+    run.drain()
+    assert_follows(lake, postgres, "public.unkeyed", "public.keyless")
+    assert "has one now: (id)" in " ".join(events(file, "public.unkeyed"))
+
+
 def test_tables_altered_in_every_way(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     """One run: what is light is followed without a copy, what is heavy by a copy of that table alone."""
     everything = {**LIGHT, **HEAVY}
-    for name in (*everything, "bystander"):
+    for name in (*everything, "bystander", "unkeyed", "keyless"):
         postgres.execute(create(name))
-    file = pipeline(copy=QUICK)
+    postgres.execute("alter table keyless drop constraint keyless_pkey")
+    rules = [{"match": "public.keyless", "mode": "history"}, {"match": "public.*"}, {"match": "Odd Schema.*"}]
+    file = pipeline(copy=QUICK, tables=rules)
     with running(file) as run:
         run.drain()
         for name in everything:
@@ -115,5 +138,6 @@ def test_tables_altered_in_every_way(pipeline: PipelineFactory, postgres: Databa
         copied = {name: copies(run, f"public.{name}") for name in (*everything, "bystander")}
         assert {name for name, count in copied.items() if count == 1} == {*LIGHT, "bystander"}, run.tail()
         assert_names_are_what_counts(file, postgres, lake, run)
+        assert_keys_bring_tables_back(file, postgres, lake, run)
         assert "e added (int4)" in " ".join(events(file, "public.identity"))
         assert "older rows show 'x'" in " ".join(events(file, "public.constant"))

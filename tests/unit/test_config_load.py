@@ -372,7 +372,9 @@ def test_the_documented_pipelines_load_and_say_the_defaults(folder: Path, monkey
     assert complete.copying == shortest.copying
     assert complete.log.model_copy(update={"uri": None}) == shortest.log
     assert (complete.log_uri, complete.state_url) == (shortest.log_uri, shortest.state_url)
-    assert complete.target(TableId("public", "orders")) == shortest.target(TableId("public", "orders"))
+    assert complete.feeds(TableId("public", "orders")) == shortest.feeds(TableId("public", "orders"))
+    mine, default = complete.tables[0], shortest.tables[0]
+    assert (mine.partitions, mine.on_partition_drop) == (default.partitions, default.on_partition_drop)
 
 
 def _all_keys(model: object) -> set[str]:

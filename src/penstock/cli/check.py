@@ -18,7 +18,6 @@ from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
 from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing, SourceUnreachable
 from penstock.fold.projection import check_projection
-from penstock.model.feed import Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.owners import Owners
 from penstock.runtime.spark import require_java
@@ -139,10 +138,6 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Ite
         for feed in pipeline.feeds(schema.table):
             for problem in check_projection(feed.projection, schema):
                 yield Finding("error", f"table {schema.table}: {problem}", "Correct the table's rule", schema.table)
-            if feed.mode is Mode.HISTORY and not schema.key:
-                yield Finding(
-                    "error", f"table {schema.table} has no key, and a history is told by key", "", schema.table
-                )
             if feed.projection.where and schema.identity != "full":
                 yield Finding(
                     "warning",

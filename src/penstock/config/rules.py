@@ -57,6 +57,11 @@ def _modes(value: Any) -> list[Any]:
     return named
 
 
+def _off(value: Any) -> Any:
+    """YAML reads the word as a boolean."""
+    return "off" if value is False else value
+
+
 def _type_keys(types: dict[str, str]) -> dict[str, str]:
     for key, choice in types.items():
         try:
@@ -150,7 +155,7 @@ class TableRule(Section):
     on_partition_drop: Literal["keep", "delete"] = "keep"
     history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
     events: EventsConfig = EventsConfig()
-    anomalies: Literal["off", "count"] = "off"
+    anomalies: Annotated[Literal["off", "count"], BeforeValidator(_off)] = "off"
     where: Annotated[str, AfterValidator(_where)] | None = None
     columns: Annotated[dict[str, Literal["keep", "drop", "mask"] | ColumnRule], BeforeValidator(_columns)] = Field(
         default_factory=dict

@@ -25,6 +25,14 @@ from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
 
+def require_key(schema: TableSchema) -> None:
+    if not schema.key:
+        raise KeyRequired(
+            f"table {schema.table}: it has no key, and a history is told by key",
+            "Give it a primary key, and it is copied by itself; or follow it in mode append or events",
+        )
+
+
 def fold_history(
     changes: Iterable[RawChanges],
     *,
@@ -42,11 +50,7 @@ def fold_history(
         raise ValueError("fold_history needs at least one slice: an empty one will do")
     counted = [one for one in given if one.batch.num_rows] or given[-1:]
     schema = schema or counted[-1].schema
-    if not schema.key:
-        raise KeyRequired(
-            f"table {schema.table}: it has no key, and a history is told by key",
-            "Give it a primary key, or follow it in mode append or events",
-        )
+    require_key(schema)
     require_one_key(schema, counted)
     sources = [Messages(one) for one in counted]
     check_key(sources)

@@ -33,6 +33,7 @@ from penstock.errors import (
     SourceError,
 )
 from penstock.failpoints import reach
+from penstock.fold.history import require_key
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
@@ -189,6 +190,8 @@ class Copier:
                 if not found:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
                 copying.schema = self._pipeline.carried(found[0])
+                if copying.feed.mode is Mode.HISTORY:
+                    require_key(copying.schema)
                 copying.filter = row_filter(connection, publication, copying.feed.table)
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)

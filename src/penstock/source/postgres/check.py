@@ -63,7 +63,7 @@ def check_source(
             *_publication(connection, source, publication, tables),
             *check_slot(connection, source.slot, slot, publication),
             *_no_table(connection, tables),
-            *check_tables(connection, schemas, publication, slot, wanted, modes),
+            *check_tables(connection, schemas, source.publication, publication, slot, wanted, modes),
             *(check_each(connection, schemas, wanted, each) if each is not None else ()),
             *check_readable(connection, schemas, publication, slot),
         ]

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 from penstock.model.table import TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding
-from penstock.source.postgres.publication import Publication
 from penstock.source.postgres.statements import quoted, quoted_table
 
 _LARGE = """
@@ -60,14 +59,14 @@ def check_row_filter(connection: Connection, schema: TableSchema) -> Iterator[Fi
         )
 
 
-def check_generated(connection: Connection, schema: TableSchema, publication: Publication | None) -> Iterator[Finding]:
+def check_generated(connection: Connection, schema: TableSchema, publication: str) -> Iterator[Finding]:
     published = {column.name for column in schema.columns}
     rows = connection.execute(_GENERATED, (schema.relation_id,)).fetchall()
     unsent = [name for name, kind in rows if name not in published and kind == "s"]
     virtual = [name for name, kind in rows if kind == "v"]
     if unsent:
-        name = quoted(publication.name if publication else "…")
-        fix = f"ALTER PUBLICATION {name} SET (publish_generated_columns = stored); then `penstock resync` the table"
+        alter = f"ALTER PUBLICATION {quoted(publication)} SET (publish_generated_columns = stored)"
+        fix = f"{alter}; then `penstock resync` the table"
         if connection.info.server_version < _SENT_SINCE:
             fix = "Postgres sends them from 18 on; compute them at the destination"
         what = f"table {schema.table}: generated columns are not sent, so they are left out: {', '.join(unsent)}"

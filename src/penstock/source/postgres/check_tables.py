@@ -23,11 +23,13 @@ _IDENTITY_WORDS = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 def check_tables(
     connection: Connection,
     schemas: Sequence[TableSchema],
+    published_by: str,
     publication: Publication | None,
     slot: SlotState | None,
     wanted: Callable[[TableId], bool],
     modes: Callable[[TableId], Collection[str]],
 ) -> Iterator[Finding]:
+    """`published_by` is the publication's name, also while there is none yet."""
     filters = _row_filters(connection, publication)
     for schema in schemas:
         table = schema.table
@@ -43,7 +45,7 @@ def check_tables(
             )
         yield from _partitions(connection, schema)
         yield from check_partitions(connection, schema, publication)
-        yield from check_generated(connection, schema, publication)
+        yield from check_generated(connection, schema, published_by)
         if table in filters:
             yield from check_row_filter(connection, schema)
             yield Finding(
