@@ -38,7 +38,8 @@ from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import CopyingTable
-from penstock.runtime.spark import SparkRunner, session
+from penstock.runtime.spark import session
+from penstock.runtime.spark_jobs import SparkRunner
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.sql import open_store

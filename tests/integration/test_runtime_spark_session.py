@@ -15,7 +15,8 @@ from pathlib import Path
 from penstock.config.model import IcebergDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, StaleBase
-from penstock.runtime.spark import SparkRunner, start_session
+from penstock.runtime.spark import start_session
+from penstock.runtime.spark_jobs import SparkRunner
 
 
 def times_ten(task):

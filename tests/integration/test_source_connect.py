@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from psycopg import pq
@@ -11,7 +12,7 @@ from psycopg import pq
 from databases import Database
 from penstock.demo.server import PostgresServer, free_port
 from penstock.errors import SourceUnreachable
-from penstock.source.postgres.connect import connect, replication_connection
+from penstock.source.postgres.connect import connect, everywhere, replication_connection
 
 SECRET = "hunter2-secret"
 SETTINGS = ("client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "extra_float_digits", "bytea_output")
@@ -131,3 +132,24 @@ def test_a_role_without_the_right_to_replicate(postgres: Database) -> None:
     postgres.execute(f"CREATE ROLE plain_{postgres.name} LOGIN")
     with pytest.raises(SourceUnreachable, match="ALTER ROLE … REPLICATION"):
         replication_connection(postgres.url.replace("postgres@", f"plain_{postgres.name}@"))
+
+
+@pytest.mark.parametrize("told", ["variable", "file"])
+def test_a_password_from_here_goes_along_to_other_machines(
+    strict_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str
+) -> None:
+    passwords = tmp_path / "pgpass"
+    passwords.write_text(f"*:*:*:app:{SECRET}\n")
+    passwords.chmod(0o600)
+    variables = {"variable": ("PGPASSWORD", SECRET), "file": ("PGPASSFILE", str(passwords))}
+    url = f"postgresql://app@127.0.0.1:{strict_server.port}"
+    with monkeypatch.context() as here:
+        here.setenv(*variables[told])
+        here.setenv("PGDATABASE", "postgres")
+        with connect(url) as connection:
+            elsewhere = everywhere(url, connection)
+    with connect(elsewhere) as connection:
+        row = connection.execute("SELECT current_user::text, current_database()::text").fetchone()
+    assert row == ("app", "postgres")
+    with pytest.raises(SourceUnreachable):
+        connect(url)

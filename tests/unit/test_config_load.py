@@ -179,6 +179,13 @@ def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
     assert pipeline.spark == {"spark.cores.max": "4", "spark.x": "true"}
 
 
+def test_spark_may_be_left_out_before_its_settings(folder: Path) -> None:
+    text = GOOD + "spark: {master: 'spark://host:7077', spark.cores.max: 4}\n"
+    assert loaded(folder, text).spark == {"spark.master": "spark://host:7077", "spark.cores.max": "4"}
+    twice = refused(folder, GOOD + "spark: {master: yarn, spark.master: yarn}\n")
+    assert "spark has spark.master twice" in str(twice)
+
+
 def test_a_pipeline_survives_pickling_and_hides_its_password(folder: Path) -> None:
     pipeline = pickle.loads(pickle.dumps(loaded(folder)))
     assert pipeline == loaded(folder)

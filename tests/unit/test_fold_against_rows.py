@@ -20,6 +20,7 @@ from penstock.errors import TableError
 from penstock.fold.clone import fold_clone
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
+from penstock.fold.sharing import own_share
 from penstock.model.change import RawChanges
 from penstock.model.table import TableSchema
 from pgoutput_messages import (
@@ -217,6 +218,7 @@ def play(source: Source, steps: Sequence[Any]) -> None:
     cuts=st.lists(st.integers(1, 30), max_size=4),
     offset=st.integers(0, 2),
     buckets=st.integers(1, 3),
+    shared=st.booleans(),
 )
 def test_windows_of_a_stream_make_the_destination_equal(
     key: str,
@@ -227,7 +229,9 @@ def test_windows_of_a_stream_make_the_destination_equal(
     cuts: list[int],
     offset: int,
     buckets: int,
+    shared: bool,
 ) -> None:
+    """`shared`: each bucket is given its share of the changes, not all of them."""
     schema = table_schema(COLUMNS, KEYS[key], identity)
     versions = [schema, table_schema(COLUMNS, KEYS[key], identity, relation=RELATION + 1)]
     source = Source(schema)
@@ -242,8 +246,12 @@ def test_windows_of_a_stream_make_the_destination_equal(
         net = fold_clone(log, position=position, until=until)
         nets = [net]
         if buckets > 1 and identity == "full":
-            nets = [fold_clone(log, position=position, until=until, bucket=b, buckets=buckets) for b in range(buckets)]
-            assert sum(one.changes for one in nets) == net.changes
+            nets = []
+            for bucket in range(buckets):
+                of_bucket: dict[str, Any] = {"position": position, "until": until, "bucket": bucket, "buckets": buckets}
+                given = list(own_share(log, **of_bucket)) if shared else log
+                nets.append(fold_clone(given, **of_bucket))
+            assert sum(one.changes for one in nets) == net.changes or (shared and net.truncated)
         destination.apply(nets)
     held = [tuple(row.values()) for row in destination.rows.values()]
     assert sorted(held, key=repr) == sorted(typed(source), key=repr)

@@ -248,3 +248,10 @@ def test_a_copy_that_cannot_be_settled_says_so(source: Source) -> None:
     with pytest.raises(Unresolved, match=r"1 rows changed .*read again 5 times"):
         copy.catch_up()
     assert len(copy.asked) == MOST_REREADS
+
+
+def test_doubts_that_take_too_much_memory_end_the_copy_at_once(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = moved_behind_the_reader(source)
+    monkeypatch.setattr("penstock.runtime.catch_up.MOST_DOUBT_BYTES", 1)
+    with pytest.raises(Unresolved, match=r"read again 0 times"):
+        copy.catch_up()

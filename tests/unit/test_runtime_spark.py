@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import EnvironmentMissing, StaleBase
 from penstock.runtime.partition import Done, Failed, run_partition
-from penstock.runtime.spark import BYTES_WORTH_A_PARTITION as WORTH
-from penstock.runtime.spark import require_java, spread
+from penstock.runtime.spark import executors_python, on_this_machine, require_java
+from penstock.runtime.spark_jobs import BYTES_WORTH_A_PARTITION as WORTH
+from penstock.runtime.spark_jobs import spread
 
 
 def test_little_work_is_one_partition() -> None:
@@ -71,3 +73,18 @@ def test_java_home_wins(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(no_java / "nowhere"))
     with pytest.raises(EnvironmentMissing, match=f"nowhere{os.sep}bin{os.sep}java"):
         require_java()
+
+
+def test_the_interpreter_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"spark.master": "spark://host:7077"}
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert executors_python(cluster) == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert executors_python(cluster) == "/opt/python"
+    assert executors_python(cluster | {"spark.pyspark.python": "./env/bin/python"}) == "./env/bin/python"
+    assert executors_python({"spark.master": "local[2]"}) == sys.executable, "it is this machine"
+
+
+def test_a_reading_session_leaves_the_cluster_to_the_run() -> None:
+    assert on_this_machine({"spark.master": "spark://host:7077", "spark.x": "1"}) == {"spark.x": "1"}
+    assert on_this_machine({"spark.master": "local[2]"}) == {"spark.master": "local[2]"}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import threading
 import time
 import zlib
 from collections import OrderedDict
@@ -42,7 +43,7 @@ from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 
 TEMPORARY = ".tmp"
-HEADERS_KEPT = 4096
+HEADER_BYTES_KEPT = 8 << 20  # as they are written; as objects they take several times as much
 START_DIGITS, NAME_LENGTH = 16, len(segment_name(0, 0, 0))
 END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
 LISTINGS = 3  # a listing is no snapshot of a folder that changes, so a hole is believed when it is seen this often
@@ -84,7 +85,9 @@ class ChangeLog:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.filesystem, self.folder = _resolve(uri)
-        self._headers: OrderedDict[str, SegmentHeader] = OrderedDict()
+        self._headers: OrderedDict[str, tuple[SegmentHeader, int]] = OrderedDict()  # with their sizes
+        self._header_bytes = 0
+        self._keeping = threading.Lock()
 
     def __reduce__(self) -> tuple[type[ChangeLog], tuple[str]]:
         return ChangeLog, (self.uri,)
@@ -110,18 +113,16 @@ class ChangeLog:
         text = name if isinstance(name, str) else name.text
         known = self._headers.get(text)
         if known is not None:
-            return known
+            return known[0]
         start, end, crc = _parsed(text)
         try:
             with self._opened(text) as reader:
-                header = self._verified_header(text, reader, crc)
+                header, size = self._verified_header(text, reader, crc)
         except FileNotFoundError:
-            header = self._replaced(text, start, end)
+            header, size = self._replaced(text, start, end), 0
         if (header.start, header.end) != (start, end):
             raise self._damaged(text, "its header names another range")
-        self._headers[text] = header
-        if len(self._headers) > HEADERS_KEPT:
-            self._headers.popitem(last=False)
+        self._keep(text, header, size)
         return header
 
     def slices(self, name: SegmentName | str) -> list[TableSlice]:
@@ -150,7 +151,7 @@ class ChangeLog:
         self.delete(text)
         for part in parts:
             self.delete(part.name)
-        self._headers.pop(text, None)
+        self._forget(text)
 
     def removable(
         self, *, needed_from: Position, held_from: Position, replay: float, max_bytes: int, max_age: float
@@ -294,7 +295,8 @@ class ChangeLog:
                 reader = pa.ipc.open_file(file)
             yield reader
 
-    def _verified_header(self, text: str, reader: Any, crc: int) -> SegmentHeader:
+    def _verified_header(self, text: str, reader: Any, crc: int) -> tuple[SegmentHeader, int]:
+        """With its size in bytes."""
         with self._content_errors(text):
             content = (reader.schema.metadata or {}).get(HEADER_KEY, b"")
             if zlib.crc32(content) != crc:
@@ -302,7 +304,7 @@ class ChangeLog:
             header = SegmentHeader.from_bytes(content)
             if not reader.schema.equals(RAW_SCHEMA) or reader.num_record_batches != len(header.slices):
                 raise self._damaged(text, "its footer does not fit its header")
-        return header
+        return header, len(content)
 
     def _verified_batch(self, text: str, reader: Any, item: Slice) -> pa.RecordBatch:
         with self._content_errors(text):
@@ -312,6 +314,19 @@ class ChangeLog:
                 raise self._damaged(text, f"the checksum of slice {item.index} does not hold")
             batch.validate()
         return batch.replace_schema_metadata(None)
+
+    def _keep(self, text: str, header: SegmentHeader, size: int) -> None:
+        """Headers of a source with many tables are large: what is kept of them is limited by their bytes."""
+        with self._keeping:
+            self._header_bytes += size - self._headers.get(text, (None, 0))[1]
+            self._headers[text] = header, size
+            while self._header_bytes > HEADER_BYTES_KEPT and len(self._headers) > 1:
+                _, (_, gone) = self._headers.popitem(last=False)
+                self._header_bytes -= gone
+
+    def _forget(self, text: str) -> None:
+        with self._keeping:
+            self._header_bytes -= self._headers.pop(text, (None, 0))[1]
 
     def _replaced(self, text: str, start: Position, end: Position) -> SegmentHeader:
         """What a missing segment said, when it was an empty one and a longer empty one has taken its place."""

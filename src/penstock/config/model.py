@@ -6,6 +6,7 @@ Models are frozen and picklable. Paths are absolute here: relative ones in the f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,6 +40,15 @@ def _property(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
+
+
+def _spark_names(given: dict[str, str]) -> dict[str, str]:
+    """Spark's settings under their full names: the `spark.` before them may be left out."""
+    full = {name: name if name.startswith("spark.") else f"spark.{name}" for name in given}
+    twice = next((name for name, times in Counter(full.values()).items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(f"has {twice} twice, once without the `spark.` before it")
+    return {full[name]: value for name, value in given.items()}
 
 
 def _located(text: str, info: ValidationInfo) -> str:
@@ -160,7 +170,7 @@ class Pipeline(Section):
     batch: BatchConfig = BatchConfig()
     copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
     state: Annotated[Located | None, Field(repr=False)] = None
-    spark: Properties = Field(default_factory=dict)
+    spark: Annotated[Properties, AfterValidator(_spark_names)] = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
     _lane: PostgresSource | None = PrivateAttr(None)

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline, local_path
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
-from penstock.runtime.spark import require_java, start_session
+from penstock.runtime.spark import on_this_machine, require_java, start_session
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 WRITING = (f"{LOGICAL}.Command", f"{LOGICAL}.ParsedStatement", f"{LOGICAL}.Call")
@@ -32,7 +32,8 @@ READING_COMMANDS = ("Show", "Describe", "Explain")
 
 @contextmanager
 def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
-    """A session of its own, which may work beside `penstock run`: its log does not go where the run's does."""
+    """A session of its own, on this machine, which may work beside `penstock run`: on a cluster it might wait for cores
+    that the run holds. Its log does not go where the run's does."""
     require_java()
     destination = pipeline.destinations[0]
     warehouse = local_path(destination.warehouse)
@@ -42,7 +43,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
             f"`penstock run {pipeline.file}` makes it; if it has run before, bring the folder back",
         )
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
-        settings = spark_settings(destination) | pipeline.spark
+        settings = spark_settings(destination) | on_this_machine(pipeline.spark)
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
             yield spark

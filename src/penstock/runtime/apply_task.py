@@ -26,6 +26,7 @@ from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import let_in_without_values, project_effect
+from penstock.fold.sharing import own_share
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
@@ -53,6 +54,7 @@ class ApplyTask:
     weight: int  # bytes to read, for an even spread over partitions
     doubt: Doubt | None = None  # of a copy that is caught up
     until: Position | None = None  # what commits there or later is not for this batch
+    shared: bool = False  # the table's part of the batch is too large to be held whole by each of its tasks
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def tasks_for(
             weight,
             doubt,
             until,
+            work.shared(slots),
         )
         for bucket in range(buckets)
     ]
@@ -105,7 +108,7 @@ def tasks_for(
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        changes, skipped = _fit(task) if task.plan.layout.events else (_changes(task), ())
+        changes, skipped = _fit(task) if task.plan.layout.events else (_own_changes(task), ())
         net = _folded(task, changes)
         part = task.plan.write(net)
         if part.unresolved and task.feed.projection.where and task.doubt is None:
@@ -172,12 +175,13 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
         fold = partial(fold_history, since=task.plan.moment)
     else:
         fold = fold_append if feed.mode is Mode.APPEND else fold_clone
+    by_number = task.shared and not task.schema.key  # its rows are shared out already
     net = fold(
         changes,
         position=task.position,
         until=task.until,
-        bucket=task.bucket,
-        buckets=task.buckets,
+        bucket=0 if by_number else task.bucket,
+        buckets=1 if by_number else task.buckets,
         schema=task.schema,
         strict=feed.strict,
     )
@@ -192,8 +196,15 @@ def _undecodable(task: ApplyTask) -> list[RawMessage]:
         found += sift(RawChanges(changes.schema, changes.batch.filter(pa.array(wanted))))[1]
         if len(found) > MOST_MESSAGES_KEPT:
             break
-    sizes = np.cumsum([len(message.data) for message in found])
-    return found[: max(1, min(MOST_MESSAGES_KEPT, int(np.searchsorted(sizes, MOST_BYTES_KEPT, side="right"))))]
+    sizes, most = np.cumsum([len(message.data) for message in found]), MOST_BYTES_KEPT // task.buckets
+    return found[: max(1, min(MOST_MESSAGES_KEPT, int(np.searchsorted(sizes, most, side="right"))))]
+
+
+def _own_changes(task: ApplyTask) -> Iterator[RawChanges]:
+    """All changes of the table, or what the task needs of them when they are too many to be held."""
+    if not task.shared:
+        return _changes(task)
+    return own_share(_changes(task), position=task.position, until=task.until, bucket=task.bucket, buckets=task.buckets)
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:

@@ -21,7 +21,8 @@ from penstock.model.table import TableId, TableSchema
 
 WORTH_A_BUCKET = 16 << 20  # each bucket reads all of the table's changes and finds their keys: fewer cost less
 MOST_BUCKET_BYTES = 48 << 20
-MOST_BUCKETS = 64
+MOST_BUCKETS = 64  # of a table's part of a batch that all its tasks hold
+MOST_HELD_BYTES = 256 << 20  # of that: of a larger one, each task holds its own share
 
 
 @dataclass
@@ -39,23 +40,36 @@ class TableWork:
     def buckets(self, slots: int) -> int:
         """How many tasks share the table, if `slots` of them run side by side. Keys that move may need another key's
         earlier image: then it is one."""
-        by_key = self.feed.mode is not Mode.EVENTS
-        if by_key and (self.moved_keys or not all(schema.key for schema in self.versions)):
+        keyed = [bool(schema.key) for schema in self.versions]
+        if self.feed.mode is not Mode.EVENTS and (self.moved_keys or not (all(keyed) or self._can_be_shared)):
             return 1
         for_speed = min(slots, math.ceil(self.bytes / WORTH_A_BUCKET))
         for_memory = math.ceil(self.bytes / MOST_BUCKET_BYTES)
-        return max(1, min(MOST_BUCKETS, max(for_speed, for_memory)))
+        buckets = max(1, for_speed, for_memory)
+        return buckets if self._can_be_shared else min(MOST_BUCKETS, buckets)
+
+    def shared(self, slots: int) -> bool:
+        """Whether it is so large that a task holds no more of it than its own bucket's part."""
+        return self._can_be_shared and self.buckets(slots) > 1
+
+    @property
+    def _can_be_shared(self) -> bool:
+        """Moments of a history are told by all changes, events are shared out by their numbers, and a table that got a
+        key, or lost it, is for one task."""
+        keyed = {bool(schema.key) for schema in self.versions}
+        return self.bytes > MOST_HELD_BYTES and len(keyed) == 1 and self.feed.mode in (Mode.CLONE, Mode.APPEND)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`renamed`: feeds whose table has changed under another name, with that name."""
+    """`renamed`: feeds whose table has changed under another name, with that name. `full`: it has reached a limit."""
 
     end: Position
     tables: dict[TableId, TableWork]  # by the feed's name
     changes: int
     bytes: int
     renamed: dict[TableId, TableId] = field(default_factory=dict)
+    full: bool = False
 
 
 class BatchPlanner:
@@ -87,8 +101,7 @@ class BatchPlanner:
             self._nothing_waited = looked_at
             return None
         waited = looked_at - self._nothing_waited >= self._limits.max_age
-        full = batch.bytes >= self._limits.max_bytes or batch.changes >= self._limits.max_changes
-        if batch.changes and not (now or waited or full):
+        if batch.changes and not (now or waited or batch.full):
             return None
         if batch.end == segments[-1].end:
             self._nothing_waited = looked_at
@@ -114,10 +127,15 @@ def gather(
     for feed in positions:
         feeds.setdefault(feed.table, []).append(feed)
     changes = size = 0
+    full = False
     end: Position | None = None
     for name in segments:
+        slices = log.slices(name)
+        full = bool(changes) and size + sum(part.slice.bytes for part in slices) > limits.max_bytes
+        if full:
+            break  # a huge transaction is a batch of its own
         end = name.end if until is None else min(name.end, until)
-        for part in log.slices(name):
+        for part in slices:
             schema = part.table_schema
             if until is not None and part.slice.first_commit >= until:
                 continue
@@ -138,6 +156,7 @@ def gather(
                 work.moved_keys += part.slice.moved_keys
             changes += part.slice.rows * len(behind)
             size += part.slice.bytes * len(behind)
-        if size >= limits.max_bytes or changes >= limits.max_changes:
+        full = size >= limits.max_bytes or changes >= limits.max_changes
+        if full:
             break
-    return None if end is None else Batch(end, tables, changes, size, renamed)
+    return None if end is None else Batch(end, tables, changes, size, renamed, full)

@@ -39,6 +39,7 @@ FEW_CHANGES = 10_000  # what is left to replay when a table joins the stream: it
 POLL_SECONDS = 0.1
 MOST_REREADS = 5
 MOST_DOUBTS = 100_000  # rows to read again by key: past that, reading the table anew is not much slower
+MOST_DOUBT_BYTES = 32 << 20  # of their keys
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def catch_up(
     `taken_at` is the position of the newest snapshot, which counts even when the table had no range to read; `moment`
     the source's time then. A copy that is merged into its table is brought to that position exactly: what follows
     counts change by change.
-    Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows.
+    Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows,
+    or as soon as their keys take more than MOST_DOUBT_BYTES.
     `rescuing` is told what each batch had to rescue.
     """
     replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing)
@@ -107,6 +109,8 @@ def catch_up(
             batch = gather(log, segments, {feed: replay.position}, limits)
         if batch is not None:
             replay.step(batch)
+            if replay.doubts.bytes > MOST_DOUBT_BYTES:
+                raise _too_doubtful(replay, rereads)
         if not replay.settled:
             if batch is None:
                 stop.wait(POLL_SECONDS)  # capture has not come that far yet
@@ -116,13 +120,17 @@ def catch_up(
             return replay.commit()
         else:
             if rereads == MOST_REREADS or len(replay.doubts) > MOST_DOUBTS:
-                raise Unresolved(
-                    f"{len(replay.doubts)} rows changed while it was copied from several snapshots, and their "
-                    f"unchanged cells are in none of them (read again {rereads} times)"
-                )
+                raise _too_doubtful(replay, rereads)
             rereads += 1
             replay.read_again(reread)
     return None
+
+
+def _too_doubtful(replay: _Replay, rereads: int) -> Unresolved:
+    return Unresolved(
+        f"{len(replay.doubts)} rows changed while it was copied from several snapshots, and their "
+        f"unchanged cells are in none of them (read again {rereads} times)"
+    )
 
 
 class _Replay:

@@ -24,7 +24,8 @@ from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.runtime import jars, local_file_io
-from penstock.runtime.spark import SparkRunner, start_session
+from penstock.runtime.spark import start_session
+from penstock.runtime.spark_jobs import SparkRunner
 
 SOURCE = "archive"
 BATCHES = 3

@@ -42,6 +42,7 @@ from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy_task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.copying_table import CopyingTable, ProgressView, recorded
 from penstock.runtime.log_context import inherited, inheriting
+from penstock.source.postgres.connect import everywhere
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
@@ -72,6 +73,7 @@ class Copier:
     ) -> None:
         self._pipeline, self._settings = pipeline, pipeline.copying
         self._url = pipeline.source.url.get_secret_value()
+        self._url_everywhere = self._url  # as executors need it, once a connection has been made
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
         self._joined, self._progress = joined, progress
         self._tables: dict[TableId, CopyingTable] = {}
@@ -185,6 +187,7 @@ class Copier:
         copying.given_up = False
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
+                self._url_everywhere = everywhere(self._url, connection)
                 snapshot.note_moment(connection)
                 found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
                 if not found:
@@ -283,7 +286,7 @@ class Copier:
         given_up = copying.given_up or not self._still_wanted(copying)
         if self._stopping.is_set() or given_up or time.monotonic() > until:
             return
-        source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
+        source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
         limit = self._settings.max_rows_per_second
         share = limit / self._settings.max_connections if limit else None
         feed, timeout = copying.feed, self._settings.statement_timeout
@@ -375,7 +378,7 @@ class Copier:
                         "Its copy is tried again with the new structure",
                     )
                 relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
-            source = CopySource(self._url, snapshot.name, copying.schema, copying.filter)
+            source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
             assert copying.plan is not None
             feed, timeout = copying.feed, self._settings.statement_timeout
             task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, feed.projection, feed.strict)

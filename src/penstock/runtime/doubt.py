@@ -64,6 +64,10 @@ class Doubts:
         return int(self.rows.num_rows)
 
     @property
+    def bytes(self) -> int:
+        return int(self.rows.nbytes)
+
+    @property
     def keys(self) -> pa.Array:
         return encode_keys([self.rows[name] for name in self._schema.key])
 

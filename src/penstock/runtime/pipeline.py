@@ -24,7 +24,8 @@ from penstock.runtime.lane import Lane
 from penstock.runtime.lanes import ScopedProgress, run_lanes
 from penstock.runtime.owners import Owners
 from penstock.runtime.signals import SignalFlag, stop_on_signals
-from penstock.runtime.spark import SparkRunner, session
+from penstock.runtime.spark import session
+from penstock.runtime.spark_jobs import SparkRunner
 from penstock.state.lock import PipelineLock
 from penstock.state.scoped import scoped
 from penstock.state.sql import open_store

@@ -1,10 +1,10 @@
-"""Spark as penstock uses it: one session in local mode (or what the pipeline's `spark:` says), and jobs of plain tasks.
+"""Spark as penstock uses it: one session, in local mode or on the cluster that the pipeline's `spark:` names.
 
-`session(pipeline)` is what commands call. Python tasks are made cheap as the design measured: a daemon of our own
-(`spark_daemon`), Unix sockets between Java and workers, RDD jobs without SQL planning. Ctrl-C belongs to penstock:
-neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put aside. What
-the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
-`destinations/iceberg/catalog` the catalog's settings.
+`session(pipeline)` is what commands call; `spark_jobs` runs jobs of plain tasks in it. Python tasks are made cheap as
+the design measured: a daemon of our own (`spark_daemon`), Unix sockets between Java and workers. Ctrl-C belongs to
+penstock: neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put
+aside. What the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
+`destinations/iceberg/catalog` the catalog's settings; docs/cluster.md says what executors elsewhere need.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -31,16 +30,11 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
 from penstock.destinations.iceberg.catalog import spark_settings
-from penstock.errors import DestinationUnreachable, EnvironmentMissing
+from penstock.errors import EnvironmentMissing
 from penstock.runtime import jars, local_file_io
-from penstock.runtime.partition import Done, Failed, run_partition
 
 JAVA_MINIMUM = 17
 LOGGING = Path(__file__).with_name("log4j2.xml")
-BYTES_WORTH_A_PARTITION = 1 << 20
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 def session(pipeline: Pipeline) -> SparkSession:
@@ -49,9 +43,10 @@ def session(pipeline: Pipeline) -> SparkSession:
     file_io = local_file_io.CLASS if jars.installed() is not None else None
     for destination in reversed(pipeline.destinations):
         settings |= spark_settings(destination, local_file_io=file_io)
-    # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
-    settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"
-    settings["spark.default.parallelism"] = str(cores())
+    if is_local(pipeline.spark):
+        # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
+        settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"
+        settings["spark.default.parallelism"] = str(cores())
     # No row goes through Java: its second compiler would take more of the cores than it gives back.
     settings["spark.driver.extraJavaOptions"] = _java_options("-XX:TieredStopAtLevel=1")
     pipeline.home.mkdir(parents=True, exist_ok=True)
@@ -61,11 +56,10 @@ def session(pipeline: Pipeline) -> SparkSession:
 def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
     """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours."""
     require_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
-    conf = SparkConf(loadDefaults=False).setAll(
-        list((_defaults(name) | _jar_settings(settings) | dict(settings)).items())
-    )
+    ours = _defaults(name) | (_in_local_mode() if is_local(settings) else _on_a_cluster()) | _jar_settings(settings)
+    conf = SparkConf(loadDefaults=False).setAll(list((ours | dict(settings)).items()))
     handler = signal.getsignal(signal.SIGINT)
     try:
         with log.open("ab") as output:
@@ -75,7 +69,8 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     except (PySparkRuntimeError, Py4JError) as error:
         raise EnvironmentMissing(
             f"Spark did not start: {_last_words(log) or error}",
-            f"Read {log}; see that `java -version` says 17 or later",
+            f"Read {log}; see that `java -version` says 17 or later"
+            + ("" if is_local(settings) else f", and that {settings['spark.master']} can be reached from here"),
         ) from error
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -108,18 +103,30 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def is_local(settings: Mapping[str, str]) -> bool:
+    """Whether tasks run in processes of this machine's Spark, and nowhere else."""
+    return settings.get("spark.master", "local").startswith("local")
+
+
+def on_this_machine(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings without the cluster."""
+    return {name: value for name, value in settings.items() if name != "spark.master" or is_local(settings)}
+
+
+def executors_python(settings: Mapping[str, str]) -> str:
+    """The interpreter that runs tasks. On a cluster it may lie elsewhere than here: `spark.pyspark.python` says so, or
+    PYSPARK_PYTHON in the environment."""
+    if is_local(settings):
+        return sys.executable
+    return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
 def _defaults(name: str) -> dict[str, str]:
-    sockets = tempfile.mkdtemp(prefix="penstock-")  # short: a socket's path holds 108 bytes
-    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
     return {
         "spark.app.name": f"penstock {name}",
-        "spark.master": "local[*]",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": _java_options(),
         "spark.python.daemon.module": "penstock.runtime.spark_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": sockets,
         "spark.scheduler.mode": "FAIR",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
@@ -127,6 +134,22 @@ def _defaults(name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+
+
+def _in_local_mode() -> dict[str, str]:
+    sockets = tempfile.mkdtemp(prefix="penstock-")  # short: a socket's path holds 108 bytes
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    return {
+        "spark.master": "local[*]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.unix.domain.socket.dir": sockets,
+    }
+
+
+def _on_a_cluster() -> dict[str, str]:
+    """A folder that every machine has, and that is short: an executor's own temporary one may be too long."""
+    return {"spark.python.unix.domain.socket.dir": "/tmp"}
 
 
 def _java_options(*more: str) -> str:
@@ -141,73 +164,10 @@ def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
     installed = jars.installed()
     if installed is None:
         return {"spark.jars.packages": ",".join(jars.PACKAGES)}
-    if settings.get("spark.master", "local").startswith("local"):  # one process: nothing is to be shipped to executors
-        return {"spark.driver.extraClassPath": os.pathsep.join(map(str, installed))}
-    return {"spark.jars": ",".join(map(str, installed))}
+    here = {"spark.driver.extraClassPath": os.pathsep.join(map(str, installed))}
+    return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, installed))}
 
 
 def _last_words(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else ""
-
-
-class SparkRunner:
-    """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
-    (bytes).
-
-    May be called from several threads at once: each has its own thread in Java. Jobs of one function are one pool of
-    Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not wait behind all
-    ranges of a copy. A task that runs is never interrupted."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
-        self.slots = self._context.defaultParallelism
-
-    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Results in the order of the tasks. The first error is raised, after all are done."""
-        if not tasks:
-            return []
-        partitions = spread([getattr(task, "weight", BYTES_WORTH_A_PARTITION) for task in tasks], self.slots)
-        work = [[(number, tasks[number]) for number in partition] for partition in partitions]
-        outcomes: list[Done[Result] | Failed] = []
-        try:
-            self._context.setLocalProperty("spark.scheduler.pool", _pool(function))  # of this thread's next job
-            for part in self._context.parallelize(work, len(work)).map(partial(run_partition, function)).collect():
-                outcomes += part
-        except Py4JJavaError as error:
-            raise DestinationUnreachable(
-                f"a Spark job failed: {_reason(error)}",
-                "It is tried again; if it goes on, read spark.log in the pipeline's folder",
-            ) from error
-        except (Py4JError, ConnectionError) as error:
-            raise EnvironmentMissing(
-                "Spark's Java process has ended", "Start penstock again; spark.log in the pipeline's folder may say why"
-            ) from error
-        results = []
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.number):
-            if isinstance(outcome, Failed):
-                raise outcome.error
-            results.append(outcome.result)
-        return results
-
-
-def _pool(function: Callable[[Task], Result]) -> str:
-    return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def spread(weights: Sequence[int], slots: int) -> list[list[int]]:
-    """Task numbers by partition: heaviest first, each to the lightest partition."""
-    count = max(1, min(len(weights), slots, sum(weights) // BYTES_WORTH_A_PARTITION))
-    partitions: list[list[int]] = [[] for _ in range(count)]
-    filled = [0] * count
-    for number in sorted(range(len(weights)), key=lambda number: -weights[number]):
-        lightest = filled.index(min(filled))
-        partitions[lightest].append(number)
-        filled[lightest] += weights[number] + 1
-    return partitions
-
-
-def _reason(error: Py4JJavaError) -> str:
-    lines = [line.strip() for line in str(error.java_exception.getMessage()).splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception)\b", line)]
-    return (told or lines or ["no reason given"])[-1][:300]

@@ -81,6 +81,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"timeout|timed out|No route to host|Network is unreachable", "Check host, port and the way through firewalls"),
     (r"the database system is (starting up|shutting down|in recovery)", "Wait until the server accepts connections"),
 )
+_OF_THIS_MACHINE = ("service", "passfile", "application_name", "connect_timeout", "options")
 _OTHERWISE = "Check source.url and the server's log"
 _PREAMBLE = re.compile(
     r"^(- host: .*?: (?=connection ))?(connection (is bad|failed): )?"
@@ -120,6 +121,19 @@ def replication_connection(url: str, *, application_name: str = "penstock") -> p
         raise _unreachable(url, message)
     _fix_settings(pgconn, url)
     return pgconn
+
+
+def everywhere(url: str, connection: Connection) -> str:
+    """A connection string that means the same in processes with another environment, on other machines: with what
+    libpq took from variables, service and password files for `connection`, which was made with `url`."""
+    parts = _parts(url)
+    used = {option.keyword.decode(): option for option in connection.pgconn.info}
+    for name, option in used.items():
+        if option.val is not None and option.val != option.compiled and name not in _OF_THIS_MACHINE:
+            parts.setdefault(name, option.val.decode())
+    if connection.pgconn.password:
+        parts.setdefault("password", connection.pgconn.password.decode())
+    return make_conninfo("", **{name: value for name, value in parts.items() if name not in ("service", "passfile")})
 
 
 @contextmanager

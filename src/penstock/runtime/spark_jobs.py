@@ -1,0 +1,154 @@
+"""Jobs of plain tasks, on Spark: no SQL, no shuffle, results in the order of the tasks.
+
+On a cluster it says in the run's log which executors (host and process) have come to do which kind of work, which tasks
+had to be run again because an executor was lost, and when there is none to run them. Neighbours: `spark` makes the
+session, `partition` is what runs on executors.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from penstock.errors import DestinationUnreachable, EnvironmentMissing
+from penstock.runtime.log_context import inherited
+from penstock.runtime.partition import Executor, Failed, Ran, run_there
+
+LOG = structlog.get_logger("spark")
+BYTES_WORTH_A_PARTITION = 1 << 20
+LOOK_FOR_EXECUTORS_EVERY = 20.0
+MOST_REMEMBERED = 10_000
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class SparkRunner:
+    """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
+    (bytes).
+
+    May be called from several threads at once: each has its own thread in Java. Jobs of one function are one pool of
+    Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not wait behind all
+    ranges of a copy. A task that runs is never interrupted; one whose executor is lost is run again by Spark. `slots`
+    is how many tasks run side by side, as far as is known."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self._master = self._context.master or "local"
+        self._local = self._master.startswith("local")
+        self.slots = self._context.defaultParallelism
+        self._seen: set[tuple[Executor, str]] = set()
+        self._told_missing = 0.0  # when it was last said that there are no executors
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """Results in the order of the tasks. The first error is raised, after all are done."""
+        if not tasks:
+            return []
+        kind = _pool(function)
+        try:
+            if not self._local:
+                self.slots = self._context.defaultParallelism  # executors come and go
+            partitions = spread([getattr(task, "weight", BYTES_WORTH_A_PARTITION) for task in tasks], self.slots)
+            work = [[(number, tasks[number]) for number in partition] for partition in partitions]
+            self._context.setLocalProperty("spark.scheduler.pool", kind)  # of this thread's next job
+            with self._missing_executors():
+                ran = self._context.parallelize(work, len(work)).map(partial(run_there, function)).collect()
+        except Py4JJavaError as error:
+            raise self._failed(error) from error
+        except (Py4JError, ConnectionError) as error:
+            raise EnvironmentMissing(
+                "Spark's Java process has ended", "Start penstock again; spark.log in the pipeline's folder may say why"
+            ) from error
+        self._tell(kind, ran)
+        results = []
+        for outcome in sorted((one for part in ran for one in part.outcomes), key=lambda outcome: outcome.number):
+            if isinstance(outcome, Failed):
+                raise outcome.error
+            results.append(outcome.result)
+        return results
+
+    def _failed(self, error: Py4JJavaError) -> DestinationUnreachable | EnvironmentMissing:
+        """A job may go better next time; an application that the cluster has ended runs no more jobs."""
+        if self._context._jsc.sc().isStopped():
+            return EnvironmentMissing(
+                f"Spark has ended our application: {_reason(error)}",
+                "See that the cluster's master and workers run, then start penstock again; spark.log in the pipeline's "
+                "folder and the executors' own logs may say why",
+            )
+        return DestinationUnreachable(
+            f"a Spark job failed: {_reason(error)}",
+            "It is tried again; if it goes on, read spark.log in the pipeline's folder",
+        )
+
+    def _tell(self, kind: str, ran: Sequence[Ran[Result]]) -> None:
+        again = [one for one in ran if one.attempt]
+        if again:
+            LOG.warning("tasks ran again", job=kind, tasks=len(again), on=_listed(one.executor for one in again))
+        if self._local:
+            return
+        for one in ran:
+            if (one.executor, kind) not in self._seen:
+                if len(self._seen) >= MOST_REMEMBERED:
+                    self._seen.clear()
+                self._seen.add((one.executor, kind))
+                LOG.info("tasks run on", job=kind, executor=str(one.executor), worker=one.worker)
+
+    @contextmanager
+    def _missing_executors(self) -> Iterator[None]:
+        """While the block waits for a job, says every now and then that there is nobody to run it, if that is so."""
+        if self._local:
+            yield
+            return
+        done = threading.Event()
+        watch = threading.Thread(target=inherited(partial(self._watch, done)), name="executors", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _watch(self, done: threading.Event) -> None:
+        """One job's watch speaks for all that wait."""
+        while not done.wait(LOOK_FOR_EXECUTORS_EVERY):
+            try:
+                executors = len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one
+            except (Py4JError, ConnectionError):
+                return  # whoever waits for the job is told
+            if executors < 1 and time.monotonic() - self._told_missing >= LOOK_FOR_EXECUTORS_EVERY:
+                self._told_missing = time.monotonic()
+                LOG.warning("no executors", what="jobs wait: the cluster has given us none", master=self._master)
+
+
+def spread(weights: Sequence[int], slots: int) -> list[list[int]]:
+    """Task numbers by partition: heaviest first, each to the lightest partition."""
+    count = max(1, min(len(weights), slots, sum(weights) // BYTES_WORTH_A_PARTITION))
+    partitions: list[list[int]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for number in sorted(range(len(weights)), key=lambda number: -weights[number]):
+        lightest = filled.index(min(filled))
+        partitions[lightest].append(number)
+        filled[lightest] += weights[number] + 1
+    return partitions
+
+
+def _pool(function: Callable[[Task], Result]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _listed(executors: Iterator[Executor]) -> str:
+    return ", ".join(sorted({str(executor) for executor in executors}))
+
+
+def _reason(error: Py4JJavaError) -> str:
+    lines = [line.strip() for line in str(error.java_exception.getMessage()).splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception)\b", line)]
+    return (told or lines or ["no reason given"])[-1][:300]

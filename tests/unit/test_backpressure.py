@@ -1,0 +1,130 @@
+"""What waits is limited by its bytes: batches, what a task holds of a huge one, headers of the log, rows in doubt."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from loop_bench import ORDERS, PEOPLE, Bench, drain
+from penstock.changelog import log as change_log
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.writer import SegmentWriter
+from penstock.config.model import BatchConfig
+from penstock.fold.sharing import own_share
+from penstock.model.change import RawChanges
+from penstock.model.feed import Feed, Mode
+from penstock.model.table import TableSchema
+from penstock.runtime import batch as batches
+from penstock.runtime.batch import TableWork, gather
+from pgoutput_messages import INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
+from raw_rows import PEOPLE as KEYLESS
+from raw_rows import raw_slice
+
+THINGS = table_schema({"id": INT8, "body": TEXT})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "log")
+    yield made
+    made.loop.close()
+    made.writer.__exit__(None, None, None)
+
+
+def work(schema: TableSchema, size: int, mode: Mode = Mode.CLONE, moved_keys: int = 0) -> TableWork:
+    feed = Feed(schema.table, schema.table, schema.table, mode)
+    return TableWork(feed, versions=[schema], bytes=size, moved_keys=moved_keys)
+
+
+def test_a_huge_transaction_is_a_batch_of_its_own(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "small")))
+    bench.seal(300, (ORDERS, 210, insert("2", "h" * 5000)))
+    bench.seal(400, (ORDERS, 310, insert("3", "small")))
+    limits, positions = BatchConfig(max_bytes=1000), {Feed(ORDERS.table, ORDERS.table, ORDERS.table): 100}
+    ends, at = [], 100
+    while (batch := gather(bench.log, bench.log.segments(after=at), positions, limits)) is not None:
+        at = batch.end
+        ends.append((at, batch.full))
+    assert ends == [(200, True), (300, True), (400, False)]
+
+
+def test_a_share_has_a_limit_whatever_comes() -> None:
+    for gigabytes in (1, 10, 100):
+        huge = work(ORDERS, gigabytes << 30)
+        assert huge.shared(2)
+        assert huge.bytes / huge.buckets(2) <= batches.MOST_BUCKET_BYTES
+    assert work(KEYLESS, 1 << 30).buckets(2) >= 16, "rows without a key can be shared out too"
+    assert work(KEYLESS, 1 << 20).buckets(2) == 1
+    assert work(ORDERS, 1 << 30, moved_keys=1).buckets(2) == 1, "an earlier image may be anywhere"
+
+
+class Slices:
+    """Slices that come one at a time; `most_alive` is how many of them were ever there at once."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._made = count, list[weakref.ref[pa.RecordBatch]]()
+        self.most_alive = 0
+
+    def __iter__(self) -> Iterator[RawChanges]:
+        for number in range(self._count):
+            messages = [insert(str(number * 100 + row), "b" * 100) for row in range(100)]
+            changes = Stream().transaction(*messages).raw(THINGS)
+            self._made.append(weakref.ref(changes.batch))
+            gc.collect()
+            self.most_alive = max(self.most_alive, sum(made() is not None for made in self._made))
+            yield changes
+
+
+def test_a_task_holds_its_share_and_one_slice_besides() -> None:
+    slices = Slices(20)
+    shares = list(own_share(slices, position=0, until=None, bucket=3, buckets=10))
+    assert slices.most_alive <= 2
+    held = sum(share.batch.get_total_buffer_size() for share in shares)
+    whole = sum(one.batch.get_total_buffer_size() for one in Slices(20))
+    assert held < whole / 4
+    assert 100 < sum(share.batch.num_rows for share in shares) < 300
+
+
+def play(bench: Bench) -> None:
+    bench.seal(200, *((ORDERS, 110, insert(str(number), "new")) for number in range(200)))
+    bench.seal(300, *((ORDERS, 210, update(str(number), "paid")) for number in range(0, 200, 3)))
+    bench.seal(400, (PEOPLE, 310, insert("1", "Ada", "p")), (PEOPLE, 310, insert("2", "Bob", "q")))
+    bench.seal(500, *((ORDERS, 410, delete(str(number), None)) for number in range(0, 200, 7)))
+    drain(bench)
+
+
+def test_shares_come_to_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
+        monkeypatch.setattr(batches, name, 500)
+    play(bench)
+    left = [number for number in range(200) if number % 7]
+    assert bench.rows(ORDERS) == [(number, "new" if number % 3 else "paid") for number in left]
+    assert bench.rows(PEOPLE) == [(1, "Ada", "p"), (2, "Bob", "q")]
+    bench.seal(
+        600, (ORDERS, 510, truncate(ORDERS.relation_id)), *((ORDERS, 510, insert(str(n), "x")) for n in range(90))
+    )
+    drain(bench)
+    assert bench.rows(ORDERS) == [(number, "x") for number in range(90)]
+
+
+def test_headers_of_the_log_are_kept_up_to_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ChangeLog(str(tmp_path))
+    with SegmentWriter(log) as writer:
+        writer.begin(100, "7", 1)
+        for end in range(200, 2200, 100):
+            writer.append(end, [raw_slice(KEYLESS, [end - 50])])
+    monkeypatch.setattr(change_log, "HEADER_BYTES_KEPT", 3000)
+    reader = ChangeLog(str(tmp_path))
+    names = reader.segments()
+    sizes = [len(reader.header(name).to_bytes()) for name in names]
+    kept = [header for header, _ in reader._headers.values()]
+    assert sum(len(header.to_bytes()) for header in kept) <= 3000 < sum(sizes)
+    assert [header.end for header in kept] == list(range(2200 - 100 * len(kept), 2200, 100)), "the newest ones"
+    for name in names:
+        reader.remove(name)
+    assert reader._header_bytes == 0
