@@ -113,6 +113,10 @@ def test_a_table_that_went_on_is_not_copied_anew(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.set_table_status("lake", TABLE, TableStatus(State.READY, NOON))
+    fine = store.quarantined("lake")[1]
+    assert f"{fine.id} public.things: its table went on without it" in said(
+        capsys, "quarantine", "replay", file, fine.id
+    )
     said(capsys, "quarantine", "drop", file, "--yes")
     assert (store.quarantined("lake"), store.requests()) == ([], [])
 

@@ -198,3 +198,11 @@ def test_the_same_structure_has_the_same_fingerprint() -> None:
     assert other_numbers.fingerprint != BASE.fingerprint
     assert replace(BASE, key=()).structure != BASE.structure
     assert TableSchema.from_json(BASE.to_json()) == BASE
+
+
+def test_a_choice_that_applies_no_more_is_told_as_what_it_is() -> None:
+    """By the column's name, which the source has changed."""
+    plain = ColumnType(1700, "numeric")
+    before = version((1, "id", INT8), (2, "amount", replace(plain, carried_as="decimal(30,10)")))
+    after = version((1, "id", INT8), (2, "total", plain))
+    assert "total changed from numeric carried as decimal(30,10) to numeric" in followed(after, base=before).resync

@@ -98,11 +98,12 @@ def test_people_see_what_changed_and_what_held_where(log: ChangeLog, tmp_path: P
     assert found[1]["fingerprint"] == WIDER.structure
     held = as_json(look(pipeline, "public.orders", at="0/D1"))["versions"]
     assert [(one["version"], one["position"]) for one in held] == [(2, "0/82")]
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=10_000, record=True, file=io.StringIO())
     console.print(as_text(look(pipeline, "public.orders"), with_columns=True))
     text = console.export_text()
     assert "column note renamed to text (guessed)" in text
     assert "public.orders version 3" in text
+    assert max(map(len, text.splitlines())) < 300, "as wide as it needs, where the output is no terminal"
     with pytest.raises(UsageError, match=r"no table public\.order\."):
         look(pipeline, "public.order")
 

@@ -92,6 +92,9 @@ def quarantine_replay(file: PipelineFile, names: Names = None) -> None:
         say(f"{one.id} {one.table}: decodes now", markup=False)
     for one, reason in outcome.refused:
         say(f"{one.id} {one.table}: still not decodable: {reason}", markup=False)
+    for one in outcome.passed:
+        shown = f"`penstock quarantine show {file} {one.id}` has what it says"
+        say(f"{one.id} {one.table}: its table went on without it, and does not get it any more; {shown}", markup=False)
     for table in outcome.again:
         say(f"{table} will be tried again; its messages leave quarantine when it has passed them", markup=False)
     if outcome.again:

@@ -23,12 +23,14 @@ from penstock.state.store import RequestKind
 
 @dataclass(frozen=True)
 class Replayed:
-    """`refused` have the reasons of the present decoder. `again` are Errored tables of which all messages decode."""
+    """`refused` have the reasons of the present decoder. `again` are Errored tables of which all messages decode.
+    `passed` are those that decode and whose table went on without them: they stay for a person."""
 
     pid: int | None
     decoded: list[Quarantined]
     refused: list[tuple[Quarantined, str]]
     again: list[TableId]
+    passed: list[Quarantined]
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,15 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
             else:
                 decoded.append(one)
         again: list[TableId] = []
+        passed: list[Quarantined] = []
         if store is not None and decoded:
-            fit = {one.id for one in decoded}
+            fit, standing = {one.id for one in decoded}, _errored(pipeline, store)
             whole = {one.table for one in everything} - {one.table for one in everything if one.id not in fit}
-            again = sorted(whole & _errored(pipeline, store))
+            again = sorted(whole & standing)
+            passed = [one for one in decoded if one.table not in standing]
             for table in again:
                 _ask(store, "retry", table)
-        return Replayed(holder(pipeline.home / "lock"), decoded, refused, again)
+        return Replayed(holder(pipeline.home / "lock"), decoded, refused, again, passed)
 
 
 def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:

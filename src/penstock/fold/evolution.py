@@ -131,13 +131,13 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
 
 
 def type_text(column: Column) -> str:
-    """The type as people write it, with its modifier where that is a length or a precision."""
+    """The type as people write it, with its modifier where that is a length or a precision, and with their choice."""
     name, modifier = column.type.name, column.type.modifier
-    if modifier < 4:
-        return name
-    if name == "numeric":
-        return f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
-    return f"{name}({modifier - 4})" if name in ("varchar", "bpchar") else name
+    if name == "numeric" and modifier >= 4:
+        name = f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
+    elif name in ("varchar", "bpchar") and modifier >= 4:
+        name = f"{name}({modifier - 4})"
+    return f"{name} carried as {column.type.carried_as}" if column.type.carried_as else name
 
 
 def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[str]:
