@@ -21,6 +21,7 @@ from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import in_force
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.model.upkeep import TableShape, Upkeep
 from penstock.state.memory import MemoryStateStore
 from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
@@ -429,6 +430,16 @@ def test_anomalies_are_counted_until_the_table_is_copied_anew(store: StateStore)
     store.begin_copy("lake", ORDERS, "copy", "fingerprint", [])
     assert store.anomalies("lake") == {}
     assert set(store.anomalies("pond")) == {ORDERS}
+
+
+def test_how_tables_are_kept_is_replaced(store: StateStore) -> None:
+    first = Upkeep(NOON, TableShape(12, 3, 2**40, 20, 1.25, "merging"), 1, 2, 3, 4)
+    store.record_upkeep("lake", {ORDERS: first, ODD: first})
+    store.record_upkeep("pond", {ORDERS: first})
+    later = Upkeep(NOON + timedelta(seconds=1), TableShape(1, 0, 5, 1, 1.0), 9, 8, 7, 6)
+    store.record_upkeep("lake", {ORDERS: later})
+    assert store.upkeep("lake") == {ODD: first, ORDERS: later}
+    assert store.upkeep("pond") == {ORDERS: first}
 
 
 def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:

@@ -14,6 +14,7 @@ from penstock.destinations.iceberg.catalog import open_warehouse, safe_name, spa
 from penstock.destinations.iceberg.compaction import choose
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.metrics import Metrics
+from penstock.destinations.iceberg.read_cost import read_cost
 from penstock.destinations.iceberg.storage import local_path
 from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
@@ -116,17 +117,38 @@ def test_a_full_tier_is_merged() -> None:
     assert chosen([data(f"l{n}", 200 << 20) for n in range(9)], []) == (set(), set())
 
 
-def test_a_large_file_with_many_dead_rows_is_rewritten_and_its_deletes_go() -> None:
+def test_files_are_rewritten_for_their_dead_rows_once_a_read_costs_too_much() -> None:
     big, other = data("big", 200 << 20), data("other", 200 << 20)
-    few, many = delete("few", {"big": 20}), delete("many", {"big": 15, "other": 1})
+    few, many = delete("few", {"big": 20}), delete("many", {"big": 35, "other": 1})
     assert chosen([big, other], [few]) == (set(), set())
     assert chosen([big, other], [few, many]) == ({"big"}, {"few", "many"})
+    one, another = data("one", 5 << 20), data("another", 5 << 20)
+    assert chosen([one, another], [delete("d", {"one": 30, "another": 10})]) == (set(), set())
+    assert chosen([one, another], [delete("d", {"one": 60, "another": 10})]) == ({"one"}, {"d"})
 
 
-def test_smaller_files_are_rewritten_once_the_table_is_full_of_dead_rows() -> None:
-    one, other = data("one", 5 << 20), data("other", 5 << 20)
-    assert chosen([one, other], [delete("d", {"one": 40, "other": 10})]) == (set(), set())
-    assert chosen([one, other], [delete("d", {"one": 60, "other": 10})]) == ({"one"}, {"d"})
+def test_of_files_with_dead_rows_those_that_give_most_come_first() -> None:
+    files = [data(f"f{n}", 40 << 20) for n in range(5)]
+    hits = {"f0": 5, "f1": 40, "f2": 35, "f3": 45, "f4": 9}
+    assert chosen(files, [delete("d", hits)])[0] == {"f3"}, "and no more than it takes"
+    assert chosen(files, [delete("d", {**hits, "f0": 60})])[0] == {"f0", "f3"}
+
+
+def test_a_copy_s_files_are_left_alone_unless_there_are_very_many() -> None:
+    copied = [data(f"data/penstock-copy-{n}.parquet", 6 << 20) for n in range(300)]
+    assert chosen(copied[:200], []) == (set(), set())
+    assert len(chosen(copied, [])[0]) > 4
+    assert len(chosen([data(f"data/penstock-copy-{n}.parquet", 60 << 10) for n in range(9)], [])[0]) == 9
+
+
+def test_what_a_read_costs() -> None:
+    compact = TableState("m", 1, 1, 1, (data("one", 32 << 20),), ())
+    assert read_cost(compact, {}).ratio == 1.0
+    assert read_cost(TableState("m", 1, 1, 1, (), ()), {}).ratio < 1.5
+    small = TableState("m", 1, 1, 1, tuple(data(f"{n}", 32 << 10) for n in range(100)), ())
+    assert read_cost(small, {}).ratio > 3
+    deletes = (delete("d", {"one": 50}),)
+    assert 1.9 < read_cost(TableState("m", 1, 1, 1, compact.data, deletes), {"one": 50}).ratio < 2.1
 
 
 def test_delete_files_are_merged_when_they_are_many() -> None:

@@ -106,6 +106,11 @@ class Maintenance(Section):
     keep_snapshots: Annotated[int, Field(ge=1)] = 20
     keep_for: Duration = 600.0
     compact_files: Annotated[int, Field(ge=2)] = 8
+    read_cost: Annotated[float, Field(ge=1.05)] = 1.3
+    merge_at_once: Annotated[Size, Field(ge=2**20)] = 64 * 2**20
+    pause: Duration = 1.0
+    sweep_every: Duration = 86400.0
+    sweep_age: Duration = 86400.0
     advance_idle_every: Duration = 60.0
 
 

@@ -25,6 +25,7 @@ from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.model.upkeep import Upkeep
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.slot import SlotState, flush_position, slot_state
 from penstock.state.lock import holder
@@ -94,6 +95,7 @@ class TableReport:
     rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
     anomalies: tuple[AnomalyCount, ...] = ()  # the same of changes that did not suit what was there
     quarantined: int = 0  # messages that could not be decoded
+    upkeep: Upkeep | None = None  # how it is kept quick to read
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
 
 
@@ -112,6 +114,7 @@ class StateReport:
     events: list[Event]
     quarantined: dict[Key, int] = field(default_factory=dict)
     partitions: dict[Key, Partitions] = field(default_factory=dict)
+    upkeep: dict[Key, Upkeep] = field(default_factory=dict)
     problem: Problem | None = None
 
 
@@ -212,6 +215,7 @@ class Observer:
                 processed={name: store.processed(name) for name in names},
                 health=store.health(),
                 events=store.events(EVENTS_SHOWN),
+                upkeep={(n, t): kept for n in names for t, kept in store.upkeep(n).items()},
                 partitions={(n, t): seen for n in names for t, seen in store.partitions(n).items()},
                 quarantined={(n, t): kept for n in names for t, kept in store.quarantined_counts(n).items()},
             )
@@ -305,6 +309,7 @@ class Observer:
             rescued=state.rescued.get(key, ()),
             anomalies=state.anomalies.get(key, ()),
             quarantined=state.quarantined.get(key, 0),
+            upkeep=state.upkeep.get(key),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
         )
 

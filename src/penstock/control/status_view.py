@@ -18,6 +18,7 @@ from penstock.model.anomaly import KINDS
 from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State
+from penstock.model.upkeep import Upkeep
 from penstock.state.store import Health
 
 STATE_STYLES = {State.READY: "green", State.ERRORED: "bold red"}
@@ -55,6 +56,9 @@ def as_text(status: Status) -> RenderableType:
             cells = "1 cell" if count.cells == 1 else f"{count_text(count.cells)} cells"
             rescued = f"{table.table}.{count.column}: {cells} rescued, the last {count.sample!r} at {count.place}"
             parts += [Text(), Text(rescued, style="yellow")]
+    for table in status.tables:
+        if table.upkeep is not None and table.upkeep.shape.doing and status.pid is not None:
+            parts += [Text(), Text(f"{table.table}: {table.upkeep.shape.doing}", style="dim")]
     for table in status.tables:
         if table.quarantined:
             kept = (
@@ -164,6 +168,8 @@ def _tables(status: Status) -> Table:
     copying = any(report.copy is not None and report.copy.ended is None for report in status.tables)
     for heading in (*(("rows copied", "progress") if copying else ()), "changes", "rate", "lag", "behind"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("files", justify="right", no_wrap=True)
+    table.add_column("read cost", justify="right", no_wrap=True)
     table.add_column("newest change", no_wrap=True)
     for report in status.tables:
         table.add_row(
@@ -179,9 +185,18 @@ def _tables(status: Status) -> Table:
             rate_text(report.rate),
             seconds_text(report.lag_seconds),
             bytes_text(report.lag_bytes),
+            *_shape_texts(report.upkeep),
             _moment(report.newest) if report.newest else UNKNOWN,
         )
     return table
+
+
+def _shape_texts(upkeep: Upkeep | None) -> tuple[str, str]:
+    """How many files, and what reading them costs beside the compact table."""
+    if upkeep is None:
+        return UNKNOWN, UNKNOWN
+    shape = upkeep.shape
+    return count_text(shape.files + shape.delete_files), f"{shape.read_cost:.1f} ×"
 
 
 def _events(status: Status) -> Table:
@@ -270,7 +285,13 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         ],
         "rescued": [asdict(count) for count in table.rescued],
         "anomalies": [asdict(count) for count in table.anomalies],
+        "maintenance": None if table.upkeep is None else _upkeep_json(table.upkeep),
     }
+
+
+def _upkeep_json(upkeep: Upkeep) -> dict[str, Any]:
+    figures = asdict(upkeep)
+    return {"at": figures.pop("at").isoformat(), **figures.pop("shape"), **figures}
 
 
 def _problem_json(problem: Problem | None) -> dict[str, Any]:

@@ -82,6 +82,7 @@ from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+from penstock.model.upkeep import TableShape
 
 BOOKMARKS_LAST = 24 * 3600.0  # seconds
 
@@ -107,15 +108,17 @@ class MaintenanceReport:
     merged_files: int = 0  # data files that went into fewer
     merged_deletes: int = 0  # delete files that went into fewer, or were dropped
     expired_snapshots: int = 0
+    swept_files: int = 0  # files that nobody knew any more
+    shape: TableShape | None = None  # what the table is like now; None: as it was before, or not known
 
     @property
     def did_something(self) -> bool:
-        return bool(self.merged_files or self.merged_deletes or self.expired_snapshots)
+        return bool(self.merged_files or self.merged_deletes or self.expired_snapshots or self.swept_files)
 
     def __str__(self) -> str:
         return (
             f"merged {self.merged_files} data files and {self.merged_deletes} delete files, "
-            f"expired {self.expired_snapshots} snapshots"
+            f"expired {self.expired_snapshots} snapshots, removed {self.swept_files} unknown files"
         )
 
 
@@ -338,8 +341,9 @@ class Destination(Protocol):
         ...
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
-        """Does what is due, between batches: the contents stay equal, positions stay. Of a table of several sources it
-        touches this source's share only."""
+        """Does what is due, between batches: the contents stay equal, positions stay. What takes long is begun by one
+        call, goes on beside batches, and is ended by a later call. Of a table of several sources it touches this
+        source's share only."""
         ...
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:

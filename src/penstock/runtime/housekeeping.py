@@ -1,25 +1,31 @@
 """Between batches: tables stay compact, idle tables' positions move on, and the log lets go of what nobody needs.
 
 An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
-or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Compaction
-and batches take turns, in one thread, so they never conflict.
+or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Commits of
+maintenance and of batches take turns, in one thread, so they never conflict; what takes long the destination does
+beside them. Between two batches only so much is begun: the tables that are left come first the next time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 import structlog
 
 from penstock.config.model import LogConfig, Maintenance
-from penstock.errors import PositionLost, StaleBase
+from penstock.destinations.contract import MaintenanceReport
+from penstock.errors import PositionLost, StaleBase, StateError
 from penstock.failpoints import reach
 from penstock.model.position import Position, position_text
+from penstock.model.table import TableId
+from penstock.model.upkeep import Upkeep
 from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
 
 LOG = structlog.get_logger("housekeeping")
 RETAIN_EVERY = 5.0
+TELL_EVERY = 2.0
 
 
 class Housekeeping:
@@ -36,10 +42,15 @@ class Housekeeping:
         self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
         self._passed = passed
         self._advanced_at = self._retained_at = time.monotonic()
+        self._next: TableId | None = None  # whose maintenance comes first the next time
+        self._upkeep: dict[TableId, Upkeep] = {}
+        self._untold: dict[TableId, Upkeep] = {}
+        self._has_read = False
+        self._told_at = time.monotonic() - TELL_EVERY
 
     def run(self) -> None:
         """Does what is due. Raises what concerns the destination or the log as a whole."""
-        self._maintain(tracked for tracked in self._loop.tables.values() if not tracked.errored)
+        self._maintain()
         now = time.monotonic()
         if now - self._advanced_at >= self._maintenance.advance_idle_every:
             self._advanced_at = now
@@ -100,12 +111,62 @@ class Housekeeping:
         tracked.position = self._loop.processed
         reach("apply.position_advanced")
 
-    def _maintain(self, tables: Iterable[TrackedTable]) -> None:
-        for tracked in tables:
+    def _maintain(self) -> None:
+        """One table after the other, as long as batches may wait."""
+        began = time.monotonic()
+        tables = self._loop.tables
+        names = [name for name, tracked in tables.items() if not tracked.errored]
+        first = next((number for number, name in enumerate(names) if name == self._next), 0)
+        self._next = None
+        for name in names[first:] + names[:first]:
+            if time.monotonic() - began >= self._maintenance.pause:
+                self._next = name
+                break
             try:
-                report = self._loop.destination.maintain(tracked.target, self._loop.source, self._loop.runner)
+                report = self._loop.destination.maintain(tables[name].target, self._loop.source, self._loop.runner)
             except StaleBase as error:
-                LOG.info("maintenance put off", table=str(tracked.table), what=error.what)
+                LOG.info("maintenance put off", table=str(name), what=error.what)
                 continue
             if report.did_something:
-                LOG.info("maintained", table=str(tracked.table), report=str(report))
+                LOG.info("maintained", table=str(name), report=str(report))
+            self._note(name, report)
+        self._tell()
+
+    def _note(self, table: TableId, report: MaintenanceReport) -> None:
+        """Adds a report to what people are told of the table."""
+        if not report.did_something and report.shape is None:
+            return
+        known = self._known().get(table)
+        shape = report.shape or (known.shape if known else None)
+        if shape is not None:
+            before = known or Upkeep(datetime.now(UTC), shape)
+            self._upkeep[table] = self._untold[table] = Upkeep(
+                datetime.now(UTC),
+                shape,
+                before.merged_files + report.merged_files,
+                before.merged_deletes + report.merged_deletes,
+                before.expired_snapshots + report.expired_snapshots,
+                before.swept_files + report.swept_files,
+            )
+
+    def _known(self) -> dict[TableId, Upkeep]:
+        """With what earlier runs have recorded."""
+        if not self._has_read:
+            try:
+                self._upkeep = self._loop.state.upkeep(self._loop.destination.name)
+                self._has_read = True
+            except StateError as error:
+                LOG.warning("upkeep not read", what=error.what)
+        return self._upkeep
+
+    def _tell(self) -> None:
+        """For people: every now and then, and a state store that is away costs only this."""
+        now = time.monotonic()
+        if not self._untold or now - self._told_at < TELL_EVERY:
+            return
+        self._told_at = now
+        try:
+            self._loop.state.record_upkeep(self._loop.destination.name, self._untold)
+            self._untold = {}
+        except StateError as error:
+            LOG.warning("upkeep not recorded", what=error.what)

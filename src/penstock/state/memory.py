@@ -18,6 +18,7 @@ from penstock.model.rescue import RescueCount, merged
 from penstock.model.schema_version import SchemaVersion, obsolete
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
+from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut, CutState
 from penstock.state.store import (
     EVENTS_KEPT,
@@ -45,6 +46,7 @@ class MemoryStateStore:
         self._ended: dict[tuple[str, TableId], CopyProgress] = {}
         self._notes: dict[tuple[str, TableId], str] = {}
         self._rescued: dict[tuple[str, TableId], tuple[RescueCount, ...]] = {}
+        self._upkeep: dict[tuple[str, TableId], Upkeep] = {}
         self._anomalies: dict[tuple[str, TableId], tuple[AnomalyCount, ...]] = {}
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
@@ -185,6 +187,14 @@ class MemoryStateStore:
                 for (name, table), counts in sorted(self._rescued.items())
                 if name == destination
             }
+
+    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
+        with self._lock:
+            self._upkeep.update({(destination, table): kept for table, kept in upkeep.items()})
+
+    def upkeep(self, destination: str) -> dict[TableId, Upkeep]:
+        with self._lock:
+            return {table: kept for (name, table), kept in sorted(self._upkeep.items()) if name == destination}
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         with self._lock:

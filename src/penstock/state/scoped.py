@@ -19,6 +19,7 @@ from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import TableProgress, TableStatus
+from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut
 from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
@@ -116,6 +117,12 @@ class ScopedStateStore:
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         return self._own(self._store.rescued(destination))
+
+    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
+        self._store.record_upkeep(destination, {self._named(table): kept for table, kept in upkeep.items()})
+
+    def upkeep(self, destination: str) -> dict[TableId, Upkeep]:
+        return self._own(self._store.upkeep(destination))
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         return self._store.add_request(kind, self._named(table))

@@ -35,7 +35,8 @@ from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas
+from penstock.model.upkeep import Upkeep
+from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas, sql_upkeep
 from penstock.state.cut import Cut
 from penstock.state.sql_engine import engine_of, make_folder
 from penstock.state.sql_statements import of_destination, put, table_key
@@ -271,6 +272,14 @@ class SqlStateStore:
             count = RescueCount(row.column_name, row.cells, row.sample, row.place)
             found.setdefault(TableId(row.table_schema, row.table_name), []).append(count)
         return {table: tuple(sorted(counts, key=lambda count: count.column)) for table, counts in sorted(found.items())}
+
+    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
+        with self._writing() as connection:
+            sql_upkeep.record(connection, destination, upkeep)
+
+    def upkeep(self, destination: str) -> dict[TableId, Upkeep]:
+        with self._transaction() as connection:
+            return sql_upkeep.read(connection, destination)
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         asked = {"at": datetime.now(UTC), "kind": kind, "table_schema": table.schema, "table_name": table.name}

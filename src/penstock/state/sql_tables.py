@@ -173,6 +173,25 @@ ANOMALIES = Table(
     Column("places", Text, nullable=False),  # the first few, a line each
 )
 
+UPKEEP = Table(
+    "penstock_upkeep",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("delete_files", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("snapshots", BigInteger, nullable=False),
+    Column("read_cost", Float, nullable=False),
+    Column("doing", Text, nullable=False),
+    Column("merged_files", BigInteger, nullable=False),
+    Column("merged_deletes", BigInteger, nullable=False),
+    Column("expired_snapshots", BigInteger, nullable=False),
+    Column("swept_files", BigInteger, nullable=False),
+)
+
 REQUESTS = Table(
     "penstock_request",
     METADATA,

@@ -22,6 +22,7 @@ from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
+from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut
 
 EVENTS_KEPT = 1000
@@ -191,6 +192,11 @@ class StateStore(Protocol):
 
     def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
         """Of each table with anomalies its kinds, by name."""
+
+    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
+        """Replaces what is known of how these tables are kept."""
+
+    def upkeep(self, destination: str) -> dict[TableId, Upkeep]: ...
 
     def add_request(self, kind: RequestKind, table: TableId) -> int:
         """From any process, at any time. Gives the request's id, which is never used again."""

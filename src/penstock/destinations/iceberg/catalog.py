@@ -35,6 +35,18 @@ class MaintenanceSettings(Protocol):
     @property
     def compact_files(self) -> int: ...
 
+    @property
+    def read_cost(self) -> float: ...
+
+    @property
+    def merge_at_once(self) -> int: ...
+
+    @property
+    def sweep_every(self) -> float: ...
+
+    @property
+    def sweep_age(self) -> float: ...
+
 
 class IcebergSettings(Protocol):
     """What the pipeline file says of an Iceberg destination; `config.model.IcebergDestination` has this shape."""

@@ -146,18 +146,30 @@ class StrictTransaction:
         delta.validateNoConflictingDeleteFiles()
         delta.commit()
 
-    def rewrite(self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], state: TableState) -> None:
-        """Files replaced by others with the same rows, which count as old as the base snapshot."""
+    def rewrite(
+        self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], sequence: int, late: Sequence[WrittenFile] = ()
+    ) -> None:
+        """Files replaced by others with the same rows, which count as old as `sequence`; `late` are delete files that
+        count as old as the base snapshot.
+        """
         rewrite = self._scanning(self._transaction.newRewrite())
-        rewrite.validateFromSnapshot(self._snapshot).dataSequenceNumber(state.sequence)
+        rewrite.validateFromSnapshot(self._snapshot).dataSequenceNumber(sequence)
         for file in removed:
             rewrite.deleteFile(self._java.content_file({**file.description(), **self._partition}, self._opened.specs))
         for written in added:
             if written.description["content"] == "data":
                 rewrite.addFile(self._added(written))
             else:
-                rewrite.addFile(self._added(written), state.sequence)
+                rewrite.addFile(self._added(written), sequence)
+        newest = self._transaction.startMetadata().lastSequenceNumber()
+        for written in late:
+            rewrite.addFile(self._added(written), newest)
         rewrite.commit()
+
+    def base_property(self, name: str) -> str | None:
+        """As it was in the base."""
+        found: str | None = self._transaction.startMetadata().properties().get(name)
+        return found
 
     def _scanning(self, update: JavaObject) -> JavaObject:
         """Manifests of a local table are read here and now; those of a remote one by Iceberg's threads."""
@@ -228,12 +240,12 @@ def carried_on(
     added: Sequence[WrittenFile] = (),
     removed: frozenset[str] | None = frozenset(),
     *,
-    old: bool = False,
+    aged: int | None = None,
 ) -> TableState | None:
     """The state that our own commit made of `before`; None if the table is not what we think: then it must be read
     anew.
 
-    `removed` None: all files that were there. `old`: the added files count as old as the snapshot before.
+    `removed` None: all files that were there. `aged`: the sequence number that the added files have; None: a new one.
     """
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
@@ -245,7 +257,7 @@ def carried_on(
             if snapshot is None:
                 return before.after(metadata.metadataFileLocation(), None, before.sequence, ())
             sequence, totals = snapshot.sequenceNumber(), snapshot.summary()
-            files = [live(file, before.sequence if old else sequence, opened.spec) for file in added]
+            files = [live(file, sequence if aged is None else aged, opened.spec) for file in added]
             state = before.after(metadata.metadataFileLocation(), snapshot.snapshotId(), sequence, files, removed)
             counts = (int(totals.get("total-data-files")), int(totals.get("total-delete-files")))
             if opened.slice is not None:

@@ -1,14 +1,16 @@
 """Keeps a table's files few: which files to merge, and the merging itself, on executors.
 
 Tiered by size like an LSM tree: a tier with enough files becomes one file of the next, so files stay O(log n) and a
-row is rewritten O(log n) times, until its file is large. Besides, a data file with many dead rows is rewritten without
-them, and a delete file whose entries mostly point to files that are gone is rewritten or dropped. Large files with few
-dead rows are left alone. One call takes only so much, for batches wait for it. Sidecars are written with the files.
-`choose` and the tasks are pure of Java; `destination` commits the outcome strictly, between batches."""
+row is rewritten O(log n) times, until its file is large. Besides, while a read of the table costs more than it may
+(`read_cost`), the files are rewritten whose dead rows cost most for their size, and a delete file whose entries mostly
+point to files that are gone is rewritten or dropped. All that follows from what has changed: large files with few dead
+rows are left alone, and so are a copy's files, unless there are so many that looking keys up takes long. One call takes
+only so much. Sidecars are written with the files. `choose` and the tasks are pure of Java; `maintenance` commits the
+outcome strictly, between batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.iceberg.data_files import (
+    COPY_PREFIX,
     PREFIX,
     DataFile,
     Rows,
@@ -29,6 +32,7 @@ from penstock.destinations.iceberg.data_files import (
 )
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.read_cost import FULL_SIZE, dead_rows, read_cost, saved
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import kind_of
@@ -37,10 +41,14 @@ from penstock.model.table import TableId
 
 SMALLEST_TIER = 64 << 10
 SMALL = 512 << 10  # merged for being many, and not for what is dead in it
-LARGE = 32 << 20  # not merged for being many
-MOST_AT_ONCE = 64 << 20  # merged by one call, about: batches wait for it
-MOST_DEAD = 0.3  # of a large file's rows; of a table's, before smaller files are rewritten for it
+LARGE = FULL_SIZE  # not merged for being many
+LARGE_COPY = 4 << 20  # the same for a file that a copy wrote, in a table of not too many files
+MANY_FILES = 256
+MOST_AT_ONCE = 64 << 20  # merged by one call, about
+READ_LIMIT = 1.3  # of what reading the compact table costs
+LEAST_DEAD = 0.1  # of a file's rows: to rewrite it for fewer costs more than it gives
 LEAST_ALIVE = 0.5  # of a delete file's entries
+NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -57,30 +65,36 @@ class Choice:
     def data(self) -> list[LiveFile]:
         return [file for group in self.groups for file in group]
 
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in (*self.data, *self.deletes))
 
-def choose(state: TableState, spec: int, tier_files: int, *, versions: bool = False) -> Choice:
-    """What is due. Every delete file's hits must have been counted. In a table of versions, files of one kind only go
+
+def choose(
+    state: TableState,
+    spec: int,
+    tier_files: int,
+    *,
+    versions: bool = False,
+    limit: float = READ_LIMIT,
+    at_once: int = MOST_AT_ONCE,
+) -> Choice:
+    """What is due: `tier_files` of one size, and what dead rows make a read cost more than `limit` times the compact
+    table's. Every delete file's hits must have been counted. In a table of versions, files of one kind only go
     together, and those that somebody else wrote stay."""
-    dead: dict[str, int] = {}
-    for delete in state.deletes:
-        for path, count in (delete.hits or {}).items():
-            dead[path] = dead.get(path, 0) + count
+    dead = dead_rows(state)
     ours = [file for file in state.data if file.spec == spec]
     kinds: list[list[LiveFile]] = [ours]
     if versions:
         kinds = [[file for file in ours if kind_of(file.path) == kind] for kind in ("open", "replaced", "ended")]
         ours = [file for kind in kinds for file in kind]
-    tiers = [tier for kind in kinds for tier in _full_tiers([file for file in kind if file.size < LARGE], tier_files)]
+    large_copy = LARGE_COPY if len(state.data) <= MANY_FILES else LARGE
+    small = [[file for file in kind if file.size < (large_copy if _is_copied(file) else LARGE)] for kind in kinds]
+    tiers = [tier for kind in small for tier in _full_tiers(kind, tier_files)]
     groups = [group for tier in tiers for group in _large_enough(tier)]
     grouped = {file.path for group in groups for file in group}
-    crowded = sum(dead.values()) > MOST_DEAD * sum(file.records for file in state.data)
-    least = SMALL if crowded else LARGE
-    groups += [
-        (file,)
-        for file in ours
-        if file.path not in grouped and file.size >= least and dead.get(file.path, 0) > MOST_DEAD * file.records
-    ]
-    groups = _at_once(groups)
+    rest = [file for file in ours if file.path not in grouped and file.size >= SMALL]
+    groups = _at_once([*groups, *_costly(state, dead, rest, limit)], at_once)
     gone = {file.path for group in groups for file in group}
     staying = {file.path for file in state.data} - gone
     hollow: list[LiveFile] = []
@@ -116,10 +130,31 @@ def _large_enough(tier: Sequence[LiveFile]) -> list[tuple[LiveFile, ...]]:
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _at_once(groups: Sequence[tuple[LiveFile, ...]]) -> list[tuple[LiveFile, ...]]:
+def _is_copied(file: LiveFile) -> bool:
+    return file.path.rpartition("/")[2].startswith(COPY_PREFIX)
+
+
+def _costly(
+    state: TableState, dead: Mapping[str, int], files: Sequence[LiveFile], limit: float
+) -> list[tuple[LiveFile, ...]]:
+    """The files that are rewritten for their dead rows until a read costs no more than the limit: first those that give
+    most for what they take."""
+    cost = read_cost(state, dead)
+    worth = [file for file in files if dead.get(file.path, 0) > LEAST_DEAD * file.records]
+    chosen: list[tuple[LiveFile, ...]] = []
+    now = cost.now
+    for file in sorted(worth, key=lambda file: -saved(file, dead) / file.size):
+        if now <= limit * cost.compact:
+            break
+        now -= saved(file, dead)
+        chosen.append((file,))
+    return chosen
+
+
+def _at_once(groups: Sequence[tuple[LiveFile, ...]], most: int) -> list[tuple[LiveFile, ...]]:
     """As many of the groups as one call may take; the others are for the next."""
     before = accumulate((sum(file.size for file in group) for group in groups), initial=0)
-    return [group for group, size in zip(groups, before, strict=False) if size < MOST_AT_ONCE]
+    return [group for group, size in zip(groups, before, strict=False) if size < most]
 
 
 @dataclass(frozen=True)
@@ -151,7 +186,7 @@ class MergeData:
 
     def _live_rows(self, dead: dict[str, Rows], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for path in self.files:
-            ended = dead.get(path, np.empty(0, np.int64))
+            ended = dead.get(path, NO_ROWS)
             for start, rows in DataFile(path, self.columns).batches(self.columns):
                 alive = np.ones(rows.num_rows, bool)
                 here = ended[(ended >= start) & (ended < start + rows.num_rows)]
@@ -182,6 +217,53 @@ class MergeDeletes:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """Data files as they went into one, in this order and without the rows that these deletes end."""
+
+    into: str | None  # None: no row was left
+    files: tuple[str, ...]
+    records: tuple[int, ...]
+    delete_files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MoveDeletes:
+    """Delete files that came while data files were merged: the same with the places where their rows are now."""
+
+    target: TableId
+    folder: str
+    merged: tuple[Merged, ...]
+    files: tuple[str, ...]
+    data_files: tuple[str, ...]  # all others that they may point to
+    weight: int
+
+    def run(self) -> WrittenFile | None:
+        """None when they end no row any more."""
+        with reaching(f"table {self.target}: deletes cannot be moved to a merged file"):
+            gone = tuple(path for merged in self.merged for path in merged.files)
+            ended = deleted_rows(self.files, (*gone, *self.data_files))
+            places = {path: ended[path] for path in self.data_files if path in ended}
+            for merged in self.merged:
+                rows = _moved(merged, ended)
+                if merged.into is not None and len(rows):
+                    places[merged.into] = rows
+            return write_deletes(self.folder, places) if places else None
+
+
+def _moved(merged: Merged, ended: Mapping[str, Rows]) -> Rows:
+    """Where rows of merged files are in the file that they went into."""
+    before = deleted_rows(merged.delete_files, merged.files)
+    moved: list[Rows] = []
+    start = 0
+    for path, records in zip(merged.files, merged.records, strict=True):
+        dead, rows = before.get(path, NO_ROWS), ended.get(path, NO_ROWS)
+        rows = rows[~np.isin(rows, dead)]
+        moved.append(start + rows - np.searchsorted(dead, rows))
+        start += records - len(dead)
+    return np.concatenate(moved)
+
+
+@dataclass(frozen=True)
 class CountHits:
     """A delete file of which nobody has counted yet where its entries point."""
 
@@ -195,7 +277,7 @@ class CountHits:
             return {entry["values"]: entry["counts"] for entry in counts.to_pylist()}
 
 
-def merge(task: MergeData | MergeDeletes) -> WrittenFile | None:
+def merge(task: MergeData | MergeDeletes | MoveDeletes) -> WrittenFile | None:
     return task.run()
 
 

@@ -20,6 +20,7 @@ from penstock.destinations.contract import (
     WritePlan,
     WrittenPart,
 )
+from penstock.destinations.iceberg.beside import Beside
 from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     require_warehouse,
@@ -30,11 +31,12 @@ from penstock.destinations.iceberg.data_files import COPY_PREFIX
 from penstock.destinations.iceberg.java import Java, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.live_files import TableState
-from penstock.destinations.iceberg.maintenance import compact, expire
+from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.moving import move_again, move_to, rescued_for
 from penstock.destinations.iceberg.opening import Tables
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import reaching, remove, sizes
+from penstock.destinations.iceberg.sweeping import sweep
 from penstock.destinations.iceberg.table_state import (
     COPIED,
     OpenTable,
@@ -65,11 +67,13 @@ class IcebergDestination:
         self._settings = settings
         self._java = Java(spark)
         self._tables = Tables(settings, spark, self._java, index=index)
+        self._beside = Beside()
 
     def open(self) -> None:
         self._tables.open_catalog()
 
     def close(self) -> None:
+        self._beside.close()
         self._tables.forget()
 
     def ensure_table(
@@ -323,13 +327,15 @@ class IcebergDestination:
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         require_warehouse(self._settings)
-        opened, settings = self._tables.known(target, source), self._settings.maintenance
-        index = self._tables.index_of(opened)
-        choice = compact(self._java, opened, index, settings, run)
+        tables, opened, settings = self._tables, self._tables.known(target, source), self._settings.maintenance
+        index, marker = tables.index_of(opened), tables.swept_marker(opened)
+        swept = sweep(self._java, opened, lambda: tables.load(target), settings, self._beside, marker, mark=tables.mark)
+        choice = compact(self._java, opened, index, settings, run, self._beside)
+        index.remove([file.path for file in choice.data])
         expired = expire(self._java, opened, settings)
-        if opened.state is not None and (choice or expired):
+        if expired and opened.state is not None and opened.merging is None:
             index.remove_all_but([file.path for file in opened.state.data])
-        return MaintenanceReport(len(choice.data), len(choice.deletes), expired)
+        return MaintenanceReport(len(choice.data), len(choice.deletes), expired, swept, shape_of(opened))
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         with reaching("files that will not be committed cannot be removed"):

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pyarrow import fs
 
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
-from penstock.destinations.iceberg.commit import note_turn, strict
+from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
 from penstock.destinations.iceberg.live_files import TableState
@@ -52,31 +52,39 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collect
             )
         }
     candidates = suspected - live - set(keep)
-    return sorted(candidates - _referenced(java, opened, metadata)) if candidates else []
+    return sorted(candidates - referenced(java, opened.table, metadata)) if candidates else []
 
 
 def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
-    """Shuts out writers that have not committed yet, then removes the files. StaleBase if one has committed
-    meanwhile.
+    """Shuts out writers that have not committed yet, then removes the files; the table's state is what it is then.
+    StaleBase if one has committed meanwhile.
     """
-    what = f"table {opened.target}: files of killed writers cannot be removed"
-    with strict(java, opened, state.metadata, what) as transaction:
-        transaction.set_properties({opened.fence: uuid.uuid4().hex})
-        if mark:
-            transaction.mark()
-    with reaching(what):
+    opened.state = shut_out(java, opened, state, mark=mark)
+    with reaching(f"table {opened.target}: files of killed writers cannot be removed"):
         for location in orphans:
             remove(location)
 
 
-def _referenced(java: Java, opened: OpenTable, metadata: JavaObject) -> set[str]:
-    """Every file that any snapshot of the table refers to."""
-    io, specs = opened.table.io(), opened.table.specs()
-    seen: set[str] = set()
+def shut_out(java: Java, opened: OpenTable, state: TableState, *, mark: bool) -> TableState | None:
+    """Whatever was planned before cannot be committed any more; gives the state that follows. StaleBase if somebody has
+    committed meanwhile."""
+    what = f"table {opened.target}: files that nobody knows cannot be removed"
+    with strict(java, opened, state.metadata, what) as transaction:
+        transaction.set_properties({opened.fence: uuid.uuid4().hex})
+        if mark:
+            transaction.mark()
+    return carried_on(opened, state)
+
+
+def referenced(java: Java, table: JavaObject, metadata: JavaObject) -> set[str]:
+    """Every file that any snapshot of the table refers to: data, deletes, manifests and their lists."""
+    io, specs = table.io(), table.specs()
+    manifests: set[str] = set()
     files: set[str] = set()
     for snapshot in metadata.snapshots():
+        files.add(snapshot.manifestListLocation())
         for manifest in snapshot.allManifests(io):
-            if manifest.path() not in seen:
-                seen.add(manifest.path())
+            if manifest.path() not in manifests:
+                manifests.add(manifest.path())
                 files.update(java.joined(java.listed(java.manifests.readPaths(manifest, io, specs))))
-    return files
+    return files | manifests

@@ -1,13 +1,19 @@
 """What is due for a table between batches: compaction and expiry, committed by the driver.
 
-Compaction and batches take turns, so a refusal means that somebody else touched the table: what was written is
-removed, and the next call looks again. A call that finds nothing to do costs no I/O: it may come many times a second.
-Neighbours: `compaction` chooses and merges, `expiry` expires, `commit` commits, `destination` calls.
+Commits of compaction and batches take turns, so a refusal means that somebody else touched the table: what was written
+is removed, and the next call looks again. What takes long runs beside batches (`beside`), so that they wait for a
+commit and no longer. A call that finds nothing to do costs no I/O: it may come many times a second. Neighbours:
+`compaction` chooses and merges, `expiry` expires, `sweeping` removes what nobody knows, `commit` commits, `destination`
+calls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
+
 from penstock.destinations.contract import InProcessRunner, JobRunner
+from penstock.destinations.iceberg.beside import Beside, Merging, discard
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.compaction import (
@@ -19,38 +25,72 @@ from penstock.destinations.iceberg.compaction import (
     count_hits,
     merge,
 )
-from penstock.destinations.iceberg.data_files import PREFIX
+from penstock.destinations.iceberg.data_files import PREFIX, WrittenFile
 from penstock.destinations.iceberg.expiry import expire_snapshots
 from penstock.destinations.iceberg.java import Java, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
-from penstock.destinations.iceberg.storage import reaching, remove
+from penstock.destinations.iceberg.read_cost import dead_rows, read_cost
+from penstock.destinations.iceberg.storage import reaching
+from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.table_state import OpenTable, look_for_rescued, read_state
 from penstock.destinations.iceberg.version_files import kind_index, kind_prefix
-from penstock.errors import StaleBase
+from penstock.errors import DestinationError, StaleBase
 from penstock.failpoints import reach
+from penstock.model.upkeep import TableShape
 
-WORTH_A_JOB = 1 << 20  # bytes; less is merged here before Spark has started a task
+WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
 NOTHING = Choice((), ())
 
 
-def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: MaintenanceSettings, run: JobRunner) -> Choice:
-    """Merges what is due; gives what was merged. StaleBase if somebody else has changed the table."""
+def compact(
+    java: Java, opened: OpenTable, index: KeyIndex, settings: MaintenanceSettings, run: JobRunner, beside: Beside
+) -> Choice:
+    """Merges what is due, here and now if it is little, or beside batches; gives what has been merged. StaleBase if
+    somebody else has changed the table."""
     state = opened.state
-    if state is None or state is opened.settled or state.snapshot is None or not state.only_positional:
+    if state is None or state.snapshot is None or not state.only_positional:
         return NOTHING
-    if opened.others is None:
-        return NOTHING  # a person's column that we could not carry over
+    if opened.merging is not None:
+        return _finished(java, opened, opened.merging, run) if opened.merging.written.done() else NOTHING
+    if state is opened.settled or opened.others is None:
+        return NOTHING  # or there is a person's column that we could not carry over
     state = opened.state = _counted(state, opened, run)
     versions = opened.layout.period is not None
-    choice = choose(state, opened.spec, settings.compact_files, versions=versions)
+    choice = choose(
+        state,
+        opened.spec,
+        settings.compact_files,
+        versions=versions,
+        limit=settings.read_cost,
+        at_once=settings.merge_at_once,
+    )
     if not choice:
         opened.settled = state
         return NOTHING
-    gone = {file.path for file in choice.data}
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
-    columns = (*opened.stored, *opened.others, *([] if rescued is None else [rescued]))
+        fence = opened.table.operations().current().properties().get(opened.fence)
+    tasks = _tasks(opened, state, choice, index, () if rescued is None else (rescued,), versions=versions)
+    if choice.size >= WORTH_A_JOB:
+        if not beside.busy:
+            opened.merging = Merging(state, fence, choice, tasks, beside.merge(run, tasks))
+        return NOTHING
+    done: Future[list[WrittenFile | None]] = Future()
+    done.set_result(InProcessRunner().run(merge, tasks))
+    return _finished(java, opened, Merging(state, fence, choice, tasks, done), run)
+
+
+def _tasks(
+    opened: OpenTable,
+    state: TableState,
+    choice: Choice,
+    index: KeyIndex,
+    rescued: tuple[IcebergColumn, ...],
+    *,
+    versions: bool,
+) -> list[MergeData | MergeDeletes]:
+    columns = (*opened.stored, *(opened.others or ()), *rescued)
     tasks: list[MergeData | MergeDeletes] = [
         MergeData(
             opened.target,
@@ -67,26 +107,58 @@ def compact(java: Java, opened: OpenTable, index: KeyIndex, settings: Maintenanc
         for group in choice.groups
     ]
     if choice.deletes:
+        gone = {file.path for file in choice.data}
         staying = tuple(file.path for file in state.data if file.path not in gone)
         paths, weight = tuple(file.path for file in choice.deletes), sum(file.size for file in choice.deletes)
         tasks.append(MergeDeletes(opened.target, opened.folder, paths, staying, weight))
-    runner = run if sum(task.weight for task in tasks) >= WORTH_A_JOB else InProcessRunner()
-    written = [file for file in runner.run(merge, tasks) if file is not None]
+    return tasks
+
+
+def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner) -> Choice:
+    """Commits a merge that is done; gives what was merged: nothing, if it is void by now."""
+    opened.merging = None
+    assert opened.state is not None
+    state = opened.state = _counted(opened.state, opened, run)
+    try:
+        made = merging.written.result()
+    except DestinationError:
+        if not merging.is_valid(state):
+            return NOTHING  # its files went away under it
+        raise
+    written = [file for file in made if file is not None]
     reach("maintain.compaction_written")
-    removed = [*choice.data, *choice.deletes]
+    if not merging.is_valid(state):
+        _remove(opened, written)
+        return NOTHING
+    late = merging.late(state)
+    moved: list[WrittenFile] = []
+    removed = [*merging.removed, *late]
     opened.state = None
     try:
+        if late:
+            move = merging.move(state, late)
+            runner = run if move.weight >= WORTH_A_JOB else InProcessRunner()
+            moved += [file for file in runner.run(merge, [move]) if file is not None]
         with strict(java, opened, state.metadata, f"table {opened.target}: its compaction") as transaction:
-            transaction.rewrite(removed, written, state)
+            if transaction.base_property(opened.fence) != merging.fence:
+                raise StaleBase(
+                    f"table {opened.target}: its compaction: leftovers have been removed since it began",
+                    "It is begun again",
+                )
+            transaction.rewrite(removed, written, merging.base.sequence, moved)
     except StaleBase:
-        with reaching(f"table {opened.target}: merged files cannot be removed"):
-            for file in written:
-                remove(file.path)
+        _remove(opened, [*written, *moved])
         raise
     reach("maintain.compaction_committed")
     opened.commits_since_expiry += 1
-    opened.state = carried_on(opened, state, written, frozenset(file.path for file in removed), old=True)
-    return choice
+    gone = frozenset(file.path for file in removed)
+    opened.state = carried_on(opened, state, [*written, *moved], gone, aged=merging.base.sequence)
+    return merging.choice
+
+
+def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
+    with reaching(f"table {opened.target}: merged files cannot be removed"):
+        discard(written)
 
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
@@ -101,6 +173,26 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     with translated(f"table {opened.target}: its state cannot be read"):
         opened.state = read_state(java, opened.table, opened.table.operations().refresh(), state, opened.slice)
     return max(0, state.snapshots - opened.state.snapshots)
+
+
+def shape_of(opened: OpenTable) -> TableShape | None:
+    """What the table is like now; None when that is not known, or as it was when somebody last asked."""
+    state = opened.state
+    doing = "sweeping" if opened.sweeping is not None else ""
+    if opened.merging is not None:
+        choice = opened.merging.choice
+        doing = f"merging {len(choice.data)} data files and {len(choice.deletes)} delete files"
+    if state is None or opened.told == (state, doing):
+        return None
+    opened.told = (state, doing)
+    return TableShape(
+        files=len(state.data),
+        delete_files=len(state.deletes),
+        bytes=sum(file.size for file in (*state.data, *state.deletes)),
+        snapshots=state.snapshots,
+        read_cost=read_cost(state, dead_rows(state)).ratio,
+        doing=doing,
+    )
 
 
 def _counted(state: TableState, opened: OpenTable, run: JobRunner) -> TableState:

@@ -21,7 +21,7 @@ from penstock.destinations.iceberg.catalog import (
     safe_name,
     table_location,
 )
-from penstock.destinations.iceberg.commit import carried_on, strict
+from penstock.destinations.iceberg.commit import strict
 from penstock.destinations.iceberg.current_view import make_current_view
 from penstock.destinations.iceberg.evolution import (
     Move,
@@ -47,6 +47,7 @@ from penstock.destinations.iceberg.slices import (
     with_sid,
 )
 from penstock.destinations.iceberg.storage import local_path, reaching
+from penstock.destinations.iceberg.sweeping import note_swept
 from penstock.destinations.iceberg.table_schema import (
     IcebergColumn,
     identifiers,
@@ -124,10 +125,10 @@ class Tables:
         require_warehouse(self._settings)
         turns = self._turns.setdefault(target, Turns())
         with turns.lock, translated(f"table {target}: it cannot be opened"):
-            table = self.load(target)
+            table, is_new = self.load(target), False
             if table is None:
                 self._create(target, schema, source, start, layout, sid)
-                table = self.load(target)
+                table, is_new = self.load(target), True
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
             opened, state = self._opened(target, table, source, schema, turns, layout, sid)
@@ -144,6 +145,8 @@ class Tables:
                 f"Drop {target} at the destination, or give the source's table another `target`",
             )
         self._tables[target, source] = opened
+        if is_new:
+            note_swept(self.swept_marker(opened))  # there is nothing in it
         self.make_views(opened)
         self._clean_up(opened, state, keep)
         return position
@@ -186,6 +189,11 @@ class Tables:
         folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
         folder = folder if opened.slice is None else folder / opened.slice.folder
         return KeyIndex(folder, move.kept.key if move else opened.key)
+
+    def swept_marker(self, opened: OpenTable) -> Path:
+        """The file whose time says when the table's folder was last swept."""
+        folder = self.index_of(opened).folder
+        return folder.with_name(f"{folder.name}.swept")
 
     def make_views(self, opened: OpenTable) -> None:
         names = [column.name for column in opened.stored]
@@ -331,8 +339,6 @@ class Tables:
             remove_orphans(self._java, opened, state, orphans, mark=self.mark)
         except StaleBase:
             opened.state = None
-            return
-        opened.state = carried_on(opened, state)
 
 
 def _standing(source: str, start: Position | None) -> tuple[str, str]:

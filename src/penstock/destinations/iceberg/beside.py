@@ -1,0 +1,136 @@
+"""What takes too long for batches to wait runs beside them, one thing at a time: merges and sweeps.
+
+A merge is committed between two batches. They go on while it runs, and end rows of the very files that are merged. It
+keeps the order of rows and leaves out those that were dead when it began, so where such a row is now can be told: the
+delete files that came meanwhile are written anew, in the commit that puts the merged file in place. The merged file
+counts as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key
+index. If a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been
+removed meanwhile (the fence has changed), the merge is void. A killed one leaves files behind that are found when the
+table is opened.
+Neighbours: `maintenance` starts and ends merges, `compaction` has their tasks, `sweeping` sweeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.destinations.contract import JobRunner
+from penstock.destinations.iceberg.compaction import Choice, Merged, MergeData, MergeDeletes, MoveDeletes, merge
+from penstock.destinations.iceberg.data_files import WrittenFile
+from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.storage import remove
+from penstock.errors import DestinationError
+
+Result = TypeVar("Result")
+Tasks = Sequence[MergeData | MergeDeletes]
+
+
+@dataclass(frozen=True)
+class Merging:
+    """A merge under way. `base` is the state that it was chosen from, `fence` the table's at that moment."""
+
+    base: TableState
+    fence: str | None
+    choice: Choice
+    tasks: Tasks
+    written: Future[list[WrittenFile | None]]
+
+    @property
+    def removed(self) -> list[LiveFile]:
+        return [*self.choice.data, *self.choice.deletes]
+
+    def is_valid(self, state: TableState) -> bool:
+        """Whether all that it replaces is still there."""
+        there = {file.path for file in (*state.data, *state.deletes)}
+        return all(file.path in there for file in self.removed)
+
+    def late(self, state: TableState) -> list[LiveFile]:
+        """Delete files that have come since it began and end rows of merged files. Every delete file's hits must have
+        been counted."""
+        before = {file.path for file in self.base.deletes}
+        gone = [file.path for file in self.choice.data]
+        return [
+            file for file in state.deletes if file.path not in before and not (file.hits or {}).keys().isdisjoint(gone)
+        ]
+
+    def move(self, state: TableState, late: Sequence[LiveFile]) -> MoveDeletes:
+        """What takes these delete files over."""
+        records = {file.path: file.records for file in self.choice.data}
+        made = zip(self.tasks, self.written.result(), strict=True)
+        task = self.tasks[0]
+        return MoveDeletes(
+            task.target,
+            task.folder,
+            tuple(
+                Merged(
+                    None if into is None else into.path,
+                    task.files,
+                    tuple(records[path] for path in task.files),
+                    task.delete_files,
+                )
+                for task, into in made
+                if isinstance(task, MergeData)
+            ),
+            tuple(file.path for file in late),
+            tuple(file.path for file in state.data if file.path not in records),
+            sum(file.size for file in late),
+        )
+
+
+@dataclass
+class Sweeping:
+    """A sweep under way: the files that it found, once writers are shut out those that are still to be removed."""
+
+    found: Future[list[str]]
+    is_shut: bool = False
+    left: list[str] = field(default_factory=list)
+
+
+class Beside:
+    """The thread beside batches: one merge, or whatever else takes long, at a time."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
+        self._running: Future[Any] | None = None
+        self._closing = threading.Event()
+
+    @property
+    def busy(self) -> bool:
+        return self._closing.is_set() or (self._running is not None and not self._running.done())
+
+    def submit(self, function: Callable[[], Result]) -> Future[Result]:
+        running = self._threads.submit(function)
+        self._running = running
+        return running
+
+    def merge(self, run: JobRunner, tasks: Tasks) -> Future[list[WrittenFile | None]]:
+        """One task after the other, so that batches keep the other cores. Nothing stays of a merge that fails."""
+        return self.submit(partial(self._merge, run, tasks))
+
+    def close(self) -> None:
+        """Waits for the task that runs; what has been written and not committed goes."""
+        self._closing.set()
+        self._threads.shutdown()
+
+    def _merge(self, run: JobRunner, tasks: Tasks) -> list[WrittenFile | None]:
+        written: list[WrittenFile | None] = []
+        try:
+            for task in tasks:
+                if self._closing.is_set():
+                    raise DestinationError("a merge was ended by the run's end", "It is begun again by the next run")
+                written += run.run(merge, [task])
+        except BaseException:
+            discard(written)
+            raise
+        return written
+
+
+def discard(written: Sequence[WrittenFile | None]) -> None:
+    for file in written:
+        if file is not None:
+            remove(file.path)

@@ -1,0 +1,112 @@
+"""Files that nobody knows any more go: what a killed expiry left of old snapshots, and what killed writers left.
+
+Once in a while a table's folder is listed, beside batches, and compared with what the table's metadata knows: every
+snapshot's files, manifests and lists, and the metadata files themselves. What is unknown, ours or Iceberg's by its
+name, and older than a safe age, is removed between batches, a few files at a time; the listing comes first, so whatever
+is committed meanwhile is known. Should a writer be at work that is older than that, it is shut out before its files go:
+a strict commit of a mark changes the table's metadata, so that nothing planned before it can be committed. A copy's
+files are left to `expiry`, which is told which copies go on. A sweep that was killed is begun again: when the last one
+ended, a file beside the key index says. Neighbour: `destination`, which calls it between batches.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyarrow import fs
+
+from penstock.destinations.iceberg.beside import Beside, Sweeping
+from penstock.destinations.iceberg.catalog import MaintenanceSettings
+from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
+from penstock.destinations.iceberg.expiry import referenced, shut_out
+from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
+from penstock.destinations.iceberg.storage import opened as opened_storage
+from penstock.destinations.iceberg.storage import reaching, remove
+from penstock.destinations.iceberg.table_state import OpenTable
+
+AT_ONCE = 100  # files that are removed between two batches
+OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
+METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
+
+
+def is_due(marker: Path, settings: MaintenanceSettings) -> bool:
+    """Whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
+    try:
+        return time.time() - marker.stat().st_mtime >= settings.sweep_every
+    except FileNotFoundError:
+        return True
+
+
+def note_swept(marker: Path) -> None:
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+
+
+def sweep(
+    java: Java,
+    opened: OpenTable,
+    load: Callable[[], JavaObject | None],
+    settings: MaintenanceSettings,
+    beside: Beside,
+    marker: Path,
+    *,
+    mark: bool,
+) -> int:
+    """Begins a sweep that is due, or goes on with it; gives how many files it has removed. StaleBase if somebody else
+    commits at this very moment. `load` gives the table for another thread."""
+    state, sweeping = opened.state, opened.sweeping
+    if state is None or opened.merging is not None:
+        return 0
+    if sweeping is None:
+        if not beside.busy and is_due(marker, settings):
+            opened.sweeping = Sweeping(beside.submit(lambda: _unknown(java, opened, load, settings.sweep_age)))
+        return 0
+    if not sweeping.found.done():
+        return 0
+    opened.sweeping = None  # an error ends it: it is begun again
+    left = sweeping.left if sweeping.is_shut else sweeping.found.result()
+    if left and not sweeping.is_shut:
+        opened.state = shut_out(java, opened, state, mark=mark)
+    with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
+        for location in left[:AT_ONCE]:
+            remove(location)
+    if left[AT_ONCE:]:
+        opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[AT_ONCE:])
+    else:
+        note_swept(marker)
+    return len(left[:AT_ONCE])
+
+
+def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
+    before = time.time() - age
+    what = f"table {opened.target}: its folder cannot be listed"
+    with reaching(what):
+        listed = _listed(opened.folder, OURS, before) + _listed(f"{opened.location}/metadata", METADATA, before)
+    if not listed:
+        return []
+    try:
+        with translated(what):
+            table = load()
+            if table is None:
+                return []
+            metadata = table.operations().current()
+            known = referenced(java, table, metadata)
+            known.update(entry.file() for entry in metadata.previousFiles())
+            known.add(metadata.metadataFileLocation())
+    except TableMissing:
+        return []
+    names = {path.rpartition("/")[2] for path in known}
+    return sorted(path for path in listed if path.rpartition("/")[2] not in names)
+
+
+def _listed(folder: str, names: re.Pattern[str], before: float) -> list[str]:
+    """Files right in a folder that are older than that."""
+    system, path = opened_storage(folder)
+    return [
+        f"{folder}/{info.base_name}"
+        for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        if info.is_file and names.fullmatch(info.base_name) and (info.mtime_ns or 0) / 1e9 < before
+    ]
