@@ -85,7 +85,7 @@ class Bench:
         self.server, self._folder = server, folder
         settings = {"spark.driver.memory": "2g", "spark.jars.packages": DRIVER}
         self._pipeline = load(write_pipeline(folder, server.url(), spark=settings))
-        self.spark: SparkSession = session(self._pipeline)
+        self.spark: SparkSession = session(self._pipeline).whole
         cleanup.callback(self.spark.stop)
         self._destination = IcebergDestination(self._pipeline.destinations[0], self.spark, index=folder / "index")
         self._destination.open()

@@ -22,6 +22,7 @@ from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.errand import Errand
 from penstock.runtime.lane import Lane
 from penstock.runtime.lanes import ScopedProgress, run_lanes
+from penstock.runtime.lazy_session import LazySession
 from penstock.runtime.owners import Owners
 from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.runtime.spark import session
@@ -61,12 +62,12 @@ def run(
             lane.start_capture()
             cleanup.callback(lane.close)
             spark, destination = _open_destination(pipeline, cleanup)
-            beside = Errand(errand, spark, stop) if errand is not None else None
+            beside = Errand(errand, spark.whole, stop) if errand is not None else None
             lane.stream(destination, SparkRunner(spark), stop)
         else:
             preparing = False
             spark, destination = _open_destination(pipeline, cleanup)
-            beside = Errand(errand, spark, stop) if errand is not None else None
+            beside = Errand(errand, spark.whole, stop) if errand is not None else None
             try:
                 run_lanes(makers, destination, SparkRunner(spark), stop, once=once)
             except PenstockError as error:
@@ -84,7 +85,7 @@ def _lane(view: Pipeline, state: StateStore, owners: Owners, progress: ProgressV
     return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once)
 
 
-def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[SparkSession, Destination]:
+def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[LazySession, Destination]:
     config = pipeline.destinations[0]
     spark = session(pipeline)
     cleanup.callback(spark.stop)

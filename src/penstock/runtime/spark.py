@@ -32,12 +32,13 @@ from penstock.config.model import Pipeline
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import EnvironmentMissing
 from penstock.runtime import jars, local_file_io
+from penstock.runtime.lazy_session import LazySession
 
 JAVA_MINIMUM = 17
 LOGGING = Path(__file__).with_name("log4j2.xml")
 
 
-def session(pipeline: Pipeline) -> SparkSession:
+def session(pipeline: Pipeline) -> LazySession:
     """The session of a pipeline, with a catalog for each of its destinations; the first is the default catalog."""
     settings: dict[str, str] = {}
     file_io = local_file_io.CLASS if jars.installed() is not None else None
@@ -50,10 +51,15 @@ def session(pipeline: Pipeline) -> SparkSession:
     # No row goes through Java: its second compiler would take more of the cores than it gives back.
     settings["spark.driver.extraJavaOptions"] = _java_options("-XX:TieredStopAtLevel=1")
     pipeline.home.mkdir(parents=True, exist_ok=True)
-    return start_session(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log")
+    return LazySession(start_context(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log"))
 
 
 def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
+    """As `start_context`, with SQL."""
+    return SparkSession(start_context(name, settings, log))
+
+
+def start_context(name: str, settings: Mapping[str, str], log: Path) -> SparkContext:
     """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours."""
     require_java()
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
@@ -75,7 +81,7 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     finally:
         signal.signal(signal.SIGINT, handler)
     context.setLogLevel("ERROR")
-    return SparkSession(context)
+    return context
 
 
 def require_java() -> None:

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.sql import SparkSession
 
+from penstock.destinations.iceberg.java import Session
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
 from penstock.runtime.log_context import inherited
 from penstock.runtime.partition import Executor, Failed, Ran, run_there
@@ -41,7 +41,7 @@ class SparkRunner:
     ranges of a copy. A task that runs is never interrupted; one whose executor is lost is run again by Spark. `slots`
     is how many tasks run side by side, as far as is known."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Session) -> None:
         self._context = spark.sparkContext
         self._master = self._context.master or "local"
         self._local = self._master.startswith("local")

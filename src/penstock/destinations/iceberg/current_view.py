@@ -10,8 +10,8 @@ from __future__ import annotations
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
+from penstock.destinations.iceberg.java import Session
 from penstock.fold.layout import Layout
 from penstock.model.table import TableId
 
@@ -19,7 +19,7 @@ LOG = structlog.get_logger("iceberg")
 SUFFIX = "__current"
 
 
-def make_current_view(spark: SparkSession, catalog: str, target: TableId, columns: list[str], layout: Layout) -> None:
+def make_current_view(spark: Session, catalog: str, target: TableId, columns: list[str], layout: Layout) -> None:
     """Nothing for a table without a period."""
     if layout.period is None:
         return

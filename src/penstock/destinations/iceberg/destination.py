@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from penstock.destinations.contract import (
     BOOKMARKS_LAST,
     Capabilities,
@@ -28,7 +26,7 @@ from penstock.destinations.iceberg.catalog import (
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
-from penstock.destinations.iceberg.java import Java, TableMissing, translated
+from penstock.destinations.iceberg.java import Java, Session, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
@@ -61,7 +59,7 @@ from penstock.model.table import TableId, TableSchema
 class IcebergDestination:
     capabilities = Capabilities(transactional=True, upserts=True, truncates=True, fetches=True, maintained=True)
 
-    def __init__(self, settings: IcebergSettings, spark: SparkSession, *, index: Path) -> None:
+    def __init__(self, settings: IcebergSettings, spark: Session, *, index: Path) -> None:
         """`index` is the folder of key indexes: a cache, this pipeline's own."""
         self.name = settings.name
         self._settings = settings

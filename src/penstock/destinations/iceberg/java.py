@@ -10,19 +10,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from penstock.errors import CommitUnknown, DestinationUnreachable, EnvironmentMissing, StaleBase
 from penstock.model.table import TableId
 
 REFUSED = ("CommitFailedException", "ValidationException")
+HADOOP = "hadoop."  # what a catalog's settings say for Hadoop begins with it
 MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
 
 JavaObject = Any
+
+
+class Settings(Protocol):
+    @property
+    def getAll(self) -> Mapping[str, str]: ...
+
+
+class Session(Protocol):
+    """What we need of a Spark session."""
+
+    @property
+    def conf(self) -> Settings: ...
+
+    @property
+    def sparkContext(self) -> SparkContext: ...
+
+    def sql(self, query: str, /) -> Any: ...
 
 
 class TableMissing(Exception):
@@ -36,7 +54,7 @@ class TableExists(Exception):
 class Java:
     """The classes of Iceberg that we use, looked up once: a dotted name costs a call for each dot."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Session) -> None:
         self._spark = spark
         context = spark.sparkContext
         gateway, jvm = context._gateway, context._jvm
@@ -44,7 +62,8 @@ class Java:
         assert jvm is not None
         self._gateway = gateway
         iceberg = jvm.org.apache.iceberg
-        self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        self._catalogs = iceberg.CatalogUtil
+        self._map, self._configuration = jvm.java.util.HashMap, jvm.org.apache.hadoop.conf.Configuration
         self._string = jvm.java.lang.String
         self._namespace = iceberg.catalog.Namespace
         self._identifier = iceberg.catalog.TableIdentifier
@@ -60,10 +79,17 @@ class Java:
         self.partitions = iceberg.PartitionSpec
 
     def catalog(self, name: str) -> JavaObject:
-        """Iceberg's catalog behind Spark's."""
-        session: JavaObject = self._spark._jsparkSession
-        self._sessions.setActiveSession(session)  # Spark looks for the catalog's settings in the active one
-        return session.sessionState().catalogManager().catalog(name).icebergCatalog()
+        """Iceberg's catalog as Spark's settings describe it, without Spark's SQL, which takes a second to start."""
+        prefix, context = f"spark.sql.catalog.{name}.", self._spark.sparkContext
+        told = self._spark.conf.getAll.items()
+        settings = {key.removeprefix(prefix): value for key, value in told if key.startswith(prefix)}
+        properties, configuration = self._map(), self._configuration(context._jsc.hadoopConfiguration())
+        for key, value in {**settings, "app-id": context.applicationId, "user": context.sparkUser()}.items():
+            if key.startswith(HADOOP):
+                configuration.set(key.removeprefix(HADOOP), value)
+            else:
+                properties.put(key, value)
+        return self._catalogs.buildIcebergCatalog(name, properties, configuration)
 
     def namespace(self, target: TableId) -> JavaObject:
         return self._namespace.of(self._strings(target.schema))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.catalog import (
@@ -33,7 +31,7 @@ from penstock.destinations.iceberg.evolution import (
     union_steps,
 )
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
-from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, TableMissing, translated
+from penstock.destinations.iceberg.java import Java, JavaObject, Session, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.moving import follow
@@ -89,7 +87,7 @@ PROPERTIES = {
 class Tables:
     """A destination's tables, as each source sees them. `mark`: its catalog compares snapshots and nothing else."""
 
-    def __init__(self, settings: IcebergSettings, spark: SparkSession, java: Java, *, index: Path) -> None:
+    def __init__(self, settings: IcebergSettings, spark: Session, java: Java, *, index: Path) -> None:
         self._settings, self._spark, self._java, self._index = settings, spark, java, index
         self.mark = compares_snapshots_only(settings)
         self._catalog: JavaObject = None
