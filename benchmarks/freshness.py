@@ -141,10 +141,10 @@ def _measure(rate: int, tables: int, seconds: float) -> Measured:
             began = time.monotonic()
             written = traffic.run(seconds)
             reached = traffic.reached
-            late = traffic.run(LATE_SECONDS, until=lambda: reader.has(written))
+            late = traffic.run(LATE_SECONDS, until=lambda: reader.has(written) or not run.alive)
             reader.stop()
         if not reader.has(written):
-            raise SystemExit(f"after {LATE_SECONDS:.0f} s the last transactions are not visible")
+            raise SystemExit("the last transactions did not become visible:\n" + "".join(run.said[-20:]))
         for name in names:
             _prove(reader.seen[name], [*written[name], *late.get(name, [])])
     ages = [

@@ -20,23 +20,23 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from pyiceberg.catalog.sql import SqlCatalog
 
-from harness import RESULTS, Result, parser, report, run_parts, say
+from harness import RESULTS, Result, only, parser, report, run_parts, say
 from penstock.demo.server import PostgresServer
-from pipelines import Backlog, Run
+from pipelines import Backlog, Drained, Run
 from plot import Panel, draw
 from source_rows import BIG_WAL
-from targets import BATCH_BY_ROWS, BATCH_BY_TABLES, READ_WHILE_STREAMING
+from targets import BATCH_BY_ROWS, BATCH_BY_TABLES, READ_WHILE_STREAMING, Target
 from watch import Usage, Watch
 
 CHANGES = 10_000
 WARM, COUNTED = 3, 7
 SCATTER = 7_919  # a prime, so that updates hit rows all over the table
 TRANSACTION = 100_000  # rows, when a table or a backlog is filled
+PEAKS = ("capture", "workers", "driver", "java")
 Connection = psycopg.Connection[tuple[object, ...]]
 
 
@@ -59,69 +59,60 @@ class Batch:
     roles: dict[str, Usage]
 
 
+@dataclass(frozen=True)
+class Axis:
+    """What grows; `held` are the two sizes that the target speaks of."""
+
+    name: str
+    what: str
+    unit: str
+    target: Target
+    held: tuple[int, int]
+
+
+ROWS = Axis("rows", "rows in the table", "× the smaller's time", BATCH_BY_ROWS, (100_000, 10_000_000))
+TABLES = Axis("tables", "tables it goes into", "× one table's time", BATCH_BY_TABLES, (1, 100))
+
+
 def by_rows(options: argparse.Namespace) -> None:
-    measured = {rows: _batches([rows]) for rows in options.rows}
-    _report_batches(
-        options,
-        "growth_rows",
-        f"a batch of {CHANGES:,} changes, by rows in the table",
-        {rows: f"{rows:,} rows" for rows in measured},
-        measured,
-        Result("", "", "", 0.0, "× the smaller's time", BATCH_BY_ROWS),
-        (100_000, 10_000_000),
-    )
+    _report_batches(options, ROWS, {rows: _batches([rows]) for rows in options.rows})
 
 
 def by_tables(options: argparse.Namespace) -> None:
     measured = {count: _batches([max(1_000, CHANGES // count)] * count) for count in options.tables}
-    _report_batches(
-        options,
-        "growth_tables",
-        f"a batch of {CHANGES:,} changes, by tables it goes into",
-        {count: f"{count:,} table{'s' if count > 1 else ''}" for count in measured},
-        measured,
-        Result("", "", "", 0.0, "× one table's time", BATCH_BY_TABLES),
-        (1, 100),
-    )
+    _report_batches(options, TABLES, measured)
 
 
-def _report_batches(
-    options: argparse.Namespace,
-    name: str,
-    title: str,
-    words: dict[int, str],
-    measured: dict[int, Batch],
-    pattern: Result,
-    held: tuple[int, int],
-) -> None:
-    """The ratio to the first size is a result for each; `held` names the two sizes of the target."""
+def _report_batches(options: argparse.Namespace, axis: Axis, measured: dict[int, Batch]) -> None:
+    """Each size against the first."""
+    name, title = f"growth_{axis.name}", f"a batch of {CHANGES:,} changes, by {axis.what}"
+    words = {size: f"{size:,} {axis.name}" for size in measured}
     first = next(iter(measured))
-    results = [
-        Result(
-            f"batch of {CHANGES:,} changes, {words[size]} against {words[first]}",
-            f"{batch.seconds:.3f} s",
-            f"{measured[first].seconds:.3f} s",
-            batch.seconds / measured[first].seconds,
-            pattern.unit,
-            pattern.target if (first, size) == held else None,
-        )
-        for size, batch in measured.items()
-        if size != first
-    ]
+    ratios = {size: batch.seconds / measured[first].seconds for size, batch in measured.items()}
     lines = {"seconds": [(float(size), batch.seconds) for size, batch in measured.items()]}
-    plot = draw(RESULTS / f"{name}.svg", Panel(title, "", "seconds", lines, log_x=True))
     report(
         name,
         title,
         ("what", "median s", "fastest s", "slowest s", "against the first"),
         [
-            (words[size], batch.seconds, min(batch.each), max(batch.each), batch.seconds / measured[first].seconds)
+            (words[size], batch.seconds, min(batch.each), max(batch.each), ratios[size])
             for size, batch in measured.items()
         ],
-        options=options,
-        results=results,
+        options=only(options, axis.name),
+        results=[
+            Result(
+                f"batch of {CHANGES:,} changes, {words[size]} against {first:,}",
+                f"{batch.seconds:.3f} s",
+                f"{measured[first].seconds:.3f} s",
+                ratios[size],
+                axis.unit,
+                axis.target if (first, size) == axis.held else None,
+            )
+            for size, batch in measured.items()
+            if size != first
+        ],
         processes={words[size]: batch.roles for size, batch in measured.items()},
-        plots=[plot],
+        plots=[draw(RESULTS / f"{name}.svg", Panel(title, axis.what, "seconds", lines, log_x=True))],
         seconds={words[size]: batch.each for size, batch in measured.items()},
     )
 
@@ -181,63 +172,63 @@ def _write(connection: Connection, names: list[str], rows: int, number: int) -> 
 
 
 def by_backlog(options: argparse.Namespace) -> None:
-    rows: list[tuple[Any, ...]] = []
-    results: list[Result] = []
-    processes = {}
-    for changes in options.backlog:
-        say(f"a backlog of {changes:,}")
-        with (
-            PostgresServer(settings={"max_wal_size": "32GB"}) as server,
-            tempfile.TemporaryDirectory(prefix="bench-") as scratch,
-            psycopg.connect(server.url(), autocommit=True) as connection,
-        ):
-            _prepared(connection, [0])
-            backlog = Backlog(Path(scratch), server.url())
-            for first in range(1, changes + 1, TRANSACTION):
-                last = min(first + TRANSACTION - 1, changes)
-                connection.execute(
-                    f"insert into t0 select g, 1, 'row ' || g, now() from generate_series({first}, {last}) g".encode()
-                )
-            say("written")
-            drained = backlog.drain()
-        if drained.changes != changes:
-            raise SystemExit(f"{drained.changes} changes of {changes} were applied")
-        name = f"backlog of {changes:,}"
-        say(f"{name}: {drained.seconds:.1f} s")
-        processes[name] = drained.roles
-        peaks = {role: usage.peak_mib for role, usage in drained.roles.items() if role != "other"}
-        rate = changes / drained.seconds
-        rows.append((name, drained.seconds, round(rate), *(peaks.get(role, 0) for role in PEAKS)))
-        if len(rows) > 1:
-            beside = f"{rows[0][0]}: {rows[0][2]:,} changes/s"
-            results.append(Result(name, f"{rate:,.0f} changes/s", beside, rate / rows[0][2], "of its speed"))
-    lines = {
-        role: [(float(c), r[3 + n]) for c, r in zip(options.backlog, rows, strict=True)] for n, role in enumerate(PEAKS)
+    drained = {changes: _drained(changes) for changes in options.backlog}
+    rates = {changes: changes / one.seconds for changes, one in drained.items()}
+    first = next(iter(rates))
+    memory = {
+        role: [(float(changes), float(one.roles[role].peak_mib)) for changes, one in drained.items()] for role in PEAKS
     }
+    speed = {"changes/s": [(float(changes), rate) for changes, rate in rates.items()]}
     plot = draw(
         RESULTS / "growth_backlog.svg",
-        Panel(
-            "Changes a second, by backlog",
-            "",
-            "changes/s",
-            {"changes/s": [(float(c), float(r[2])) for c, r in zip(options.backlog, rows, strict=True)]},
-            log_x=True,
-        ),
-        Panel("Peak memory, by backlog", "changes that wait", "MiB", lines, log_x=True),
+        Panel("Speed, by backlog", "changes that wait", "changes/s", speed, log_x=True),
+        Panel("Peak memory, by backlog", "changes that wait", "MiB", memory, log_x=True),
     )
     report(
         "growth_backlog",
         "a backlog that waits in the slot, into one table of 4 columns",
         ("what", "seconds", "changes/s", *(f"{role} MiB" for role in PEAKS)),
-        rows,
-        options=options,
-        results=results,
-        processes=processes,
+        [
+            (f"{changes:,}", one.seconds, round(rates[changes]), *(one.roles[role].peak_mib for role in PEAKS))
+            for changes, one in drained.items()
+        ],
+        options=only(options, "backlog"),
+        results=[
+            Result(
+                f"backlog of {changes:,} changes",
+                f"{rate:,.0f} changes/s",
+                f"backlog of {first:,}: {rates[first]:,.0f} changes/s",
+                rate / rates[first],
+                "of its speed",
+            )
+            for changes, rate in rates.items()
+            if changes != first
+        ],
+        processes={f"backlog of {changes:,}": one.roles for changes, one in drained.items()},
         plots=[plot],
     )
 
 
-PEAKS = ("capture", "workers", "driver", "java")
+def _drained(changes: int) -> Drained:
+    say(f"a backlog of {changes:,}")
+    with (
+        PostgresServer(settings={"max_wal_size": "32GB"}) as server,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        psycopg.connect(server.url(), autocommit=True) as connection,
+    ):
+        _prepared(connection, [0])
+        backlog = Backlog(Path(scratch), server.url())
+        for first in range(1, changes + 1, TRANSACTION):
+            last = min(first + TRANSACTION - 1, changes)
+            connection.execute(
+                f"insert into t0 select g, 1, 'row ' || g, now() from generate_series({first}, {last}) g".encode()
+            )
+        say("written")
+        drained = backlog.drain()
+    if drained.changes != changes:
+        raise SystemExit(f"{drained.changes} changes of {changes} were applied")
+    say(f"{drained.seconds:.1f} s")
+    return drained
 
 
 @dataclass
@@ -320,7 +311,7 @@ def _report_reads(options: argparse.Namespace, reading: _Reading, roles: dict[st
             ("clone table, streaming", len(pairs), streamed, max(a for a, _ in pairs)),
             ("the same rows, compacted", len(pairs), compacted, max(b for _, b in pairs)),
         ],
-        options=options,
+        options=only(options, "batches", "read_rows"),
         results=[
             Result(
                 f"clone read under streaming with maintenance, {options.batches} batches",

@@ -68,6 +68,11 @@ def run_parts(arguments: argparse.ArgumentParser, parts: Mapping[str, Part]) -> 
         parts[name](options)
 
 
+def only(options: argparse.Namespace, *names: str) -> argparse.Namespace:
+    """Those of the arguments that a part goes by."""
+    return argparse.Namespace(**{name: getattr(options, name) for name in names})
+
+
 def say(text: str) -> None:
     """A line of progress."""
     print(f"[{time.monotonic() - _STARTED:6.0f} s] {text}", flush=True)
@@ -107,12 +112,20 @@ def report(
     """Prints what was measured, beside its targets, and what it took; writes the JSON with the machine's facts."""
     _show(title, columns, rows)
     held = [
-        (one.what, one.figure, one.unit, one.target.at_least, one.target.aim, one.target.verdict(one.figure))
+        (
+            one.what,
+            one.beside,
+            one.figure,
+            one.unit,
+            one.target.at_least,
+            one.target.aim,
+            one.target.verdict(one.figure),
+        )
         for one in results
         if one.target is not None
     ]
     if held:
-        _show("against the targets on 2 cores", ("what", "figure", "", "at least", "aim", ""), held)
+        _show("against the targets on 2 cores", ("what", "beside", "figure", "", "at least", "aim", ""), held)
     used = [
         (run, role, usage.processes, usage.peak_mib, usage.cpu_seconds)
         for run, roles in (processes or {}).items()

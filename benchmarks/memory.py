@@ -25,12 +25,13 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psycopg
 
-from harness import RESULTS, Result, parser, report, run_parts, say
+from harness import RESULTS, Result, only, parser, report, run_parts, say
 from penstock.demo.server import PostgresServer
 from pipelines import Run, run_once, write_pipeline
 from plot import Panel, draw
@@ -40,7 +41,6 @@ from traffic import Traffic
 from watch import Usage, Watch, collect_heap, heap_after_collections, held
 
 ROLES = ("driver", "java", "workers", "capture")
-COLUMNS = ("what", "seconds", "rows/s", *(f"{role} MiB" for role in ROLES), "heap after collections MiB")
 SERIES = {  # what is sampled, and the growth in the fitted half that is noise whatever the level is
     **{f"{role} RSS MiB": 16.0 for role in ROLES},
     "threads": 5.0,
@@ -66,86 +66,103 @@ def main() -> None:
     run_parts(arguments, {"transaction": transaction, "copy": copy, "soak": soak})
 
 
+@dataclass(frozen=True)
+class Size:
+    """What so many rows took."""
+
+    rows: int
+    seconds: float
+    roles: dict[str, Usage]
+    heap: int  # the most that Java's heap held after a collection, MiB
+
+    def peak(self, role: str) -> int:
+        return self.roles[role].peak_mib
+
+
 def transaction(options: argparse.Namespace) -> None:
-    figures: dict[str, tuple[int, float, dict[str, Usage], int]] = {}
-    for rows in options.transactions:
-        name = f"a transaction of {rows:,}"
-        say(name)
-        with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-            create_eight_columns(server.url(), "w1")
-            with Run(Path(scratch), server.url()) as run:
-                run.await_joined(1)
-                with Watch(run.pid) as watch:
-                    insert_at_once(server.url(), "w1", rows)
-                    say("committed")
-                    began = time.monotonic()
-                    run.await_applied(rows, seconds=3600)
-                    took = time.monotonic() - began
-            figures[name] = rows, took, watch.roles, _highest_heap(Path(scratch))
-        say(f"{name}: {took:.1f} s after its commit, capture {watch.roles['capture'].peak_mib} MiB")
+    sizes = {f"a transaction of {rows:,}": _transaction(rows) for rows in options.transactions}
     results = [
         Result(
             f"capture's memory, {name}",
-            f"{roles['capture'].peak_mib} MiB",
+            f"{size.peak('capture')} MiB",
             "",
-            float(roles["capture"].peak_mib),
+            float(size.peak("capture")),
             "MiB",
             CAPTURE_MEBIBYTES,
         )
-        for name, (_, _, roles, _) in figures.items()
+        for name, size in sizes.items()
     ]
-    _report_sizes(options, "memory_transaction", "one transaction, until it is in the lake", figures, results)
+    _report_sizes(
+        only(options, "transactions"),
+        "memory_transaction",
+        "one transaction, from its commit until it is in the lake",
+        sizes,
+        results,
+    )
+
+
+def _transaction(rows: int) -> Size:
+    say(f"a transaction of {rows:,}")
+    with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        create_eight_columns(server.url(), "w1")
+        with Run(Path(scratch), server.url()) as run:
+            run.await_joined(1)
+            with Watch(run.pid) as watch:
+                insert_at_once(server.url(), "w1", rows)
+                say("committed")
+                began = time.monotonic()
+                run.await_applied(rows, seconds=3600)
+                took = time.monotonic() - began
+        say(f"in the lake after {took:.1f} s")
+        return Size(rows, took, watch.roles, _highest_heap(Path(scratch)))
 
 
 def copy(options: argparse.Namespace) -> None:
-    figures: dict[str, tuple[int, float, dict[str, Usage], int]] = {}
-    for rows in options.copies:
-        name = f"a copy of {rows:,}"
-        say(name)
-        with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-            create_eight_columns(server.url(), "w1", rows)
-            say("the table is filled")
-            copied = run_once(write_pipeline(Path(scratch), server.url()))
-            if copied.rows_copied != rows:
-                raise SystemExit(f"{copied.rows_copied} rows of {rows} were copied")
-            figures[name] = rows, copied.seconds, copied.roles, _highest_heap(Path(scratch))
-        say(f"{name}: {copied.seconds:.1f} s")
-    first, *_, last = [*figures.values()] * 2
+    sizes = {f"a copy of {rows:,}": _copy(rows) for rows in options.copies}
+    first, last = next(iter(sizes.values())), next(reversed(sizes.values()))
     results = [
         Result(
-            f"memory of a copy, {role}, {last[0]:,} rows against {first[0]:,}",
-            f"{last[2][role].peak_mib} MiB",
-            f"{first[2][role].peak_mib} MiB",
-            last[2][role].peak_mib / first[2][role].peak_mib,
+            f"memory of a copy, {role}, {last.rows:,} rows against {first.rows:,}",
+            f"{last.peak(role)} MiB",
+            f"{first.peak(role)} MiB",
+            last.peak(role) / first.peak(role),
             "× the smaller's",
         )
         for role in ROLES
     ]
-    _report_sizes(options, "memory_copy", "a copy, Java's start included", figures, results)
+    _report_sizes(only(options, "copies"), "memory_copy", "a copy, Java's start included", sizes, results)
+
+
+def _copy(rows: int) -> Size:
+    say(f"a copy of {rows:,}")
+    with PostgresServer(settings=BIG_WAL) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        create_eight_columns(server.url(), "w1", rows)
+        say("the table is filled")
+        copied = run_once(write_pipeline(Path(scratch), server.url()))
+        if copied.rows_copied != rows:
+            raise SystemExit(f"{copied.rows_copied} rows of {rows} were copied")
+        say(f"copied in {copied.seconds:.1f} s")
+        return Size(rows, copied.seconds, copied.roles, _highest_heap(Path(scratch)))
 
 
 def _report_sizes(
-    options: argparse.Namespace,
-    name: str,
-    title: str,
-    figures: dict[str, tuple[int, float, dict[str, Usage], int]],
-    results: list[Result],
+    options: argparse.Namespace, name: str, title: str, sizes: dict[str, Size], results: list[Result]
 ) -> None:
     lines: dict[str, Samples] = {
-        role: [(float(rows), float(roles[role].peak_mib)) for rows, _, roles, _ in figures.values()] for role in ROLES
+        role: [(float(size.rows), float(size.peak(role))) for size in sizes.values()] for role in ROLES
     }
-    lines["heap after collections"] = [(float(rows), float(heap)) for rows, _, _, heap in figures.values()]
+    lines["heap after collections"] = [(float(size.rows), float(size.heap)) for size in sizes.values()]
     report(
         name,
         title,
-        COLUMNS,
+        ("what", "seconds", "rows/s", *(f"{role} MiB" for role in ROLES), "heap after collections MiB"),
         [
-            (what, took, round(rows / took), *(roles[role].peak_mib for role in ROLES), heap)
-            for what, (rows, took, roles, heap) in figures.items()
+            (what, size.seconds, round(size.rows / size.seconds), *(size.peak(role) for role in ROLES), size.heap)
+            for what, size in sizes.items()
         ],
         options=options,
         results=results,
-        processes={what: roles for what, (_, _, roles, _) in figures.items()},
+        processes={what: size.roles for what, size in sizes.items()},
         plots=[draw(RESULTS / f"{name}.svg", Panel(f"Peak memory: {title}", "rows", "MiB", lines, log_x=True))],
     )
 
@@ -169,10 +186,12 @@ def soak(options: argparse.Namespace) -> None:
         looking = threading.Thread(target=_look, args=(run, server.url(), options.sample, done, samples), daemon=True)
         with Watch(run.pid) as watch:
             looking.start()
-            traffic.run(options.minutes * 60)
+            traffic.run(options.minutes * 60, until=lambda: not run.alive)
             reached = traffic.reached
             done.set()
             looking.join()
+        if not run.alive:
+            raise SystemExit("the run ended:\n" + "".join(run.said[-20:]))
         live = collect_heap(run.pid)
         applied = run.changes
         say("verifying")
@@ -242,7 +261,7 @@ def _report_soak(
         f"{options.minutes:g} minutes at {options.rate:,} changes/s: the second half",
         ("what", "samples", "mean", "highest", "fitted, an hour", "grown in the half", "± 2σ", "verdict"),
         rows,
-        options=options,
+        options=only(options, "minutes", "rate", "tables", "keep", "sample"),
         results=[
             Result(
                 f"soak of {options.minutes:g} minutes at {options.rate:,} changes/s",

@@ -100,7 +100,7 @@ def _runs(cases: Sequence[dict[str, Any]]) -> str:
 
 
 def _arguments(given: dict[str, Any]) -> str:
-    sizes = {name: value for name, value in given.items() if name != "parts" and value not in (False, None)}
+    sizes = {name: value for name, value in given.items() if value is not False}
     return ", ".join(f"{name} {' '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in sizes.items())
 
 

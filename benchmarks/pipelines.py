@@ -93,6 +93,10 @@ class Run:
         return self._process.pid
 
     @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def changes(self) -> int:
         """Those applied since the start."""
         return int(sum(one["changes"] for one in self.applied))
