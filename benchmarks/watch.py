@@ -133,14 +133,15 @@ class Watch:
 
     def _look(self) -> None:
         for role, process in _family(self.pid):
-            usage = self._seen[process.pid][1] if process.pid in self._seen else Usage()
+            known, usage = self._seen.get(process.pid, (OTHER, Usage()))
             try:
                 times = process.cpu_times()
                 usage.peak_mib = max(usage.peak_mib, peak_memory(process.pid))
             except (psutil.Error, OSError):
                 continue  # it has ended in this moment
             usage.cpu_seconds = times.user + times.system - self._before.get(process.pid, 0.0)
-            self._seen[process.pid] = (role, usage)  # a shell becomes Java
+            # A shell becomes Java; one that ends has no command line any more.
+            self._seen[process.pid] = (known if role == OTHER else role, usage)
 
 
 def _family(pid: int) -> Iterator[tuple[str, psutil.Process]]:
