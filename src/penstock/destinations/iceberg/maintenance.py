@@ -162,9 +162,11 @@ def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
 
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
-    """Removes old snapshots once enough commits have been made; gives how many."""
-    state = opened.state
+    """Removes old snapshots once enough commits have been made, but not while a sweep reads them; gives how many."""
+    state, sweeping = opened.state, opened.sweeping
     if state is None or opened.commits_since_expiry < settings.expire_every:
+        return 0
+    if sweeping is not None and not sweeping.found.done():
         return 0
     reach("maintain.before_expiry")
     expire_snapshots(java, opened, settings)

@@ -26,6 +26,7 @@ from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, t
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable
+from penstock.errors import DestinationError
 
 AT_ONCE = 100  # files that are removed between two batches
 OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
@@ -56,7 +57,8 @@ def sweep(
     mark: bool,
 ) -> int:
     """Begins a sweep that is due, or goes on with it; gives how many files it has removed. StaleBase if somebody else
-    commits at this very moment. `load` gives the table for another thread."""
+    commits at this very moment. `load` gives the table for another thread. A search that fails, since somebody else's
+    expiry removes what it reads, say, costs nothing but time: the next one comes when it is due."""
     state, sweeping = opened.state, opened.sweeping
     if state is None or opened.merging is not None:
         return 0
@@ -67,6 +69,9 @@ def sweep(
     if not sweeping.found.done():
         return 0
     opened.sweeping = None  # an error ends it: it is begun again
+    if isinstance(sweeping.found.exception(), DestinationError):
+        note_swept(marker)
+        return 0
     left = sweeping.left if sweeping.is_shut else sweeping.found.result()
     if left and not sweeping.is_shut:
         opened.state = shut_out(java, opened, state, mark=mark)
