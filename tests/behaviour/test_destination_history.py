@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -17,7 +18,19 @@ from penstock.fold.layout import Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Period
 from penstock.model.table import TableSchema
-from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, numeric, table_schema, truncate, update
+from pgoutput_messages import (
+    INT8,
+    RELATION,
+    TEXT,
+    UNSENT,
+    Stream,
+    delete,
+    insert,
+    numeric,
+    table_schema,
+    truncate,
+    update,
+)
 from versions_oracle import Row, Versions, found
 
 THINGS = table_schema({"id": INT8, "body": TEXT, "note": TEXT})
@@ -43,8 +56,10 @@ class Follower:
             for bucket in range(buckets)
         ]
 
-    def apply(self, buckets: int = 1) -> None:
-        plan = self.driver.plan(self.schema.table, SOURCE)
+    def apply(self, buckets: int = 1, after: TableSchema | None = None) -> None:
+        """With `after`, the structure moves there too."""
+        self.schema = after or self.schema
+        plan = self.driver.plan(self.schema.table, SOURCE, after)
         effects = self.fold(plan.position, plan.moment, buckets)
         moment = max(plan.moment, *(effect.last_commit_time for effect in effects))
         position = (self.stream.transactions + 1) * 100
@@ -77,6 +92,36 @@ def test_versions_open_close_and_come_back(any_lake: Lake) -> None:
     follower.apply()
     expected.put(1, {"id": 1, "body": "again", "note": None}, second(5))
     assert follower.versions() == expected.rows()
+
+
+def test_versions_keep_what_they_held_in_a_column_that_goes(any_lake: Lake) -> None:
+    """However they end, and in whichever commit; also if another column has the name by then."""
+    columns = tuple(replace(one, number=number) for number, one in enumerate(THINGS.columns, start=1))
+    follower = Follower(any_lake, replace(THINGS, columns=columns))
+    follower.stream.transaction(*(insert(str(key), "b", f"old {key}") for key in (1, 2, 3, 4)))
+    follower.apply()
+    follower.stream.transaction(update("1", "b", "new"))
+    follower.apply(after=replace(THINGS, columns=(*columns[:2], replace(columns[2], number=4))))
+    follower.restart()
+    follower.stream.transaction(delete("2", None, None))
+    follower.apply()
+    assert (4, None, "old 4", False) in told(follower)
+    follower.stream.transaction(truncate(RELATION), insert("4", "b", "newer"))
+    follower.apply()
+    assert told(follower) == [
+        (1, None, "old 1", False),
+        (1, "new", None, True),
+        (2, None, "old 2", True),
+        (3, None, "old 3", True),
+        (4, None, "old 4", False),
+        (4, "newer", None, False),
+    ]
+
+
+def told(follower: Follower) -> list[tuple[object, ...]]:
+    rows = follower.lake.rows(follower.schema)
+    names = ("id", "note", "note_dropped_1", "deleted")
+    return sorted((tuple(row[name] for name in names) for row in rows), key=lambda row: (row[0], row[2] is None))
 
 
 def test_a_batch_cannot_be_applied_twice(any_lake: Lake) -> None:

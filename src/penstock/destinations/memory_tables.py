@@ -187,6 +187,8 @@ class MemoryPlan:
         assert period is not None
         assert net.touched_keys is not None
         names = [column.name for column in base.layout.kept(base.structure).columns]
+        known = {*names, *base.layout.around.names, RESCUED}
+        names += [name for name in base.rows.column_names if name not in known]
         if RESCUED in base.rows.column_names:
             names.append(RESCUED)
         rows = base.rows.filter(pa.array(base.is_open())).select([*names, *base.layout.around.names])

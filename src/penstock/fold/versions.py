@@ -30,8 +30,10 @@ Mask = npt.NDArray[np.bool_]
 class Held:
     """What a table holds of the touched keys before the batch.
 
-    `rows` are open versions, without their period, perhaps with RESCUED behind their columns; key k's is row `row[k]`,
-    NO_ROW if it has none, and it is valid from `begins[row[k]]`. `known` says of which keys a deleted version is there.
+    `rows` are open versions, without their period; key k's is row `row[k]`, NO_ROW if it has none, and it is valid from
+    `begins[row[k]]`. Behind the columns that the source has they may have others, which it has no more: closed versions
+    keep those, and new ones have null in them; and RESCUED behind all. `known` says of which keys a deleted version is
+    there.
     """
 
     rows: pa.Table
@@ -60,12 +62,13 @@ def versions(steps: Steps, upserts: pa.Table, held: Held, layout: Layout) -> Wri
     rows = held.rows
     if RESCUED in (*rows.column_names, *upserts.column_names):
         rows, upserts = with_rescued(rows), with_rescued(upserts)
-    states = pa.concat_tables([rows, upserts.cast(rows.schema)])
+    beside = [name for name in rows.column_names if name not in upserts.column_names]
+    states = pa.concat_tables([rows, _conformed(upserts, rows.schema)])
     state = np.where(steps.row == NO_ROW, NO_ROW, steps.row + held.rows.num_rows)
     first = np.ones(len(steps.key), np.bool_)
     first[1:] = steps.key[1:] != steps.key[:-1]
     before = np.where(first, held.row[steps.key], np.concatenate([[NO_ROW], state[:-1]])[: len(state)])
-    counts = _differs(states, before, state)
+    counts = _differs(states.drop_columns(beside), before, state)
     key, moment, state = steps.key[counts], steps.moment[counts], state[counts]
 
     first = np.ones(len(key), np.bool_)
@@ -94,6 +97,16 @@ def versions(steps: Steps, upserts: pa.Table, held: Held, layout: Layout) -> Wri
         opened_keys=key[opening],
         closed=closed,
     )
+
+
+def _conformed(upserts: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With null in columns that only the schema has."""
+    given = set(upserts.column_names)
+    columns = [
+        upserts[one.name].cast(one.type) if one.name in given else pa.nulls(upserts.num_rows, one.type)
+        for one in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def with_rescued(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:

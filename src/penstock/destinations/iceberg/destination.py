@@ -30,7 +30,7 @@ from penstock.destinations.iceberg.java import Java, Session, TableMissing, tran
 from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
-from penstock.destinations.iceberg.moving import move_again, move_to, rescued_for
+from penstock.destinations.iceberg.moving import beside, move_again, move_to, rescued_for
 from penstock.destinations.iceberg.opening import Tables
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import reaching, remove, sizes
@@ -140,6 +140,7 @@ class IcebergDestination:
             delete_files=tuple(file.path for file in state.deletes),
             layout=opened.layout,
             around=opened.around,
+            beside=beside(opened, move) if versions else (),
             moment=moment,
             ended_files=_indexed(state, "ended") if versions else (),
             slice=move.slice if move else opened.slice,

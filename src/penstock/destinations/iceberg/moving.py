@@ -7,6 +7,7 @@ Neighbours: `evolution` has the steps, `commit` does them, `opening` keeps the t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.destinations.iceberg.evolution import Move, planned, planned_union
 from penstock.destinations.iceberg.java import Java, translated
@@ -51,6 +52,17 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColu
         return there
     added = [number for column in (move.columns if move else ()) for number in column.numbers]
     return coming_rescued_column(max(opened.table.operations().current().lastColumnId(), *added, 0))
+
+
+def beside(opened: OpenTable, move: Move | None) -> tuple[IcebergColumn, ...]:
+    """The columns that follow no column of the source after the move, as they are called then; but for the layout's."""
+    around = [column.id for column in opened.around]
+    others = [column for column in opened.others or () if column.id not in around]
+    if move is None:
+        return tuple(others)
+    followed, names = {column.id for column in move.columns}, dict(move.steps.renamed)
+    left = [column for column in (*opened.columns, *others) if column.id not in followed]
+    return tuple(replace(column, name=names.get(column.name, column.name), required=False) for column in left)
 
 
 def follow(java: Java, opened: OpenTable, move: Move) -> None:

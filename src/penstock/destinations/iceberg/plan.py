@@ -99,6 +99,7 @@ class IcebergPlan:
     move: Move | None = None  # what the commit makes of the table's structure; None: it stays
     layout: Layout = ROWS
     around: tuple[IcebergColumn, ...] = ()  # the layout's columns
+    beside: tuple[IcebergColumn, ...] = ()  # of a table of versions: those that follow no column of the source any more
     moment: int = 0
     ended_files: tuple[IndexedFile, ...] = ()  # of a table of versions: those that hold deleted ones
     thorough: bool = False  # a touched key's rows are ended in every file, however often it is there

@@ -62,7 +62,7 @@ class VersionPlan(IcebergPlan):
         held, file_of, row_of = self._held(touched)
         made = versions(steps, upserts, held, self.layout)
         rescues = RESCUED in made.opened.column_names
-        columns = (*self.columns, *([self.rescued] if rescues else []), *self.around)
+        columns = (*self.columns, *self.beside, *([self.rescued] if rescues else []), *self.around)
         ended_keys = touched.take(pa.array(made.ended_keys))
         deletes: dict[str, list[Rows]] = {}
         for number in np.unique(file_of[made.closed]):
@@ -116,9 +116,10 @@ class VersionPlan(IcebergPlan):
         file_of, row_of = np.full(len(touched), -1), np.full(len(touched), -1)
         file_of[has], row_of[has] = places.files[found[has]], places.rows[found[has]]
         numbers = np.unique(file_of[has]).tolist()
-        files = {number: DataFile(self.files[number].path, self.columns) for number in numbers}
-        rescues = any(file.has(self.rescued) for file in files.values())
-        kept = (*self.columns, self.rescued) if rescues else self.columns
+        kept = (*self.columns, *self.beside)
+        files = {number: DataFile(self.files[number].path, kept) for number in numbers}
+        if any(file.has(self.rescued) for file in files.values()):
+            kept = (*kept, self.rescued)
         begins = next(column for column in self.around if column.name == period.valid_from)
         row = np.full(len(touched), NO_ROW)
         tables: list[pa.Table] = [pa.schema([column.field() for column in [*kept, begins]]).empty_table()]
