@@ -16,12 +16,13 @@ from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, InProcessRunner
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
+from penstock.fold.envelope import fold_events
 from penstock.fold.history import fold_history
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Period, Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from pgoutput_messages import INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
+from pgoutput_messages import INT4, INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
 
 EU, US = "crm.eu", "crm.us"
 SIDS: dict[str, Sid] = {EU: Sid("sid", "eu", "crm"), US: Sid("sid", "us", "crm")}
@@ -365,6 +366,28 @@ def test_lists_of_several_sources_are_one_column(any_lake: Lake) -> None:
         "eu": [{"id": 1, "tags": [EU, None]}, {"id": 2, "tags": []}],
         "us": [{"id": 1, "tags": [US, None]}],
     }
+
+
+def test_images_of_events_are_the_union(any_lake: Lake) -> None:
+    driver, layout = any_lake.driver(), Layout(events=True)
+    narrow = table_schema({"id": INT4, "body": TEXT})
+    wide = table_schema({"id": INT8, "more": TEXT, "body": TEXT})
+    sent = ((EU, narrow, ("1", "a")), (US, wide, ("2", "m", "b")), (EU, narrow, ("3", "c")))
+    for number, (source, schema, cells) in enumerate(sent, start=1):
+        ensure(driver, source, schema, layout=layout)
+        plan = driver.plan(schema.table, source)
+        effect = fold_events([Stream().transaction(insert(*cells)).raw(schema)], position=0)
+        driver.commit(plan, write(plan, effect), truncated=False, position=START + number)
+    assert sorted((row["sid"], *row["after"].values()) for row in any_lake.read(narrow.table).to_pylist()) == [
+        ("eu", 1, "a", None),
+        ("eu", 3, "c", None),
+        ("us", 2, "b", "m"),
+    ]
+    driver.maintain(narrow.table, EU, InProcessRunner())
+    assert any_lake.read(narrow.table).num_rows == 3
+    other = table_schema({"id": TEXT, "body": TEXT})
+    with pytest.raises(SchemaChanged, match=r"column before\.id is int64 for other sources, and string here"):
+        ensure(driver, "crm.asia", other, layout=layout, sid=Sid("sid", "asia", "crm"))
 
 
 def test_what_is_rescued_at_one_source_is_null_at_the_others(any_lake: Lake) -> None:

@@ -110,7 +110,8 @@ class MemoryDestination:
         shared = self.store.shared.get(target)
         if shared is None:
             type = pa.string() if isinstance(sid.value, str) else pa.int64()
-            marked = frozenset([sid.column, *schema.key] if schema.key and layout.has_identifiers else [])
+            key = layout.kept(schema).key if layout.has_identifiers else ()
+            marked = frozenset([sid.column, *key] if key else [])
             shared = SharedTable(columns.insert(0, pa.field(sid.column, type, nullable=False)), marked, layout)
             self.store.shared[target] = shared
         elif source not in shared.sids and all(one.family != sid.family for one in shared.sids.values()):

@@ -16,7 +16,7 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
 from penstock.destinations.structure import OnDrop, steps
-from penstock.destinations.union import united
+from penstock.destinations.union import union_type, united
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
@@ -109,8 +109,8 @@ class SharedTable:
         held = [HeldColumn(one.name, one.type, not one.nullable, None) for one in self.columns]
         key = schema.key if self.layout.has_identifiers else ()
         taken = united(target, held, self.marked, arrow_schema(schema), key, sid)
-        wider = {one.name: one.type for one in taken.widened}
-        kept = [one.with_type(wider.get(one.name, one.type)) for one in self.columns]
+        own = {one.name: one.type for one in arrow_schema(schema)}
+        kept = [one.with_type(union_type(one.type, own.get(one.name, one.type))) for one in self.columns]
         return pa.schema([*kept, *taken.added])
 
 

@@ -29,7 +29,8 @@ def make_current_view(spark: Session, catalog: str, target: TableId, columns: li
     try:
         spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT {chosen} FROM {table} WHERE {ends}")
     except (PySparkException, Py4JJavaError) as error:
-        LOG.warning("view not made", view=f"{target}{SUFFIX}", why=str(error).splitlines()[0])
+        reason = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        LOG.warning("view not made", view=f"{target}{SUFFIX}", why=reason.splitlines()[0])
 
 
 def _quoted(name: str) -> str:

@@ -28,9 +28,8 @@ from penstock.destinations.iceberg.table_schema import (
     to_iceberg,
 )
 from penstock.destinations.structure import OnDrop, Steps, steps
-from penstock.destinations.union import united
+from penstock.destinations.union import holds, united
 from penstock.errors import SchemaChanged
-from penstock.fold.evolution import widens
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
@@ -177,7 +176,7 @@ def columns_in_union(
     for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):
         known = there.get(following.fields[column.number])
         type = None if known is None else arrow_type(known["type"])
-        if known is None or type is None or not (type == field.type or widens(field.type, type)):
+        if known is None or type is None or not holds(type, field.type):
             raise SchemaChanged(
                 f"table {target}: somebody changed it at the destination: column {field.name} is "
                 f"{'gone' if known is None else known['type']}",

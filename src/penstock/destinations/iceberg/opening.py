@@ -194,11 +194,21 @@ class Tables:
         return folder.with_name(f"{folder.name}.swept")
 
     def make_views(self, opened: OpenTable) -> None:
+        """In turn: several sources may feed the table, and each opens it."""
         names = [column.name for column in opened.stored]
-        if names and opened.layout.period is not None:
+        if not names or opened.layout.period is None:
+            return
+        with opened.turns.lock:
             with translated(f"table {opened.target}: its columns cannot be read"):
+                names += [] if opened.slice is None else self._others(opened, names)
                 names += [RESCUED] if look_for_rescued(self._java, opened) is not None else []
             make_current_view(self._spark, self._settings.name, opened.target, names, opened.layout)
+
+    def _others(self, opened: OpenTable, names: Sequence[str]) -> list[str]:
+        """Columns that other sources of the table have now."""
+        table, ours = self.load(opened.target), {*names, *opened.layout.around.names, RESCUED}
+        columns = [] if table is None else [column.name() for column in table.schema().columns()]
+        return [name for name in columns if name not in ours]
 
     def follow(self, opened: OpenTable, move: Move | None) -> None:
         """After the commit that made the move."""

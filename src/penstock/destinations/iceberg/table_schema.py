@@ -160,8 +160,9 @@ def _numbered(type: pa.DataType, raw: Any) -> pa.DataType:
         key = _inner("key", type.key_type, raw["key"], raw["key-id"]).with_nullable(False)
         return pa.map_(key, _inner("value", type.item_type, raw["value"], raw["value-id"]))
     if pa.types.is_struct(type):
-        there = zip(type, raw["fields"], strict=True)
-        return pa.struct([_inner(field.name, field.type, one["type"], one["id"]) for field, one in there])
+        there = {one["name"]: one for one in raw["fields"]}
+        found = [(field, there[field.name]) for field in type]
+        return pa.struct([_inner(field.name, field.type, one["type"], one["id"]) for field, one in found])
     return type
 
 
