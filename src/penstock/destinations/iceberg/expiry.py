@@ -36,7 +36,13 @@ def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSetting
 def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:
     """Files of ours that no snapshot refers to and that are not to be kept: younger than the current snapshot, or of a
     copy, whose files may be older than that and not committed yet."""
-    metadata = opened.table.operations().current()
+    with opened.turns.lock, translated(f"table {opened.target}: its snapshots cannot be read"):
+        return _orphans(java, opened, state, keep)
+
+
+def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str]) -> list[str]:
+    """In turn, and of the table as it is now: of what it was, another source may have expired the manifests."""
+    metadata = opened.table.operations().refresh()
     snapshot = metadata.currentSnapshot()
     since = snapshot.timestampMillis() if snapshot is not None else 0
     live = {file.path for file in (*state.data, *state.deletes)}
