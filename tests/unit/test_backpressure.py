@@ -18,7 +18,7 @@ from penstock.config.model import BatchConfig
 from penstock.fold.sharing import own_share
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
-from penstock.model.table import TableSchema
+from penstock.model.table import TableId, TableSchema
 from penstock.runtime import batch as batches
 from penstock.runtime.batch import TableWork, gather
 from pgoutput_messages import INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
@@ -110,6 +110,56 @@ def test_shares_come_to_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     )
     drain(bench)
     assert bench.rows(ORDERS) == [(number, "x") for number in range(90)]
+
+
+@pytest.mark.parametrize("mode", [Mode.HISTORY, Mode.EVENTS])
+def test_shares_of_one_transaction_come_to_the_same_in_every_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    outcomes = []
+    for limit in (1 << 30, 500):
+        for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
+            monkeypatch.setattr(batches, name, limit)
+        bench = Bench(tmp_path / str(limit))
+        feed = Feed(ORDERS.table, ORDERS.table, TableId("public", "kept"), mode)
+        bench.follow(feed, ORDERS)
+        bench.seal(200, *((ORDERS, 110, insert(str(number), "new")) for number in range(100)))
+        bench.loop.step(now=True)
+        bench.seal(
+            300,
+            *((ORDERS, 210, update(str(number), "paid")) for number in range(0, 100, 3)),
+            *((ORDERS, 210, delete(str(number), None)) for number in range(0, 100, 7)),
+            (ORDERS, 210, insert("1000", "last")),
+        )
+        for segment in bench.log.segments():
+            found = gather(bench.log, [segment], {feed: 100}, BatchConfig())
+            assert found is not None
+            assert found.tables[feed.name].shared(2) == (limit == 500)
+        drain(bench)
+        kept = bench.lake.rows(feed.target).to_pylist()
+        outcomes.append(sorted(map(repr, kept)))
+        assert bench.state.progress("lake")[feed.name].changes == 100 + 34 + 15 + 1
+        bench.loop.close()
+        bench.writer.__exit__(None, None, None)
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0]) > 100
+
+
+def test_a_history_of_several_moments_is_not_shared(bench: Bench) -> None:
+    several = work(ORDERS, 1 << 30, Mode.HISTORY)
+    several.first_commit, several.last_commit = 110, 120
+    assert not several.shared(2)
+    several.last_commit = 110
+    assert several.shared(2)
+
+
+def test_what_cannot_be_decoded_is_kept_up_to_its_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.apply_task.MOST_BYTES_KEPT", 1000)
+    bench.seal(200, *((ORDERS, 110, b"I" + b"?" * 300) for _ in range(20)))
+    bench.seal(300, *((ORDERS, 210, b"I" + b"?" * 300) for _ in range(20)))
+    drain(bench)
+    kept = bench.state.quarantined("lake")
+    assert 1 <= len(kept) <= 3
 
 
 def test_headers_of_the_log_are_kept_up_to_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

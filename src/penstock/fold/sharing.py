@@ -2,8 +2,8 @@
 one slice besides, never all of it.
 
 The fold takes from any changes what is its bucket's; given the share instead of everything it comes to the same, but
-for one figure: of changes before a truncate, the first bucket counts its own alone. Called by the runtime's tasks,
-before `fold_clone` and `fold_append`.
+for one figure: of changes before a truncate, the first bucket counts its own alone. A history is told by its moments,
+so there it holds for changes of one moment. Called by the runtime's tasks, before they fold.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ def own_share(
         if batch.num_rows:
             batch = batch.filter(pa.array(_own(RawChanges(one.schema, batch), bucket, buckets)))
         yield RawChanges(one.schema, batch)
+
+
+def own_events(changes: RawChanges, *, bucket: int, buckets: int) -> RawChanges:
+    """Of a slice whose rows become events, those of the bucket; the fold must not share them out again."""
+    count = changes.batch.num_rows
+    low, high = count * bucket // buckets, count * (bucket + 1) // buckets
+    return RawChanges(changes.schema, changes.batch.take(pa.array(np.arange(low, high))))
 
 
 def _own(changes: RawChanges, bucket: int, buckets: int) -> Mask:

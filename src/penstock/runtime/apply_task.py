@@ -26,7 +26,7 @@ from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import let_in_without_values, project_effect
-from penstock.fold.sharing import own_share
+from penstock.fold.sharing import own_events, own_share
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
@@ -141,15 +141,20 @@ def apply(task: ApplyTask) -> Applied:
 def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
     """The changes that can be decoded, and those that cannot. All buckets must leave out the same, so each looks at
     all; the first of them tells. So many that they cannot be kept are an error, as in every other mode."""
-    sifted = [sift(changes) for changes in _changes(task)]
     wanted = range(task.position, 2**64 if task.until is None else task.until)
-    bad = [message for _, some in sifted for message in some if message.commit_lsn in wanted]
-    if len(bad) > MOST_MESSAGES_KEPT or sum(len(message.data) for message in bad) > MOST_BYTES_KEPT:
-        raise Undecodable(
-            f"table {task.feed.name}: {len(bad)} messages of one batch cannot be decoded",
-            "Too many to go on without: look at them with `penstock quarantine`, and report this",
-        ).keeping(bad)
-    return [fit for fit, _ in sifted], tuple(bad) if task.bucket == 0 else ()
+    fit: list[RawChanges] = []
+    bad: list[RawMessage] = []
+    for changes in _changes(task):
+        sound, some = sift(changes)
+        fit.append(own_events(sound, bucket=task.bucket, buckets=task.buckets) if task.shared else sound)
+        bad += [message for message in some if message.commit_lsn in wanted]
+        size = sum(len(message.data) for message in bad)
+        if len(bad) > MOST_MESSAGES_KEPT or size > MOST_BYTES_KEPT:
+            raise Undecodable(
+                f"table {task.feed.name}: {len(bad)} messages and more of one batch cannot be decoded",
+                "Too many to go on without: look at them with `penstock quarantine`, and report this",
+            ).keeping(bad)
+    return fit, tuple(bad) if task.bucket == 0 else ()
 
 
 def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
@@ -175,7 +180,7 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
         fold = partial(fold_history, since=task.plan.moment)
     else:
         fold = fold_append if feed.mode is Mode.APPEND else fold_clone
-    by_number = task.shared and not task.schema.key  # its rows are shared out already
+    by_number = task.shared and (layout.events or not task.schema.key)  # its rows are shared out already
     net = fold(
         changes,
         position=task.position,
@@ -194,9 +199,9 @@ def _undecodable(task: ApplyTask) -> list[RawMessage]:
     for changes in _changes(task):
         wanted = np.asarray(changes.batch.column("commit_lsn")) >= np.uint64(task.position)
         found += sift(RawChanges(changes.schema, changes.batch.filter(pa.array(wanted))))[1]
-        if len(found) > MOST_MESSAGES_KEPT:
+        sizes, most = np.cumsum([len(message.data) for message in found]), MOST_BYTES_KEPT // task.buckets
+        if len(found) > MOST_MESSAGES_KEPT or (found and sizes[-1] > most):
             break
-    sizes, most = np.cumsum([len(message.data) for message in found]), MOST_BYTES_KEPT // task.buckets
     return found[: max(1, min(MOST_MESSAGES_KEPT, int(np.searchsorted(sizes, most, side="right"))))]
 
 

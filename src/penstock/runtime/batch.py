@@ -35,6 +35,8 @@ class TableWork:
     bytes: int = 0
     rows: int = 0
     moved_keys: int = 0
+    first_commit: Position = 2**64
+    last_commit: Position = 0
     until: Position | None = None  # what commits at or after it is left out
 
     def buckets(self, slots: int) -> int:
@@ -54,10 +56,13 @@ class TableWork:
 
     @property
     def _can_be_shared(self) -> bool:
-        """Moments of a history are told by all changes, events are shared out by their numbers, and a table that got a
-        key, or lost it, is for one task."""
-        keyed = {bool(schema.key) for schema in self.versions}
-        return self.bytes > MOST_HELD_BYTES and len(keyed) == 1 and self.feed.mode in (Mode.CLONE, Mode.APPEND)
+        """A table that got a key, or lost it, is for one task. Moments of a history are told by all changes, so they
+        must be of one; begin and commit of transactions as well."""
+        if self.bytes <= MOST_HELD_BYTES or len({bool(schema.key) for schema in self.versions}) > 1:
+            return False
+        if self.feed.mode is Mode.EVENTS:
+            return not self.feed.markers
+        return self.feed.mode is not Mode.HISTORY or self.first_commit == self.last_commit
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,8 @@ def gather(
                 work.bytes += part.slice.bytes
                 work.rows += part.slice.rows
                 work.moved_keys += part.slice.moved_keys
+                work.first_commit = min(work.first_commit, part.slice.first_commit)
+                work.last_commit = max(work.last_commit, part.slice.last_commit)
             changes += part.slice.rows * len(behind)
             size += part.slice.bytes * len(behind)
         full = size >= limits.max_bytes or changes >= limits.max_changes
