@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
         "  - {name: us, type: postgres, url: postgresql://app@127.0.0.1:1/us}\n"
         "tables: [{match: public.orders}]\ndestinations: [{type: iceberg, warehouse: ./warehouse}]\n"
     )
-    monkeypatch.setattr(runtime_pipeline, "_open_destination", lambda pipeline, cleanup: (None, None))
+    monkeypatch.setattr(
+        runtime_pipeline, "_open_destination", lambda pipeline, cleanup: (SimpleNamespace(whole=None), None)
+    )
     monkeypatch.setattr(runtime_pipeline, "SparkRunner", lambda spark: None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield load(file)
