@@ -13,6 +13,8 @@ import pytest
 
 from databases import Database, fresh_database
 from lake import Lake
+from penstock.config.load import load
+from penstock.control.events import events_feed, lines
 from penstock.demo.server import PostgresServer
 from penstock.model.table_state import State
 from penstock.state.sql import find_store
@@ -83,12 +85,12 @@ def expected(database: Database, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
 
 
-def test_three_databases_into_one_clone_one_append_and_one_history_table(
+def test_three_databases_into_one_clone_one_append_one_history_and_one_events_table(
     databases: dict[str, Database], tmp_path: Path, lake: Lake, full: bool
 ) -> None:
     """One source's capture is killed and its connections cut while changes come; another is copied anew; one truncates
-    its table: all are equal in the end, each with its own rows. `verify` says so, and finds and repairs what somebody
-    forged in one source's rows."""
+    its table: all are equal in the end, each with its own rows, and each one's events tell the same. `verify` says
+    so, and finds and repairs what somebody forged in one source's rows."""
     rounds, rows = (50, 500) if full else (4, 30)  # four changes a row and more
     for name, database in databases.items():
         number, ratio = ("bigint", "float8") if name == "asia" else ("int", "real")
@@ -100,17 +102,25 @@ def test_three_databases_into_one_clone_one_append_and_one_history_table(
             f"insert into account select -n * 1000000, '{name} before', n from generate_series(1, 5) n",
             f"create table plain (id {number} primary key, what text, ratio {ratio})",
         )
-    databases["us"].execute("alter table account add column only_us text default null")
+    databases["us"].execute(
+        "alter table account add column only_us text default null",
+        "alter table price add column note text",
+        "create table clash (id int primary key, what text)",
+    )
+    databases["asia"].execute("create table clash (id int primary key, what int)")
     rules = [
         {
             "match": "public.account",
+            "mode": ["clone", "events"],
             "target": "crm.account",
-            "columns": {"secret": "drop"},
+            "where": "n NOT BETWEEN 9 AND 20",  # which rows leave and enter
+            "columns": {"secret": "drop", "owner": {"rename": "holder"}},
             "set": {"region": "${source.name}"},
         },
         {"match": "public.audit", "target": "crm.audit", "mode": "append"},
-        {"match": "public.price", "target": "crm.price", "mode": "history"},
-        {"match": "public.plain", "target": "crm.plain"},
+        {"match": "public.price", "target": "crm.price", "mode": "history", "history": "kuvasz"},
+        {"match": "public.plain", "target": "crm.plain", "anomalies": "count"},
+        {"match": "public.clash", "target": "crm.clash", "set": {"region": "${source.name}"}},
     ]
     file = many(tmp_path, databases, tables=rules)
     with running(file) as run:
@@ -129,28 +139,43 @@ def test_three_databases_into_one_clone_one_append_and_one_history_table(
         run.await_text("asked for")
         assert "us:public.account will be copied anew" in asked.stdout
         _verify_and_repair(file, lake)
+        lake.sql("delete from lake.crm.plain where sid = 'us' and id = 2")
+        databases["us"].execute("update plain set ratio = 0.5 where id = 2")  # which brings the row back
+        drain(run, file, databases)
         report = file.status()
     assert [source["name"] for source in report["sources"]] == list(NAMES)
-    assert {table["state"] for table in report["tables"]} == {"Ready"}
-    assert {table["table"] for table in report["tables"]} == {
-        f"{name}:public.{table}" for name in NAMES for table in ("account", "audit", "plain", "price")
+    states = {table["table"]: table["state"] for table in report["tables"]}
+    clash = [states.pop("us:public.clash"), states.pop("asia:public.clash")]
+    assert states == {
+        f"{name}:public.{table}": "Ready"
+        for name in NAMES
+        for table in ("account", "account__events", "audit", "plain", "price")
     }
+    assert sorted(clash) == ["Errored", "Ready"], "what cannot be united is an error of one of the two"
+    (errored,) = [table for table in report["tables"] if table["state"] == "Errored"]
+    assert "column what is" in errored["error"]
+    assert "give this source's a `target` of its own" in errored["solution"]
+    anomalies = {table["table"]: table["anomalies"] for table in report["tables"] if table["anomalies"]}
+    assert list(anomalies) == ["us:public.plain"]
+    (found,) = anomalies["us:public.plain"]
+    assert (found["kind"], found["changes"], len(found["places"])) == ("update", 1, 1)
     for name, database in databases.items():
         more = ", only_us" if name == "us" else ", null"
-        accounts = f"select id, owner, n, region, only_us from lake.crm.account where sid = '{name}'"
-        assert _lake_rows(lake, accounts) == sorted(
-            expected(database, f"select id, owner, n, '{name}'{more} from account")
-        )
+        accounts = f"select id, holder, n, region, only_us from lake.crm.account where sid = '{name}'"
+        kept = f"select id, owner, n, '{name}'{more} from account where n not between 9 and 20"
+        assert _lake_rows(lake, accounts) == sorted(expected(database, kept))
+        assert _told_by_events(lake, file, name) == sorted(expected(database, kept))
         assert _lake_rows(lake, f"select id, what, ratio from lake.crm.plain where sid = '{name}'") == sorted(
             expected(database, "select id, what, ratio::float8 from plain")
         )
         audited = [(n, f"{name} {n}") for n in range(1, rounds * rows + 1)]
         assert _lake_rows(lake, f"select id, what from lake.crm.audit where sid = '{name}'") == audited
-        current = f"select id, amount from lake.crm.price where sid = '{name}' and valid_to = timestamp '9999-01-01'"
+        current = f"select id, amount from lake.crm.price__current where sid = '{name}'"
         assert _lake_rows(lake, current) == sorted(expected(database, "select id, amount from price"))
-        versions = f"select count(*), count(distinct id, valid_from) from lake.crm.price where sid = '{name}'"
+        versions = f"select count(*), count(distinct id, kvsz_start) from lake.crm.price where sid = '{name}'"
         ((count, distinct),) = lake.sql(versions)
         assert count == distinct == rows * (rounds + 1)
+    assert lake.spark.table("lake.crm.price__current").columns == ["sid", "id", "amount", "note"]
     assert "secret" not in lake.read("crm.account")[0].column_names
     assert {row[0] for row in lake.sql("select partition.sid from lake.crm.account.files")} == set(NAMES)
 
@@ -202,6 +227,26 @@ def test_without_a_run_the_others_are_verified_and_repaired_when_one_cannot_be_r
         ("eu", "eu"),
         ("us", "us"),
     ]
+
+
+def _told_by_events(lake: Lake, file: PipelineFile, name: str) -> list[tuple[Any, ...]]:
+    """What a source's rows are, according to its events alone; each event is there once."""
+    feed = events_feed(load(file.path), f"{name}:public.account")
+    events = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
+    assert {event["sid"] for event in events} == {name}
+    places = [event["lsn"] for event in events]
+    assert sorted(set(places)) == places
+    rows: dict[int, tuple[Any, ...]] = {}
+    for event in events:
+        if event["op"] == "truncate":
+            rows.clear()
+        if event["before"] is not None:
+            rows.pop(event["before"]["id"], None)
+        if event["after"] is not None:
+            after = event["after"]
+            row = tuple(after[column] for column in ("id", "holder", "n", "region", "only_us"))
+            rows[after["id"]] = row
+    return sorted(rows.values())
 
 
 def _kill_source(run: Running, database: Database, name: str) -> None:
