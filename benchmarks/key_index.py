@@ -143,9 +143,9 @@ def _measured(case: Case, changes: int) -> tuple[Any, ...]:
         written = pool.starmap(_write, [(case, number) for number in range(case.files)], chunksize=1)
     files = [IndexedFile(path, records, n if case.aged else 1) for n, (path, records, _) in enumerate(written)]
     sidecars = sum(path.stat().st_size for path in case.index.folder.iterdir())
-    looked_up = _alone(_look_up, case, files, changes)
+    looked_up = _alone(_look_up, case, files, changes, _not_needed)
     shutil.rmtree(case.index.folder)
-    again = _alone(_look_up, case, files, changes)
+    again = _alone(_look_up, case, files, changes, case.read_keys)
     return (
         case.name,
         case.keys,
@@ -177,18 +177,25 @@ def _alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str
         return pool.apply(function, arguments)
 
 
-def _look_up(case: Case, files: list[IndexedFile], changes: int) -> dict[str, Any]:
+def _not_needed(file: IndexedFile) -> pa.Array:
+    raise AssertionError(f"the sidecar of {file.path} is not sound")
+
+
+def _look_up(
+    case: Case, files: list[IndexedFile], changes: int, read_keys: Callable[[IndexedFile], pa.Array]
+) -> dict[str, Any]:
     for path in case.index.folder.iterdir() if case.index.folder.is_dir() else ():
         _forgotten(path)
     random = np.random.default_rng(1)
     before, _ = _memory()
     times = []
     for _ in range(WARM + 1):
-        keys = encode_keys(case.columns(random.choice(case.keys, changes, replace=False)))
+        chosen = np.unique(random.integers(0, case.keys, changes))
+        keys = encode_keys(case.columns(chosen))
         began = time.perf_counter()
-        places = case.index.locate(keys, files, case.read_keys)
+        places = case.index.locate(keys, files, read_keys)
         times.append(time.perf_counter() - began)
-        assert len(places.rows) == changes
+        assert len(places.rows) == len(chosen)
     own, mapped = _memory()
     return {"cold": times[0], "warm": times[1:], "own": own - before, "mapped": mapped}
 

@@ -12,13 +12,14 @@ import pytest
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
-from penstock.destinations.contract import InProcessRunner
+from penstock.destinations.contract import InProcessRunner, JobRunner, MaintenanceReport
 from penstock.errors import DestinationUnreachable, SchemaChanged
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
+from penstock.model.upkeep import TableShape
 from penstock.runtime.batch import WORTH_A_BUCKET, BatchPlanner, TableWork
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
@@ -267,6 +268,29 @@ def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:
     assert bench.lake.position(PEOPLE.table, "shop") == 300
     housekeeping(bench).retain()
     assert bench.log.start() == 200, "the newest segment stays: it says where the log ends"
+
+
+def test_maintenance_takes_turns_and_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TableId] = []
+
+    def maintain(target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
+        asked.append(target)
+        return MaintenanceReport(3, 2, 1, shape=TableShape(len(asked), 0, 10, 1, 1.0))
+
+    monkeypatch.setattr(bench.lake, "maintain", maintain)
+    keeper = Housekeeping(bench.loop, Maintenance(pause=0.0), LogConfig())
+    for _ in range(5):
+        keeper.run()
+    assert asked == [ORDERS.table, PEOPLE.table, ORDERS.table, PEOPLE.table, ORDERS.table]
+    told = bench.state.upkeep("lake")
+    assert (told[ORDERS.table].merged_files, told[ORDERS.table].shape.files) == (3, 1)
+    Housekeeping(bench.loop, Maintenance(), LogConfig()).run()
+    told = bench.state.upkeep("lake")
+    assert (told[ORDERS.table].merged_files, told[PEOPLE.table].merged_files) == (6, 3)
+    bench.loop.tables[ORDERS.table].errored = True
+    asked.clear()
+    Housekeeping(bench.loop, Maintenance(), LogConfig()).run()
+    assert asked == [PEOPLE.table]
 
 
 def test_a_table_that_waits_to_be_taken_in_holds_the_log(bench: Bench) -> None:

@@ -112,14 +112,14 @@ class Housekeeping:
         reach("apply.position_advanced")
 
     def _maintain(self) -> None:
-        """One table after the other, as long as batches may wait."""
+        """One table after the other, at least one, as long as batches may wait."""
         began = time.monotonic()
         tables = self._loop.tables
         names = [name for name, tracked in tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
         self._next = None
-        for name in names[first:] + names[:first]:
-            if time.monotonic() - began >= self._maintenance.pause:
+        for turn, name in enumerate(names[first:] + names[:first]):
+            if turn and time.monotonic() - began >= self._maintenance.pause:
                 self._next = name
                 break
             try:

@@ -46,7 +46,7 @@ LARGE_COPY = 4 << 20  # the same for a file that a copy wrote, in a table of not
 MANY_FILES = 256
 MOST_AT_ONCE = 64 << 20  # merged by one call, about
 READ_LIMIT = 1.3  # of what reading the compact table costs
-LEAST_DEAD = 0.1  # of a file's rows: to rewrite it for fewer costs more than it gives
+LEAST_DEAD = 0.15  # of a file's rows: to rewrite it for fewer costs more than it gives
 LEAST_ALIVE = 0.5  # of a delete file's entries
 NO_ROWS: Rows = np.empty(0, np.int64)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -209,9 +210,18 @@ _open: OrderedDict[tuple[object, ...], Sidecar] = OrderedDict()  # verified ones
 
 
 def _checksum(batch: pa.RecordBatch) -> int:
+    """Of the values alone: what lies around them in memory differs before they are written and after."""
     crc = 0
     for column in batch.columns:
-        for buffer in column.buffers():
-            if buffer is not None:
-                crc = zlib.crc32(buffer, crc)
+        for part in _contents(column):
+            crc = zlib.crc32(part.data, crc)
     return crc
+
+
+def _contents(column: pa.Array) -> list[npt.NDArray[Any]]:
+    """The memory of an array that begins at its first value and has no nulls."""
+    if pa.types.is_primitive(column.type):
+        return [column.to_numpy(zero_copy_only=True)]
+    _, offsets, octets = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1) if len(column) else np.zeros(1, np.int32)
+    return [ends, np.frombuffer(octets, np.uint8, int(ends[-1])) if ends[-1] else np.empty(0, np.uint8)]

@@ -1,10 +1,11 @@
 """What a full read of a table costs beside one of the same rows in few large files: the measure by which maintenance
 chooses.
 
-In bytes of a data file, since that is what a read is made of. What else it takes was measured with pyiceberg against
-the time that a byte takes (`benchmarks/growth.py` repeats it): opening a file, and applying an entry of a delete file.
-Rows that are dead cost their bytes, for they are read and dropped. A pure function of the list of files: no table is
-read for it.
+In bytes of a data file, since that is what a read is made of. What else it takes was measured with pyiceberg (CPU time,
+a million rows of four columns) against the time that a byte takes: opening a file 1.5 ms, an entry of a delete file
+1.6 µs, at 50 MB/s. Rows that are dead cost their bytes, for they are read and dropped. That pyiceberg takes 0.2 µs more
+for every row of a file as soon as a single one of them is dead is left out: only a table that is rewritten after each
+batch would be spared it. A pure function of the list of files: no table is read for it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 
 FULL_SIZE = 32 << 20  # of a file in a table that is as compact as can be
-OPENING = 128 << 10  # bytes that are read in the time that opening a file takes
-ENTRY = 8  # the same for an entry of a delete file
+OPENING = 80 << 10  # bytes that are read in the time that opening a file takes
+ENTRY = 80  # the same for an entry of a delete file
 
 
 @dataclass(frozen=True)

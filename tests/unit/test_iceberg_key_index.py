@@ -1,0 +1,69 @@
+"""Sidecars: read back as they were written, found sound, and made again only when they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.destinations.iceberg import key_index
+from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.fold.keys import encode_keys
+
+KEYS = {
+    "bigint": lambda n: [pa.array(range(n, 0, -1), pa.int64())],
+    "text": lambda n: [pa.array([f"key {'x' * (number % 7)}{number}" for number in range(n)], pa.string())],
+    "empty text": lambda n: [pa.array([""] * min(n, 1), pa.string())],
+    "composite": lambda n: [
+        pa.array(range(n), pa.int64()),
+        pa.array([f"{number}" for number in range(n)], pa.string()),
+    ],
+    "date": lambda n: [pa.array(range(n), pa.date32())],
+}
+
+
+def not_needed(file: IndexedFile) -> pa.Array:
+    raise AssertionError(f"the sidecar of {file.path} is made again")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1000, 4097])
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_sidecar_that_is_sound_is_not_made_again(tmp_path: Path, kind: str, count: int) -> None:
+    columns = KEYS[kind](count)
+    index = KeyIndex(tmp_path, tuple(f"k{number}" for number in range(len(columns))))
+    keys = encode_keys(columns)
+    index.write("data/file.parquet", keys)
+    key_index._open.clear()  # as in a process that has just been started
+    file = IndexedFile("data/file.parquet", len(keys), 1)
+    places = index.locate(keys, [file], not_needed)
+    assert places.rows[np.argsort(places.keys)].tolist() == list(range(len(keys)))
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_changed_octet_is_noticed(tmp_path: Path, kind: str) -> None:
+    keys = encode_keys(KEYS[kind](1000))
+    index = KeyIndex(tmp_path, ("k",))
+    index.write("data/file.parquet", keys)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    row = np.argsort(np.frombuffer(keys.buffers()[1], np.int64, len(keys)) if kind == "bigint" else [0])
+    at = content.rindex(row.astype(np.int32).tobytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    key_index._open.clear()
+    made = []
+
+    def read_keys(file: IndexedFile) -> pa.Array:
+        made.append(file.path)
+        return keys
+
+    index.locate(keys, [IndexedFile("data/file.parquet", len(keys), 1)], read_keys)
+    assert made == ["data/file.parquet"]
+
+
+def test_equal_keys_stay_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, ("k",))
+    sidecar = index.write("data/file.parquet", pa.array(np.tile(np.arange(50), 40)))
+    assert all((np.diff(sidecar.rows[at : at + 40]) > 0).all() for at in range(0, 2000, 40))
