@@ -48,7 +48,7 @@ SERIES = {  # what is sampled, and the growth in the fitted half that is noise w
     "log MiB": 32.0,
     "WAL kept MiB": 64.0,
 }
-HEAP = "Java's heap after collections MiB"
+HEAP = "heap in use after GC MiB"
 FLAT = 0.1  # of the level
 VERIFY_SECONDS = 900
 Samples = list[tuple[float, float]]

@@ -45,9 +45,10 @@ def draw(file: Path, *panels: Panel) -> Path:
 
 def _panel(panel: Panel) -> list[str]:
     xs = sorted({x for line in panel.lines.values() for x, _ in line}) or [1.0]
-    top = max((y for line in panel.lines.values() for _, y in line), default=1.0) or 1.0
+    y_ticks = _ticks(max((y for line in panel.lines.values() for _, y in line), default=1.0))
     log = panel.log_x and xs[0] > 0 and xs[-1] > xs[0]
-    right = xs[-1] or 1.0
+    x_ticks = xs if log else _ticks(xs[-1])
+    top, right = y_ticks[-1], x_ticks[-1]
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def across(x: float) -> float:
@@ -63,12 +64,12 @@ def _panel(panel: Panel) -> list[str]:
         f'<text x="14" y="{TOP + inner_height / 2}" text-anchor="middle" '
         f'transform="rotate(-90 14 {TOP + inner_height / 2})">{escape(panel.y_label)}</text>',
     ]
-    for y in (top * tick / TICKS for tick in range(TICKS + 1)):
+    for y in y_ticks:
         parts += [
             f'<line x1="{LEFT}" y1="{down(y):.1f}" x2="{WIDTH - RIGHT}" y2="{down(y):.1f}" stroke="#ddd"/>',
             f'<text x="{LEFT - 6}" y="{down(y) + 4:.1f}" text-anchor="end">{_figure(y)}</text>',
         ]
-    for x in xs if log else [right * tick / TICKS for tick in range(TICKS + 1)]:
+    for x in x_ticks:
         below = f'x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 16}"'
         parts.append(f'<text {below} text-anchor="middle">{_figure(x)}</text>')
     for number, (name, line) in enumerate(panel.lines.items()):
@@ -83,7 +84,17 @@ def _panel(panel: Panel) -> list[str]:
     return parts
 
 
+def _ticks(highest: float) -> list[float]:
+    """From zero to at least the highest, in round steps."""
+    rough = max(highest, 1e-9) / TICKS
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = magnitude * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough * 0.999)
+    return [step * number for number in range(math.ceil(highest / step * 0.999) + 1)] if highest > 0 else [0.0, 1.0]
+
+
 def _figure(value: float) -> str:
     if value >= 1_000_000:
         return f"{value / 1_000_000:.3g}M"
-    return f"{value / 1_000:.3g}k" if value >= 10_000 else f"{value:.3g}"
+    if value >= 10_000:
+        return f"{value / 1_000:.3g}k"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
