@@ -13,7 +13,9 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +51,8 @@ class Result:
 
 def parser(doc: str) -> argparse.ArgumentParser:
     """Takes the benchmark's own words; sizes are its arguments, with those that the docs' figures are taken at as
-    defaults."""
+    defaults. From here on a SIGTERM ends the benchmark in order: its servers and pipelines end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
