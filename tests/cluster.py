@@ -48,15 +48,16 @@ class Cluster:
     def start(self, workers: int) -> None:
         self.master = self._daemon("master.Master", "--port", "0")
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
-        for _ in range(workers):
-            self.add_worker()
+        self.add_workers(workers)
 
-    def add_worker(self) -> None:
-        number = len(self.workers)
-        work = self.folder / f"work-{number}"
-        options = ("--cores", "1", "--memory", "600m", "--work-dir", str(work), self.url)
-        self.workers.append(self._daemon("worker.Worker", *options, log=f"worker-{number}"))
-        self._said(f"worker-{number}", r"Successfully registered with master (\S+)")
+    def add_workers(self, count: int = 1) -> None:
+        numbers = range(len(self.workers), len(self.workers) + count)
+        for number in numbers:
+            work = self.folder / f"work-{number}"
+            options = ("--cores", "1", "--memory", "600m", "--work-dir", str(work), self.url)
+            self.workers.append(self._daemon("worker.Worker", *options, log=f"worker-{number}"))
+        for number in numbers:
+            self._said(f"worker-{number}", r"Successfully registered with master (\S+)")
 
     def living_workers(self) -> list[psutil.Popen]:
         return [worker for worker in self.workers if worker.is_running() and worker.poll() is None]

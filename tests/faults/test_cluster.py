@@ -122,7 +122,7 @@ def test_executors_and_workers_killed_under_a_workload(
                     if victims:
                         random.choice(victims).kill()
                     if len(cluster.living_workers()) < 2:
-                        cluster.add_worker()
+                        cluster.add_workers()
                 if round % 2:
                     run.kill()
                     continue

@@ -145,7 +145,17 @@ def test_shares_of_one_transaction_come_to_the_same_in_every_mode(
     assert len(outcomes[0]) > 100
 
 
-def test_a_history_of_several_moments_is_not_shared(bench: Bench) -> None:
+def test_anomalies_are_found_in_shares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
+        monkeypatch.setattr(batches, name, 500)
+    bench.follow(Feed(ORDERS.table, ORDERS.table, ORDERS.table, anomalies=True), ORDERS)
+    bench.seal(200, *((ORDERS, 110, update(str(number), "new")) for number in range(50)))
+    drain(bench)
+    (told,) = bench.state.anomalies("lake")[ORDERS.table]
+    assert (told.kind, told.changes) == ("update", 50)
+
+
+def test_a_history_of_several_moments_is_not_shared() -> None:
     several = work(ORDERS, 1 << 30, Mode.HISTORY)
     several.first_commit, several.last_commit = 110, 120
     assert not several.shared(2)

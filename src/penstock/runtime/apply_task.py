@@ -162,7 +162,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
     if not task.feed.anomalies or task.doubt is not None:
         return ()
     return find_anomalies(
-        _changes(task),
+        _own_changes(task),
         task.plan.has,
         position=task.position,
         until=task.until,
