@@ -7,8 +7,8 @@ Every figure is of a real pipeline, and each part has a file of its own, build/b
 rows, tables: a batch is one transaction of 10,000 changes, half of them updates of rows anywhere in the table, half
   inserts; its time is the one that penstock says itself, median of several after a few that are not counted.
 backlog: that many inserts wait in the slot; `run --once`, from the moment when capture reads it, Java's start included.
-reads: batches go into a table of a million rows, one after the other, maintenance is on; meanwhile pyiceberg reads the
-  whole table, and then a table with the same rows that was written a moment ago in one go: both under the same load.
+reads: batches go into a table of a million rows, one after the other, maintenance is on; meanwhile pyiceberg and
+  Spark read the whole table, and a table with the same rows that was written a moment ago in one go: under one load.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import argparse
 import statistics
 import tempfile
 import threading
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from pyiceberg.catalog.sql import SqlCatalog
 
 from harness import RESULTS, Result, only, parser, report, run_parts, say
 from penstock.demo.server import PostgresServer
 from pipelines import Backlog, Drained, Run
 from plot import Panel, draw
+from readers import TABLE, Pyiceberg, Reader, catalog, content, spark_reader, timed
 from source_rows import BIG_WAL
 from targets import BATCH_BY_ROWS, BATCH_BY_TABLES, READ_WHILE_STREAMING, Target
 from watch import Usage, Watch
@@ -229,22 +229,36 @@ def _drained(changes: int) -> Drained:
 
 @dataclass
 class _Reading:
-    streamed: list[tuple[float, float]] = field(default_factory=list)  # batch, and seconds
+    """What one reader took: batch, and seconds."""
+
+    streamed: list[tuple[float, float]] = field(default_factory=list)
     compacted: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        return [(a, b) for (_, a), (_, b) in zip(self.streamed, self.compacted, strict=True)]
 
 
 def reads(options: argparse.Namespace) -> None:
     """Reads of the streamed table, and of one with the same rows that is written anew for each."""
     rows = options.read_rows
-    reading = _Reading()
     with (
         PostgresServer(settings=BIG_WAL) as server,
-        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        tempfile.TemporaryDirectory(prefix="bench-") as text,
         psycopg.connect(server.url(), autocommit=True) as connection,
     ):
         names = _prepared(connection, [rows])
-        with Run(Path(scratch), server.url()) as run, Watch(run.pid) as watch:
+        scratch = Path(text)
+        anew = scratch / "anew"
+        anew.mkdir()
+        catalog(anew).create_namespace("public")
+        with (
+            Run(scratch, server.url()) as run,
+            Watch(run.pid) as watch,
+            spark_reader(scratch / "warehouse", anew) as spark,
+        ):
             run.await_joined(1)
+            readers: dict[Reader, _Reading] = {reader: _Reading() for reader in (Pyiceberg(), spark)}
             done = threading.Event()
             written: list[int] = []
 
@@ -256,47 +270,54 @@ def reads(options: argparse.Namespace) -> None:
                 finally:
                     done.set()
 
+            _read_all({reader: _Reading() for reader in readers}, scratch / "warehouse", anew, 0.0)  # they warm up
             writer = threading.Thread(target=stream, daemon=True)
             writer.start()
-            lake = _catalog(Path(scratch) / "warehouse")
-            (Path(scratch) / "anew").mkdir()
-            anew = _catalog(Path(scratch) / "anew")
-            anew.create_namespace("public")
-            _read_both(lake, anew, _Reading(), 0.0)  # the first is the reader's own warm-up
             while not done.is_set():
-                _read_both(lake, anew, reading, float(len(written)))
+                _read_all(readers, scratch / "warehouse", anew, float(len(written)))
             writer.join()
             if len(written) < options.batches or run.changes < sum(written):
                 raise SystemExit(f"only {run.changes:,} changes were applied, of {len(written)} batches")
-            _read_both(lake, anew, reading, float(options.batches))
-    _report_reads(options, reading, watch.roles)
+            _read_all(readers, scratch / "warehouse", anew, float(options.batches))
+    _report_reads(options, {reader.name: reading for reader, reading in readers.items()}, watch.roles)
 
 
-def _catalog(warehouse: Path) -> SqlCatalog:
-    return SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"{warehouse}")
+def _read_all(readers: Mapping[Reader, _Reading], streamed: Path, anew: Path, batch: float) -> None:
+    """Each reader in turn reads the streamed table, and then one with the same rows that was written in one go."""
+    for reader, reading in readers.items():
+        _, took = timed(reader, streamed)
+        reading.streamed.append((batch, took))
+        rows, lake = content(streamed), catalog(anew)
+        if lake.table_exists(TABLE):
+            lake.purge_table(TABLE)
+        lake.create_table(TABLE, rows.schema).append(rows)
+        found, took = timed(reader, anew)
+        reading.compacted.append((batch, took))
+        if found != rows.num_rows:
+            raise SystemExit(f"{found} rows of {rows.num_rows}")
+        say(f"batch {batch:.0f}, {reader.name}: {reading.streamed[-1][1]:.2f} s, written anew {took:.2f} s")
 
 
-def _read_both(lake: SqlCatalog, anew: SqlCatalog, reading: _Reading, batch: float) -> None:
-    began = time.monotonic()
-    content = lake.load_table(("public", "t0")).scan().to_arrow()
-    reading.streamed.append((batch, time.monotonic() - began))
-    if anew.table_exists(("public", "t0")):
-        anew.purge_table(("public", "t0"))
-    table = anew.create_table(("public", "t0"), content.schema)
-    table.append(content)
-    began = time.monotonic()
-    again = anew.load_table(("public", "t0")).scan().to_arrow()
-    reading.compacted.append((batch, time.monotonic() - began))
-    if again.num_rows != content.num_rows:
-        raise SystemExit(f"{again.num_rows} rows of {content.num_rows}")
-    say(f"batch {batch:.0f}: {reading.streamed[-1][1]:.2f} s, written anew {reading.compacted[-1][1]:.2f} s")
-
-
-def _report_reads(options: argparse.Namespace, reading: _Reading, roles: dict[str, Usage]) -> None:
-    pairs = [(a, b) for (_, a), (_, b) in zip(reading.streamed, reading.compacted, strict=True)]
-    ratio = statistics.median(a / b for a, b in pairs)
-    streamed, compacted = (statistics.median(some) for some in zip(*pairs, strict=True))
-    lines = {"the clone, streaming": reading.streamed, "the same rows, compacted": reading.compacted}
+def _report_reads(options: argparse.Namespace, readings: Mapping[str, _Reading], roles: dict[str, Usage]) -> None:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    rows, results = [], []
+    for name, reading in readings.items():
+        pairs = reading.pairs
+        ratio = statistics.median(a / b for a, b in pairs)
+        streamed, compacted = (statistics.median(some) for some in zip(*pairs, strict=True))
+        lines |= {f"{name}: the clone, streaming": reading.streamed, f"{name}: compacted": reading.compacted}
+        rows.append((f"{name}: clone table, streaming", len(pairs), streamed, max(a for a, _ in pairs)))
+        rows.append((f"{name}: the same rows, compacted", len(pairs), compacted, max(b for _, b in pairs)))
+        results.append(
+            Result(
+                f"clone read by {name} under streaming with maintenance, {options.batches} batches",
+                f"{streamed:.2f} s",
+                f"freshly compacted {compacted:.2f} s",
+                ratio,
+                "× its time (median of pairs)",
+                READ_WHILE_STREAMING,
+            )
+        )
     plot = draw(
         RESULTS / "growth_reads.svg", Panel("Reading a whole table while it streams", "batch", "seconds", lines)
     )
@@ -304,25 +325,12 @@ def _report_reads(options: argparse.Namespace, reading: _Reading, roles: dict[st
         "growth_reads",
         f"reading a table of {options.read_rows:,} rows and more during {options.batches} batches",
         ("what", "reads", "median s", "slowest s"),
-        [
-            ("clone table, streaming", len(pairs), streamed, max(a for a, _ in pairs)),
-            ("the same rows, compacted", len(pairs), compacted, max(b for _, b in pairs)),
-        ],
+        rows,
         options=only(options, "batches", "read_rows"),
-        results=[
-            Result(
-                f"clone read under streaming with maintenance, {options.batches} batches",
-                f"{streamed:.2f} s",
-                f"freshly compacted {compacted:.2f} s",
-                ratio,
-                "× its time (median of pairs)",
-                READ_WHILE_STREAMING,
-            )
-        ],
+        results=results,
         processes={"streaming": roles},
         plots=[plot],
-        streamed=reading.streamed,
-        compacted=reading.compacted,
+        readings={name: vars(reading) for name, reading in readings.items()},
     )
 
 
