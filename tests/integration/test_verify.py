@@ -67,7 +67,7 @@ def traffic(database: Database, *statements: str) -> Iterator[None]:
 def test_what_was_planted_is_found_and_repaired_while_everything_goes_on(
     pipeline: PipelineFactory, postgres: Database, lake: Lake, full: bool
 ) -> None:
-    rows = 2_000_000 if full else 200_000
+    rows = 2_000_000 if full else 50_000
     postgres.execute(
         BIG,
         FILLED.format(rows=rows),
