@@ -432,3 +432,9 @@ def test_a_log_can_be_listed_while_it_is_being_made_and_changed(tmp_path: Path) 
     thread.join()
     assert trouble == []
     assert ends == sorted(ends)
+
+
+def test_tasks_of_one_process_share_what_they_know_of_a_log(tmp_path: Path) -> None:
+    """Each would read the headers of all tables again, and there is a task for each table."""
+    first, second = (pickle.loads(pickle.dumps(ChangeLog(str(tmp_path)))) for _ in range(2))
+    assert first is second

@@ -17,9 +17,10 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from penstock.model.table import TableSchema
 TEMPORARY = ".tmp"
 HEADER_BYTES_KEPT = 8 << 20  # as they are written; as objects they take several times as much
 START_DIGITS, NAME_LENGTH = 16, len(segment_name(0, 0, 0))
+MOST_SHARED = 16  # logs, of a process that works for many
 END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
 LISTINGS = 3  # a listing is no snapshot of a folder that changes, so a hole is believed when it is seen this often
 
@@ -89,8 +91,8 @@ class ChangeLog:
         self._header_bytes = 0
         self._keeping = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[ChangeLog], tuple[str]]:
-        return ChangeLog, (self.uri,)
+    def __reduce__(self) -> tuple[Callable[[str], ChangeLog], tuple[str]]:
+        return _shared, (self.uri,)  # tasks of one process read the same headers again and again
 
     @property
     def local(self) -> bool:
@@ -279,7 +281,7 @@ class ChangeLog:
             return
         try:
             with self._opened(text) as reader:
-                self._verified_header(text, reader, crc)
+                self._verify_header(text, reader, crc)
                 for item in wanted:
                     yield RawChanges(schemas[item.schema], self._verified_batch(text, reader, item))
         except FileNotFoundError:
@@ -297,14 +299,21 @@ class ChangeLog:
 
     def _verified_header(self, text: str, reader: Any, crc: int) -> tuple[SegmentHeader, int]:
         """With its size in bytes."""
+        self._verify_header(text, reader, crc)
         with self._content_errors(text):
-            content = (reader.schema.metadata or {}).get(HEADER_KEY, b"")
-            if zlib.crc32(content) != crc:
-                raise self._damaged(text, "the checksum of its header does not hold")
+            content = _header_bytes(reader)
             header = SegmentHeader.from_bytes(content)
-            if not reader.schema.equals(RAW_SCHEMA) or reader.num_record_batches != len(header.slices):
+            if reader.num_record_batches != len(header.slices):
                 raise self._damaged(text, "its footer does not fit its header")
         return header, len(content)
+
+    def _verify_header(self, text: str, reader: Any, crc: int) -> None:
+        """Without understanding it: what has the checksum has been understood by whoever knows that."""
+        with self._content_errors(text):
+            if zlib.crc32(_header_bytes(reader)) != crc:
+                raise self._damaged(text, "the checksum of its header does not hold")
+            if not reader.schema.equals(RAW_SCHEMA):
+                raise self._damaged(text, "its footer does not fit its header")
 
     def _verified_batch(self, text: str, reader: Any, item: Slice) -> pa.RecordBatch:
         with self._content_errors(text):
@@ -425,6 +434,17 @@ def _parsed(text: str) -> tuple[Position, Position, int]:
 
 def _with_parts(name: SegmentName, part_bytes: int) -> SegmentName:
     return SegmentName(name.start, name.end, name.crc, name.text, name.size + part_bytes, name.written_at)
+
+
+def _header_bytes(reader: Any) -> bytes:
+    content: bytes = (reader.schema.metadata or {}).get(HEADER_KEY, b"")
+    return content
+
+
+@lru_cache(maxsize=MOST_SHARED)
+def _shared(uri: str) -> ChangeLog:
+    """The log as tasks of this process have it."""
+    return ChangeLog(uri)
 
 
 def _resolve(uri: str) -> tuple[fs.FileSystem, str]:
