@@ -67,3 +67,17 @@ def test_equal_keys_stay_in_the_order_of_their_rows(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, ("k",))
     sidecar = index.write("data/file.parquet", pa.array(np.tile(np.arange(50), 40)))
     assert all((np.diff(sidecar.rows[at : at + 40]) > 0).all() for at in range(0, 2000, 40))
+
+
+def test_sidecars_of_files_that_are_gone_are_let_go(tmp_path: Path) -> None:
+    """A table that is merged again and again has few files, and so has a process that looks keys up in it."""
+    key_index._open.clear()
+    index, keys = KeyIndex(tmp_path, ("k",)), pa.array([1, 2, 3])
+    staying = IndexedFile("data/staying.parquet", 3, 1)
+    index.write(staying.path, keys)
+    for number in range(20 * key_index.FEW):
+        passing = IndexedFile(f"data/{number}.parquet", 3, 2 + number)
+        index.write(passing.path, pa.array([4, 5, 6]))
+        assert len(index.locate(keys, [staying, passing], not_needed).keys) == 3
+        index.remove_all_but([staying.path])
+    assert len(key_index._open) <= key_index.FEW

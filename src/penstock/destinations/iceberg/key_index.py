@@ -12,6 +12,7 @@ one live row at most when the copy is committed. So all rows of the newest numbe
 from __future__ import annotations
 
 import json
+import os
 import uuid
 import zlib
 from collections import OrderedDict
@@ -27,9 +28,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+FEW = 64
 MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
 
 Rows = npt.NDArray[np.int64]
+Identity = tuple[str, int, int, int, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -177,10 +180,7 @@ class KeyIndex:
         except (OSError, pa.ArrowException, KeyError, ValueError):
             return None  # a cache: whatever is wrong with it, it is made again
         if known is not None:
-            _open[identity] = known
-            _open.move_to_end(identity)
-            if len(_open) > MOST_OPEN:
-                _open.popitem(last=False)
+            _open.keep(identity, known)
         return known
 
     def _read(self, path: Path, file: IndexedFile) -> Sidecar | None:
@@ -206,7 +206,50 @@ def _order(keys: pa.Array) -> Rows:
     return order
 
 
-_open: OrderedDict[tuple[object, ...], Sidecar] = OrderedDict()  # verified ones, by what identifies the file on disk
+class Mapped:
+    """Verified sidecars of this process, by what identifies the file on disk; its path comes first.
+
+    Those longest unused go when there are too many. Those whose file is gone, since its table was merged, are looked
+    for whenever their folder has got twice as many as were left the last time: their pages and disk space go too."""
+
+    def __init__(self) -> None:
+        self._sidecars: OrderedDict[Identity, Sidecar] = OrderedDict()
+        self._folders: dict[str, set[Identity]] = {}
+        self._look_at: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sidecars)
+
+    def get(self, identity: Identity) -> Sidecar | None:
+        return self._sidecars.get(identity)
+
+    def keep(self, identity: Identity, sidecar: Sidecar) -> None:
+        is_new = identity not in self._sidecars
+        self._sidecars[identity] = sidecar
+        self._sidecars.move_to_end(identity)
+        if not is_new:
+            return
+        folder = os.path.dirname(identity[0])  # noqa: PTH120 - it is a text, and there are many
+        here = self._folders.setdefault(folder, set())
+        here.add(identity)
+        if len(here) >= self._look_at.get(folder, FEW):
+            for gone in [one for one in here if not os.path.exists(one[0])]:  # noqa: PTH110
+                self._drop(gone)
+            self._look_at[folder] = max(FEW, 2 * len(here))
+        if len(self._sidecars) > MOST_OPEN:
+            self._drop(next(iter(self._sidecars)))
+
+    def clear(self) -> None:
+        self._sidecars.clear()
+        self._folders.clear()
+        self._look_at.clear()
+
+    def _drop(self, identity: Identity) -> None:
+        del self._sidecars[identity]
+        self._folders[os.path.dirname(identity[0])].discard(identity)  # noqa: PTH120
+
+
+_open = Mapped()
 
 
 def _checksum(batch: pa.RecordBatch) -> int:
