@@ -226,8 +226,14 @@ class Running:
         return found
 
     def capture(self) -> psutil.Process:
-        await_condition(lambda: len(self.captures()) == 1, "one capture process", 30)
-        return self.captures()[0]
+        found: list[psutil.Process] = []
+
+        def alone() -> bool:
+            found[:] = self.captures()
+            return len(found) == 1
+
+        await_condition(alone, "one capture process", 30)
+        return found[0]
 
     def assert_nothing_left(self, seconds: float = 15.0) -> None:
         def gone() -> bool:

@@ -159,6 +159,7 @@ def test_status_and_query_show_what_a_running_pipeline_did(
     )
     file = pipeline()
     with running(file, "--strict") as run:
+        run.await_text("table=public.unkeyed")  # its copy has joined: what follows comes by the stream
         postgres.execute(
             "insert into orders values (1, 'new', 12.50)",
             "insert into moments values (1, 'infinity')",

@@ -34,6 +34,8 @@ from penstock.demo.live import watch
 from penstock.demo.server import PostgresServer
 from penstock.demo.traffic import Traffic, create_schema, fill
 from penstock.errors import CheckFailed
+from penstock.model.position import Position
+from penstock.model.table_state import State
 from penstock.runtime.spark import require_java
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
@@ -186,11 +188,17 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
         console,
         look,
         title=lambda: "shop is closed",
-        done=lambda status: (status.processed[LAKE] or 0) >= position or _too_late(stopped),
+        done=lambda status: _all_applied(status, position) or _too_late(stopped),
     )
     took = seconds_text(time.monotonic() - stopped)
     changes = count_text(traffic.changes + len(shop.customers) + len(shop.skus))
     _say(console, f"the shop made {changes} changes; {took} after it closed, all were applied")
+
+
+def _all_applied(status: Status, position: Position) -> bool:
+    """A table that is still being copied takes no part in what has been processed."""
+    is_ready = all(table.state is State.READY for table in status.tables)
+    return is_ready and (status.processed[LAKE] or 0) >= position
 
 
 def _too_late(since: float) -> bool:
