@@ -2,7 +2,7 @@
 
 An error of ours reaches the driver whole, and not as text inside a Java exception; all tasks run even if one fails.
 With the outcomes comes where they were made, by which process and at which try: on a cluster that is what an operator
-looks for. Imported by every worker, so it imports little. Neighbour: `spark.SparkRunner`.
+looks for. Imported by every worker, so it imports little. Neighbour: `spark_jobs`.
 """
 
 from __future__ import annotations

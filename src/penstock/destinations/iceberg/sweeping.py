@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
 from pyarrow import fs
 
 from penstock.destinations.iceberg.beside import Beside, Sweeping
@@ -28,6 +29,7 @@ from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable
 from penstock.errors import DestinationError
 
+LOG = structlog.get_logger("iceberg")
 AT_ONCE = 100  # files that are removed between two batches
 OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
 METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
@@ -69,7 +71,9 @@ def sweep(
     if not sweeping.found.done():
         return 0
     opened.sweeping = None  # an error ends it: it is begun again
-    if isinstance(sweeping.found.exception(), DestinationError):
+    failed = sweeping.found.exception()
+    if isinstance(failed, DestinationError):
+        LOG.warning("folder not swept", table=str(opened.target), what=failed.what)
         note_swept(marker)
         return 0
     left = sweeping.left if sweeping.is_shut else sweeping.found.result()
