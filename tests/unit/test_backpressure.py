@@ -28,14 +28,6 @@ from raw_rows import raw_slice
 THINGS = table_schema({"id": INT8, "body": TEXT})
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "log")
-    yield made
-    made.loop.close()
-    made.writer.__exit__(None, None, None)
-
-
 def work(schema: TableSchema, size: int, mode: Mode = Mode.CLONE, moved_keys: int = 0) -> TableWork:
     feed = Feed(schema.table, schema.table, schema.table, mode)
     return TableWork(feed, versions=[schema], bytes=size, moved_keys=moved_keys)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +21,6 @@ from penstock.model.upkeep import TableShape
 from penstock.runtime.batch import WORTH_A_BUCKET, BatchPlanner, TableWork
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "log")
-    yield made
-    made.loop.close()
-    made.writer.__exit__(None, None, None)
 
 
 def test_changes_of_several_tables_arrive_and_positions_move(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,14 +17,6 @@ from penstock.runtime import cuts as runtime_cuts
 from penstock.runtime.cuts import Cuts
 from penstock.state.cut import EXPIRES_AFTER, Cut
 from pgoutput_messages import delete, insert, update
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "log")
-    yield made
-    made.loop.close()
-    made.writer.__exit__(None, None, None)
 
 
 @pytest.fixture
