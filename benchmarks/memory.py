@@ -10,7 +10,7 @@ copy: `run --once` on a table of so many rows.
 soak: inserts, updates and deletes at a steady rate, tables that stay as large as they are. Memory, threads, open files,
   the change log and the WAL that the slot keeps are looked at every few seconds. A line is fitted to the second half:
   the first is left out, for snapshots are kept for ten minutes, so the lake's metadata is not full before. At the end
-  `penstock verify` compares all rows.
+  `penstock verify` compares all rows. The longest time that a batch waited for maintenance is told by the run itself.
 
 Java's resident memory is what its heap has grown to, not what is in use: a collection gives little back. So beside it
 stands the heap in use after collections, from Java's own log, and at the end after one of the whole heap (`jcmd`).
@@ -36,7 +36,7 @@ from penstock.demo.server import PostgresServer
 from pipelines import Run, run_once, write_pipeline
 from plot import Panel, draw
 from source_rows import BIG_WAL, create_eight_columns, insert_at_once
-from targets import CAPTURE_MEBIBYTES
+from targets import CAPTURE_MEBIBYTES, LONGEST_HOLD
 from traffic import Traffic
 from watch import Usage, Watch, collect_heap, heap_after_collections, held
 
@@ -193,7 +193,7 @@ def soak(options: argparse.Namespace) -> None:
         if not run.alive:
             raise SystemExit("the run ended:\n" + "".join(run.said[-20:]))
         live = collect_heap(run.pid)
-        applied = run.changes
+        applied, holds = run.changes, list(run.holds)
         say("verifying")
         verified = subprocess.run(
             [sys.executable, "-m", "penstock.cli.main", "verify", str(run.file)],
@@ -205,7 +205,7 @@ def soak(options: argparse.Namespace) -> None:
         if verified.returncode:
             raise SystemExit(f"the lake is not equal to the source:\n{verified.stdout}{verified.stderr}")
         samples[HEAP] = [(at, float(size)) for at, size in heap_after_collections(Path(scratch))]
-    _report_soak(options, dict(samples), watch.roles, reached, applied, live)
+    _report_soak(options, dict(samples), watch.roles, reached, applied, live, holds)
 
 
 def _look(run: Run, url: str, every: float, done: threading.Event, samples: dict[str, Samples]) -> None:
@@ -245,7 +245,9 @@ def _report_soak(
     reached: float,
     applied: int,
     live: int | None,
+    holds: list[float],
 ) -> None:
+    longest = max(holds, default=0.0)
     rows = [(name, *_fitted(samples[name], SERIES.get(name, 16.0))) for name in (*SERIES, HEAP)]
     grown = [row[0] for row in rows if row[-1] == "grows"]
     say(f"{reached:,.0f} changes/s written, {applied:,} applied; heap after a collection of all of it: {live} MiB")
@@ -269,13 +271,22 @@ def _report_soak(
                 "the rows of source and lake, equal at the end",
                 float(len(grown)),
                 "of 9 series grow",
-            )
+            ),
+            Result(
+                "longest hold: a batch that waited for maintenance",
+                f"{longest:.2f} s" if holds else "none of 0.05 s",
+                f"of {applied:,} changes applied",
+                longest,
+                "s",
+                LONGEST_HOLD,
+            ),
         ],
         processes={"soak": roles},
         plots=[plot],
         changes_written_per_second=reached,
         changes_applied=applied,
         heap_after_whole_collection_mib=live,
+        holds=holds,
         samples=samples,
     )
 

@@ -62,12 +62,15 @@ def start(file: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 class Run:
-    """A `penstock run` that works while a benchmark goes on; `applied` has what it says of each batch."""
+    """A `penstock run` that works while a benchmark goes on; `applied` has what it says of each batch, `holds` the
+    seconds for which batches waited for maintenance: each time that was longer than before, and all of 2 s and more.
+    """
 
     def __init__(self, folder: Path, url: str, **settings: Any) -> None:
         self.folder = folder
         self.file = write_pipeline(folder, url, **settings)
         self.applied: list[dict[str, float]] = []
+        self.holds: list[float] = []
         self.said: list[str] = []
         self._process: subprocess.Popen[str] | None = None
 
@@ -128,6 +131,8 @@ class Run:
             if " applied " in line:
                 figures = re.findall(r"(changes|tables|seconds)=([\d.]+)", line)
                 self.applied.append({name: float(value) for name, value in figures})
+            elif " batch held up " in line:
+                self.holds += map(float, re.findall(r"seconds=([\d.]+)", line))
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
 or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Commits of
 maintenance and of batches take turns, in one thread, so they never conflict; what takes long the destination does
-beside them. Between two batches only so much is begun: the tables that are left come first the next time.
+beside them. Between two batches only so much is begun, for `pause`: what is left comes first the next time. How long a
+batch waited for it, `holds` says.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,10 +24,12 @@ from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
 from penstock.model.upkeep import Upkeep
 from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
+from penstock.runtime.holds import Holds
 
 LOG = structlog.get_logger("housekeeping")
 RETAIN_EVERY = 5.0
 TELL_EVERY = 2.0
+ADVANCED_TOGETHER = 8  # tables, before it is asked whether batches may wait longer
 
 
 class Housekeeping:
@@ -43,33 +47,53 @@ class Housekeeping:
         self._passed = passed
         self._advanced_at = self._retained_at = time.monotonic()
         self._next: TableId | None = None  # whose maintenance comes first the next time
+        self._behind: list[TrackedTable] = []  # whose positions are still to be moved on
+        self.holds = Holds(self._waiting_since)
         self._upkeep: dict[TableId, Upkeep] = {}
         self._untold: dict[TableId, Upkeep] = {}
         self._has_read = False
         self._told_at = time.monotonic() - TELL_EVERY
 
     def run(self) -> None:
-        """Does what is due. Raises what concerns the destination or the log as a whole."""
-        self._maintain()
-        now = time.monotonic()
-        if now - self._advanced_at >= self._maintenance.advance_idle_every:
-            self._advanced_at = now
-            self.advance_idle()
-        if now - self._retained_at >= RETAIN_EVERY:
-            self._retained_at = now
-            self.retain()
+        """Does what is due, as far as batches may wait. Raises what concerns the destination or the log as a whole."""
+        with self.holds.between_batches():
+            now = time.monotonic()
+            until = now + self._maintenance.pause
+            self._maintain(until)
+            if not self._behind and now - self._advanced_at >= self._maintenance.advance_idle_every:
+                self._advanced_at = now
+                self._behind = self._idle()
+            if self._behind:
+                with self.holds.part("positions of idle tables"):
+                    self._advance_some(until)
+            if now - self._retained_at >= RETAIN_EVERY:
+                self._retained_at = now
+                with self.holds.part("removal of log segments"):
+                    self.retain(until)
 
     def advance_idle(self) -> None:
         """Moves the position of tables that had nothing to apply to what has been processed."""
-        behind = [
-            tracked
-            for tracked in self._loop.tables.values()
-            if not tracked.errored and tracked.level is None and tracked.position < self._loop.processed
-        ]
-        self._loop.in_threads(self._advance, behind)
+        self._behind = self._idle()
+        self._advance_some(math.inf)
 
-    def retain(self) -> None:
-        """Removes segments that every table has passed, but for the time to replay."""
+    def _idle(self) -> list[TrackedTable]:
+        return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
+
+    def _is_behind(self, tracked: TrackedTable) -> bool:
+        return not tracked.errored and tracked.level is None and tracked.position < self._loop.processed
+
+    def _advance_some(self, until: float) -> None:
+        """Some of those that are behind, at least, and more of them until then."""
+        while self._behind:
+            some, self._behind = self._behind[:ADVANCED_TOGETHER], self._behind[ADVANCED_TOGETHER:]
+            followed = self._loop.tables
+            still = [one for one in some if followed.get(one.table) is one and self._is_behind(one)]
+            self._loop.in_threads(self._advance, still)
+            if time.monotonic() >= until:
+                return
+
+    def retain(self, until: float = math.inf) -> None:
+        """Removes segments that every table has passed, but for the time to replay; as many as can be until then."""
         copying = self._copying_from()  # before the loop's: who is handed over just now is in one of them at least
         log, tables = self._loop.log, self._loop.following
         ready = [tracked.position for tracked in tables if not tracked.errored]
@@ -88,6 +112,8 @@ class Housekeeping:
         for name in removable:
             log.remove(name)
             reach("log.segment_removed")
+            if time.monotonic() >= until:
+                break
         start = log.start()
         if removable and start is not None:
             self._passed(min(start, needed, held))
@@ -111,19 +137,19 @@ class Housekeeping:
         tracked.position = self._loop.processed
         reach("apply.position_advanced")
 
-    def _maintain(self) -> None:
+    def _maintain(self, until: float) -> None:
         """One table after the other, at least one, as long as batches may wait."""
-        began = time.monotonic()
         tables = self._loop.tables
         names = [name for name, tracked in tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
         self._next = None
         for turn, name in enumerate(names[first:] + names[:first]):
-            if turn and time.monotonic() - began >= self._maintenance.pause:
+            if turn and time.monotonic() >= until:
                 self._next = name
                 break
             try:
-                report = self._loop.destination.maintain(tables[name].target, self._loop.source, self._loop.runner)
+                with self.holds.part(f"maintenance of {name}"):
+                    report = self._loop.destination.maintain(tables[name].target, self._loop.source, self._loop.runner)
             except StaleBase as error:
                 LOG.info("maintenance put off", table=str(name), what=error.what)
                 continue
@@ -131,6 +157,11 @@ class Housekeeping:
                 LOG.info("maintained", table=str(name), report=str(report))
             self._note(name, report)
         self._tell()
+
+    def _waiting_since(self) -> float | None:
+        """When the oldest of the changes that wait in the log came there."""
+        log = self._loop.log
+        return next((one.written_at for one in log.segments(after=self._loop.processed) if log.slices(one)), None)
 
     def _note(self, table: TableId, report: MaintenanceReport) -> None:
         """Adds a report to what people are told of the table."""
