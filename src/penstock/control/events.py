@@ -16,10 +16,10 @@ from penstock.config.model import Pipeline
 from penstock.control.arrow_stream import arrow_batches
 from penstock.control.canonical import spark_literal
 from penstock.control.canonical_types import spark_quoted
-from penstock.control.query import java_reason
 from penstock.control.tables import feed_named
 from penstock.errors import DestinationUnreachable, UsageError
 from penstock.fold.event_json import event_lines
+from penstock.java_error import java_reason
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import parse_order
 

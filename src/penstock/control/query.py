@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline, local_path
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
+from penstock.java_error import java_reason
 from penstock.runtime.spark import on_this_machine, require_java, start_session
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -103,13 +104,3 @@ def _first_lines(error: PySparkException) -> str:
             break
         said.append(line)
     return " ".join(said).rstrip(".") or lines[0]
-
-
-def java_reason(exception: JavaObject) -> str:
-    """What Java says, and the cause at the bottom of it."""
-    reasons: list[str] = []
-    while exception is not None:
-        said = str(exception.getMessage() or exception.getClass().getName()).splitlines()[0]
-        reasons = [*reasons[:1], said] if said not in reasons else reasons
-        exception = exception.getCause()
-    return ": ".join(reasons)

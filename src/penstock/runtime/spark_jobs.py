@@ -7,7 +7,6 @@ session, `partition` is what runs on executors.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.destinations.iceberg.java import Session
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
+from penstock.java_error import java_reason
 from penstock.runtime.log_context import inherited
 from penstock.runtime.partition import Executor, Failed, Ran, run_there
 
@@ -80,12 +80,12 @@ class SparkRunner:
         """A job may go better next time; an application that the cluster has ended runs no more jobs."""
         if self._context._jsc.sc().isStopped():
             return EnvironmentMissing(
-                f"Spark has ended our application: {_reason(error)}",
+                f"Spark has ended our application: {java_reason(error.java_exception)}",
                 "See that the cluster's master and workers run, then start penstock again; spark.log in the pipeline's "
                 "folder and the executors' own logs may say why",
             )
         return DestinationUnreachable(
-            f"a Spark job failed: {_reason(error)}",
+            f"a Spark job failed: {java_reason(error.java_exception)}",
             "It is tried again; if it goes on, read spark.log in the pipeline's folder",
         )
 
@@ -146,9 +146,3 @@ def _pool(function: Callable[[Task], Result]) -> str:
 
 def _listed(executors: Iterator[Executor]) -> str:
     return ", ".join(sorted({str(executor) for executor in executors}))
-
-
-def _reason(error: Py4JJavaError) -> str:
-    lines = [line.strip() for line in str(error.java_exception.getMessage()).splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[A-Za-z_.]*(Error|Exception)\b", line)]
-    return (told or lines or ["no reason given"])[-1][:300]

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from penstock.destinations.iceberg.java import Session
 from penstock.fold.layout import Layout
+from penstock.java_error import java_reason
 from penstock.model.table import TableId
 
 LOG = structlog.get_logger("iceberg")
@@ -29,7 +30,7 @@ def make_current_view(spark: Session, catalog: str, target: TableId, columns: li
     try:
         spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT {chosen} FROM {table} WHERE {ends}")
     except (PySparkException, Py4JJavaError) as error:
-        reason = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        reason = java_reason(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         LOG.warning("view not made", view=f"{target}{SUFFIX}", why=reason.splitlines()[0])
 
 

@@ -17,6 +17,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.errors import CommitUnknown, DestinationUnreachable, EnvironmentMissing, StaleBase
+from penstock.java_error import java_reason
 from penstock.model.table import TableId
 
 REFUSED = ("CommitFailedException", "ValidationException")
@@ -125,7 +126,7 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        kind, message = _cause(error)
+        kind, message = error.java_exception.getClass().getSimpleName(), java_reason(error.java_exception)
         if kind in MISSING:
             raise TableMissing(message) from error
         if kind == "AlreadyExistsException":
@@ -151,19 +152,3 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
             f"{what}: Spark's Java process has ended",
             "Start penstock again; spark.log in the pipeline's folder may say why",
         ) from error
-
-
-def _cause(error: Py4JJavaError) -> tuple[str, str]:
-    """The simple name of the exception that matters, and one line of what it and its root cause say."""
-    exception = error.java_exception
-    kind = exception.getClass().getSimpleName()
-    text = exception.getMessage() or kind
-    root = exception
-    for _ in range(10):
-        deeper = root.getCause()
-        if deeper is None:
-            break
-        root = deeper
-    if root is not exception and root.getMessage():
-        text = f"{text}: {root.getMessage()}"
-    return kind, " ".join(text.split())[:300]
