@@ -31,7 +31,7 @@ PenstockError                    exit   retry
  │   └─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
  ├─ StateError                   3      backoff  the state store does not answer
  ├─ NoAnswer                     3      never    the run that was asked for something does not answer, or has ended
- └─ EnvironmentMissing           3      never    Java or a jar is not there
+ └─ EnvironmentMissing           3      never    Java, a jar or Spark's cluster is not there
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
-from penstock.errors import CheckFailed, ColumnNotCarried, EnvironmentMissing, SourceUnreachable
+from penstock.errors import CheckFailed, ColumnNotCarried, ConfigError, EnvironmentMissing, SourceUnreachable
 from penstock.fold.projection import check_projection
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.owners import Owners
-from penstock.runtime.spark import require_java
+from penstock.runtime.spark import require_java, where_set
+from penstock.runtime.spark_master import require_master
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.discover import discover
@@ -149,11 +150,13 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Ite
 
 
 def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
-    """Java, and the folders that the pipeline writes to. A remote warehouse is first touched by `run`."""
-    try:
-        require_java()
-    except EnvironmentMissing as error:
-        yield Finding("error", error.what, error.solution)
+    """Java, a cluster's master, and the folders that the pipeline writes to. A remote warehouse is first touched by
+    `run`."""
+    for require in (require_java, lambda: require_master(pipeline.spark, where_set(pipeline), wait=0)):
+        try:
+            require()
+        except (EnvironmentMissing, ConfigError) as error:
+            yield Finding("error", error.what, error.solution)
     warehouse = local_path(pipeline.destinations[0].warehouse)
     if warehouse is None:
         yield Finding("note", "the warehouse is not on this machine, so `penstock run` is the first to look at it", "")

@@ -4,7 +4,8 @@
 the design measured: a daemon of our own (`spark_daemon`), Unix sockets between Java and workers. Ctrl-C belongs to
 penstock: neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put
 aside. What the Java process says goes to `spark.log` in the pipeline's folder. Neighbours: `jars` knows which jars,
-`destinations/iceberg/catalog` the catalog's settings; docs/cluster.md says what executors elsewhere need.
+`destinations/iceberg/catalog` the catalog's settings, `spark_master` a cluster's master; docs/cluster.md says what
+executors elsewhere need.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import EnvironmentMissing
 from penstock.runtime import jars, local_file_io
 from penstock.runtime.lazy_session import LazySession
+from penstock.runtime.spark_master import (
+    is_registered,
+    is_standalone,
+    not_registered,
+    require_master,
+    telling_of_a_wait,
+    why_ended,
+)
 
 JAVA_MINIMUM = 17
 LOGGING = Path(__file__).with_name("log4j2.xml")
@@ -50,8 +59,15 @@ def session(pipeline: Pipeline) -> LazySession:
         settings["spark.default.parallelism"] = str(cores())
     # No row goes through Java: its second compiler would take more of the cores than it gives back.
     settings["spark.driver.extraJavaOptions"] = _java_options("-XX:TieredStopAtLevel=1")
+    where = where_set(pipeline)
+    require_master(pipeline.spark, where)
     pipeline.home.mkdir(parents=True, exist_ok=True)
-    return LazySession(start_context(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log"))
+    return LazySession(start_context(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log", where))
+
+
+def where_set(pipeline: Pipeline) -> str:
+    """Where a person finds the master's address."""
+    return f"`spark.master` in {pipeline.file}"
 
 
 def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
@@ -59,27 +75,36 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
     return SparkSession(start_context(name, settings, log))
 
 
-def start_context(name: str, settings: Mapping[str, str], log: Path) -> SparkContext:
-    """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours."""
+def start_context(name: str, settings: Mapping[str, str], log: Path, where: str = "spark.master") -> SparkContext:
+    """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours, and `where` says where
+    their master comes from. EnvironmentMissing unless a context is there that can run jobs."""
     require_java()
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
     ours = _defaults(name) | (_in_local_mode() if is_local(settings) else _on_a_cluster()) | _jar_settings(settings)
     conf = SparkConf(loadDefaults=False).setAll(list((ours | dict(settings)).items()))
-    handler = signal.getsignal(signal.SIGINT)
+    master = conf.get("spark.master", "")
+    handler, log_begins = signal.getsignal(signal.SIGINT), log.stat().st_size if log.exists() else 0
     try:
         with log.open("ab") as output:
             start: Any = launch_gateway  # pyspark leaves it without types
             gateway = start(conf, {"stdout": output, "stderr": output})
-        context = SparkContext(conf=conf, gateway=gateway)
+        with telling_of_a_wait(settings):
+            context = SparkContext(conf=conf, gateway=gateway)
     except (PySparkRuntimeError, Py4JError) as error:
+        why = why_ended(log, log_begins)
+        if why:
+            raise not_registered(master, where, why) from error
         raise EnvironmentMissing(
             f"Spark did not start: {_last_words(log) or error}",
             f"Read {log}; see that `java -version` says 17 or later"
-            + ("" if is_local(settings) else f", and that {settings['spark.master']} can be reached from here"),
+            + ("" if is_local(settings) else f", and that {master} ({where}) can be reached from here"),
         ) from error
     finally:
         signal.signal(signal.SIGINT, handler)
+    if is_standalone(settings) and not is_registered(context.applicationId):
+        context.stop()
+        raise not_registered(master, where, why_ended(log, log_begins))
     context.setLogLevel("ERROR")
     return context
 
