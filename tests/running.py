@@ -86,10 +86,11 @@ class PipelineFile:
     def write(self) -> None:
         self.path.write_text(yaml.safe_dump(self.settings, sort_keys=False, allow_unicode=True))
 
-    def arm(self, name: str, nth: int = 1) -> None:
-        """The next process that reaches the failpoint dies there. Whole or not at all, for it is read all the time."""
+    def arm(self, name: str, nth: int = 1, send: signal.Signals = signal.SIGKILL) -> None:
+        """The next process that reaches the failpoint dies there, or gets another signal. Whole or not at all, for it
+        is read all the time."""
         unready = self.failpoint.with_suffix(".unready")
-        unready.write_text(f"{name} {nth}")
+        unready.write_text(f"{name} {nth} {send.name}")
         unready.replace(self.failpoint)
 
     def fired(self) -> bool:

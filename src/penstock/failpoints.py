@@ -1,8 +1,9 @@
 """Named places at which a test may kill the process, one at every durability step.
 
-A test writes `NAME [NTH]` into a file and names that file in PENSTOCK_FAILPOINT_FILE. The NTH time (default 1) that
-any process of the pipeline reaches NAME, it removes the file and kills itself with SIGKILL. Without the
-variable a failpoint costs one dictionary lookup.
+A test writes `NAME [NTH [SIGNAL]]` into a file and names that file in PENSTOCK_FAILPOINT_FILE. The NTH time (default 1)
+that any process of the pipeline reaches NAME, it removes the file and kills itself with SIGKILL, or sends itself the
+signal: one that was stopped there can be killed later, in the middle of what follows. Without the variable a failpoint
+costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ FAILPOINTS = (
     "log.segment_removed",  # retention removed one segment of several
     "maintain.before_expiry",
     "maintain.after_expiry",
-    "maintain.compaction_written",  # new files written, not committed
+    "maintain.compaction_written",  # a merge between batches: new files written, not committed
     "maintain.compaction_committed",  # committed, old files still on disk
+    "merge.writing",  # a merge beside batches: an executor has opened the new file, and read some of its rows
+    "merge.part_written",  # one of its files is written, perhaps not all
+    "merge.written",  # all are, and batches go on; nothing committed
+    "merge.committing",  # its manifests are written, the table's metadata is not
+    "merge.committed",  # committed, old files and their key index still on disk
+    "sweep.found",  # the folder has been searched, nothing removed
+    "sweep.shut",  # slow writers are shut out, nothing removed
+    "sweep.file_removed",  # one of those found
 )
 
 _seen: Counter[str] = Counter()
@@ -47,7 +56,7 @@ def reach(name: str) -> None:
     if name not in FAILPOINTS:
         raise ValueError(f"{name} is not in FAILPOINTS")
     try:
-        wanted, _, nth = Path(path).read_text().strip().partition(" ")
+        wanted, nth, name_of_signal, *_ = [*Path(path).read_text().split(), "", "", ""]
     except FileNotFoundError:
         return
     if wanted != name:
@@ -55,4 +64,4 @@ def reach(name: str) -> None:
     _seen[name] += 1
     if _seen[name] >= int(nth or 1):
         Path(path).unlink(missing_ok=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[name_of_signal or "SIGKILL"])

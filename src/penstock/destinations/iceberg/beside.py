@@ -5,8 +5,8 @@ keeps the order of rows and leaves out those that were dead when it began, so wh
 delete files that came meanwhile are written anew, in the commit that puts the merged file in place. The merged file
 counts as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key
 index. If a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been
-removed meanwhile (the fence has changed), the merge is void. A killed one leaves files behind that are found when the
-table is opened.
+removed meanwhile (the fence has changed), the merge is void. A killed one leaves files behind, which are found when the
+table is opened or, if batches were committed after them, by a sweep.
 Neighbours: `maintenance` starts and ends merges, `compaction` has their tasks, `sweeping` sweeps.
 """
 
@@ -25,6 +25,7 @@ from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.storage import remove
 from penstock.errors import DestinationError
+from penstock.failpoints import reach
 
 Result = TypeVar("Result")
 Tasks = Sequence[MergeData | MergeDeletes]
@@ -39,6 +40,7 @@ class Merging:
     choice: Choice
     tasks: Tasks
     written: Future[list[WrittenFile | None]]
+    beside: bool  # batches; else between two of them
 
     @property
     def removed(self) -> list[LiveFile]:
@@ -124,9 +126,11 @@ class Beside:
                 if self._closing.is_set():
                     raise DestinationError("a merge was ended by the run's end", "It is begun again by the next run")
                 written += run.run(merge, [task])
+                reach("merge.part_written")
         except BaseException:
             discard(written)
             raise
+        reach("merge.written")
         return written
 
 

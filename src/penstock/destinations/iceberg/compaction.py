@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from penstock.destinations.iceberg.read_cost import FULL_SIZE, dead_rows, read_c
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import kind_of
+from penstock.failpoints import reach
 from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
@@ -169,6 +170,7 @@ class MergeData:
     delete_files: tuple[str, ...]
     weight: int
     prefix: str = PREFIX
+    beside: bool = False  # batches
 
     def run(self) -> WrittenFile | None:
         """None when no row is left."""
@@ -179,10 +181,16 @@ class MergeData:
             first = next(groups, None)
             if first is None:
                 return None
-            written = write_rows(self.folder, self.columns, chain([first], groups), self.prefix)
+            written = write_rows(self.folder, self.columns, self._told(first, groups), self.prefix)
             if self.index.key:
                 self.index.write(written.path, pa.concat_arrays(keys))
             return written
+
+    def _told(self, first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        yield first
+        if self.beside:
+            reach("merge.writing")
+        yield from others
 
     def _live_rows(self, dead: dict[str, Rows], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for path in self.files:

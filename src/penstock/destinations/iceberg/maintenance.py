@@ -40,6 +40,7 @@ from penstock.failpoints import reach
 from penstock.model.upkeep import TableShape
 
 WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
+MOST_FILES_HERE = 64  # the same: each takes some milliseconds, however small it is
 NOTHING = Choice((), ())
 
 
@@ -71,14 +72,30 @@ def compact(
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
         fence = opened.table.operations().current().properties().get(opened.fence)
-    tasks = _tasks(opened, state, choice, index, () if rescued is None else (rescued,), versions=versions)
-    if choice.size >= WORTH_A_JOB:
+    takes_long = _takes_long(opened, choice)
+    tasks = _tasks(
+        opened,
+        state,
+        choice,
+        index,
+        () if rescued is None else (rescued,),
+        versions=versions,
+        beside=takes_long,
+    )
+    if takes_long:
         if not beside.busy:
-            opened.merging = Merging(state, fence, choice, tasks, beside.merge(run, tasks))
+            opened.merging = Merging(state, fence, choice, tasks, beside.merge(run, tasks), beside=True)
         return NOTHING
     done: Future[list[WrittenFile | None]] = Future()
     done.set_result(InProcessRunner().run(merge, tasks))
-    return _finished(java, opened, Merging(state, fence, choice, tasks, done), run)
+    return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run)
+
+
+def _takes_long(opened: OpenTable, choice: Choice) -> bool:
+    """Whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since each of
+    them is far away."""
+    files = len(choice.data) + len(choice.deletes)
+    return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not opened.is_local
 
 
 def _tasks(
@@ -89,6 +106,7 @@ def _tasks(
     rescued: tuple[IcebergColumn, ...],
     *,
     versions: bool,
+    beside: bool,
 ) -> list[MergeData | MergeDeletes]:
     columns = (*opened.stored, *(opened.others or ()), *rescued)
     tasks: list[MergeData | MergeDeletes] = [
@@ -103,6 +121,7 @@ def _tasks(
             ),
             sum(file.size for file in group),
             kind_prefix(group[0].path) if versions else PREFIX,
+            beside,
         )
         for group in choice.groups
     ]
@@ -126,7 +145,8 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner) -
             return NOTHING  # its files went away under it
         raise
     written = [file for file in made if file is not None]
-    reach("maintain.compaction_written")
+    if not merging.beside:
+        reach("maintain.compaction_written")
     if not merging.is_valid(state):
         _remove(opened, written)
         return NOTHING
@@ -146,10 +166,12 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner) -
                     "It is begun again",
                 )
             transaction.rewrite(removed, written, merging.base.sequence, moved)
+            if merging.beside:
+                reach("merge.committing")
     except StaleBase:
         _remove(opened, [*written, *moved])
         raise
-    reach("maintain.compaction_committed")
+    reach("merge.committed" if merging.beside else "maintain.compaction_committed")
     opened.commits_since_expiry += 1
     gone = frozenset(file.path for file in removed)
     opened.state = carried_on(opened, state, [*written, *moved], gone, aged=merging.base.sequence)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -28,9 +28,11 @@ from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable
 from penstock.errors import DestinationError
+from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")
-AT_ONCE = 100  # files that are removed between two batches
+AT_ONCE = 100  # files that are removed between two batches, at most
+LONGEST = 0.5  # seconds that it takes, at most
 OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
 METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
 
@@ -79,14 +81,25 @@ def sweep(
     left = sweeping.left if sweeping.is_shut else sweeping.found.result()
     if left and not sweeping.is_shut:
         opened.state = shut_out(java, opened, state, mark=mark)
+        reach("sweep.shut")
     with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
-        for location in left[:AT_ONCE]:
-            remove(location)
-    if left[AT_ONCE:]:
-        opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[AT_ONCE:])
+        removed = _removed(left)
+    if left[removed:]:
+        opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
     else:
         note_swept(marker)
-    return len(left[:AT_ONCE])
+    return removed
+
+
+def _removed(left: Sequence[str]) -> int:
+    """How many of the files it could remove while batches may wait."""
+    until = time.monotonic() + LONGEST
+    for number, location in enumerate(left[:AT_ONCE], 1):
+        remove(location)
+        reach("sweep.file_removed")
+        if time.monotonic() >= until:
+            return number
+    return min(len(left), AT_ONCE)
 
 
 def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
@@ -108,7 +121,10 @@ def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None
     except TableMissing:
         return []
     names = {path.rpartition("/")[2] for path in known}
-    return sorted(path for path in listed if path.rpartition("/")[2] not in names)
+    unknown = sorted(path for path in listed if path.rpartition("/")[2] not in names)
+    if unknown:
+        reach("sweep.found")
+    return unknown
 
 
 def _listed(folder: str, names: re.Pattern[str], before: float) -> list[str]:
