@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -82,6 +84,16 @@ class Cluster:
                 if any(one.laddr.port in ports for member in family for one in member.net_connections("tcp")):
                     found.append(executor)
         return found
+
+    def end_applications(self) -> None:
+        """As a person does: each one's form on the master's page, sent with all that is in it."""
+        page = self._said("master", r"started at (http://\S+)")
+        with urllib.request.urlopen(page) as answer:
+            forms = re.findall(r'<form action="app/kill/".*?</form>', answer.read().decode(), re.DOTALL)
+        assert forms, "the cluster runs no application"
+        for form in forms:
+            filled = urllib.parse.urlencode(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+            urllib.request.urlopen(f"{page}/app/kill/", filled.encode()).close()
 
     def clean_up(self) -> None:
         daemons = [*self.workers, self.master]

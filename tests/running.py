@@ -263,6 +263,16 @@ class Running:
         self.process.wait(STOP_SECONDS)
         self.assert_nothing_left()
 
+    def await_end(self, code: int, seconds: float = STOP_SECONDS) -> str:
+        """Waits until it ends by itself, with this exit code and nothing left behind; gives its last line."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {seconds:g} s:\n{self.tail()}") from None
+        assert self.process.returncode == code, f"ended with {self.process.returncode}:\n{self.tail()}"
+        self.assert_nothing_left()
+        return self.text().strip().splitlines()[-1]
+
     def await_killed(self, seconds: float = 60.0) -> None:
         """Waits for the driver's death at a failpoint; everything it started must go by itself."""
         try:

@@ -1,8 +1,9 @@
 """The pipeline on a Spark standalone cluster: tasks run on the workers' executors, and one that is killed in the middle
 of a copy or of a batch costs a retry and no row.
 
-Log, warehouse and key index are on a path that all share. In CI one executor is killed in a copy and one in a batch;
-`make test-full` also kills executors and whole workers at random under a workload.
+Log, warehouse and key index are on a path that all share. In CI one executor is killed in a copy and one in a batch,
+and an application is ended at the master's; `make test-full` also kills executors and whole workers at random under a
+workload, and has clusters that are not there, have no worker or go for good.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -25,7 +28,15 @@ from workload import Workload, create_tables
 
 KILL_SECONDS = 120.0
 ROUNDS, KILLS_A_ROUND = 4, 4
+ENDED = "Master removed our application: KILLED. Start penstock again"
 TABLES = ("public.large", "public.one", "public.other")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """With two workers. A test leaves it without an application."""
+    with standalone_cluster(tmp_path_factory.mktemp("shared") / "cluster") as cluster:
+        yield cluster
 
 
 def data_files(file: PipelineFile) -> set[Path]:
@@ -68,7 +79,7 @@ def kill_in_batch(cluster: Cluster, run: Running, database: Database) -> int:
 
 
 def test_an_executor_killed_in_a_copy_and_in_a_batch(
-    pipeline: PipelineFactory, postgres: Database, lake: Lake, tmp_path: Path
+    pipeline: PipelineFactory, postgres: Database, lake: Lake, cluster: Cluster
 ) -> None:
     postgres.execute(
         "create table large (id int primary key, t text)",
@@ -76,27 +87,102 @@ def test_an_executor_killed_in_a_copy_and_in_a_batch(
         "create table one (id int primary key, t text)",
         "create table other (id int primary key, t text)",
     )
+    file = pipeline(
+        spark=cluster.settings,
+        log={"segment_bytes": "16MiB"},
+        copy={"range_bytes": "512KiB", "max_connections": 2, "max_rows_per_second": 4000},
+    )
+    with running(file) as run:
+        killed = {kill_in_copy(cluster, postgres)}
+        await_condition(lambda: file.processed() is not None, "all tables to be copied", KILL_SECONDS)
+        assert re.search(r"tasks ran again .*job=copy_range", run.text()), run.tail()
+        alive = {executor.pid for executor in cluster.executors()}
+        killed.add(kill_in_batch(cluster, run, postgres))
+        postgres.execute("update large set t = 'changed' where id % 7 = 0", "delete from one where id % 3 = 0")
+        run.drain()
+        assert re.search(r"tasks ran again .*job=apply", run.text()), run.tail()
+        alive |= {executor.pid for executor in cluster.executors()}
+        for job in ("copy_range", "apply"):
+            told = executors_told(run, job)
+            assert told, f"nobody ran {job}:\n{run.tail()}"
+            assert told <= alive | killed, f"{job} ran outside the cluster: {told - alive - killed}"
+    lake.assert_equals(postgres, TABLES)
+
+
+def test_an_application_that_is_ended_at_the_master(
+    pipeline: PipelineFactory, postgres: Database, lake: Lake, cluster: Cluster
+) -> None:
+    """In the middle of a copy, and again when there is nothing to do. Started again it goes on, as by a supervisor."""
+    postgres.execute(
+        "create table one (id int primary key, t text)",
+        "insert into one select g, repeat(md5(g::text), 3) from generate_series(1, 8000) g",
+    )
+    copying = {"range_bytes": "256KiB", "max_connections": 2, "max_rows_per_second": 4000}
+    file = pipeline(spark=cluster.settings, copy=copying)
+    with running(file) as run:
+        await_condition(lambda: bool(cluster.copying(postgres)), "an executor to read a range", KILL_SECONDS)
+        cluster.end_applications()
+        assert ENDED in run.await_end(3)
+    postgres.execute("update one set t = 'changed' where id % 7 = 0", "delete from one where id % 3 = 0")
+    with running(file) as run:
+        run.drain()
+        cluster.end_applications()
+        assert ENDED in run.await_end(3)
+    lake.assert_equals(postgres, ("public.one",))
+
+
+@pytest.mark.full
+def test_a_cluster_that_goes_for_good(
+    pipeline: PipelineFactory, postgres: Database, lake: Lake, tmp_path: Path
+) -> None:
+    postgres.execute("create table one (id int primary key)", "insert into one values (1)")
     with standalone_cluster(tmp_path / "cluster") as cluster:
-        file = pipeline(
-            spark=cluster.settings,
-            log={"segment_bytes": "16MiB"},
-            copy={"range_bytes": "512KiB", "max_connections": 2, "max_rows_per_second": 4000},
-        )
+        file = pipeline(spark=cluster.settings)
         with running(file) as run:
-            killed = {kill_in_copy(cluster, postgres)}
-            await_condition(lambda: file.processed() is not None, "all tables to be copied", KILL_SECONDS)
-            assert re.search(r"tasks ran again .*job=copy_range", run.text()), run.tail()
-            alive = {executor.pid for executor in cluster.executors()}
-            killed.add(kill_in_batch(cluster, run, postgres))
-            postgres.execute("update large set t = 'changed' where id % 7 = 0", "delete from one where id % 3 = 0")
             run.drain()
-            assert re.search(r"tasks ran again .*job=apply", run.text()), run.tail()
-            alive |= {executor.pid for executor in cluster.executors()}
-            for job in ("copy_range", "apply"):
-                told = executors_told(run, job)
-                assert told, f"nobody ran {job}:\n{run.tail()}"
-                assert told <= alive | killed, f"{job} ran outside the cluster: {told - alive - killed}"
-        lake.assert_equals(postgres, TABLES)
+            cluster.clean_up()
+            postgres.execute("insert into one values (2)")
+            line = run.await_end(3)
+            assert re.search(r"no executors .*jobs wait", run.text()), run.tail()
+            assert line.startswith(
+                f"penstock: Spark's master {cluster.url} (`spark.master` in {file.path}) and our executors"
+            )
+    file.settings["spark"] = {}
+    file.write()
+    file.run_once()
+    lake.assert_equals(postgres, ("public.one",))
+
+
+@pytest.mark.full
+def test_a_cluster_without_a_worker(pipeline: PipelineFactory, postgres: Database, lake: Lake, tmp_path: Path) -> None:
+    """Jobs wait, and say so, until there is one."""
+    postgres.execute("create table one (id int primary key)", "insert into one values (1)")
+    with (
+        standalone_cluster(tmp_path / "cluster", workers=0) as cluster,
+        running(pipeline(spark=cluster.settings)) as run,
+    ):
+        run.await_text("jobs wait: the cluster has given us none")
+        cluster.add_workers()
+        run.drain()
+    lake.assert_equals(postgres, ("public.one",))
+
+
+@pytest.mark.full
+def test_a_master_that_is_not_there_or_is_none(pipeline: PipelineFactory, postgres: Database) -> None:
+    postgres.execute("create table one (id int primary key)")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address, said in (
+            ("127.0.0.1:1", "does not answer"),
+            (f"127.0.0.1:{silent.getsockname()[1]}", "did not take"),
+        ):
+            file = pipeline(spark={"master": f"spark://{address}", "driver.host": "127.0.0.1"})
+            run = Running(file)
+            try:
+                line = run.await_end(3)
+            finally:
+                run.clean_up()
+            assert line.startswith(f"penstock: Spark's master spark://{address} (`spark.master` in {file.path}) {said}")
+            assert "capture started" in run.text(), "the log takes what it can meanwhile"
 
 
 @pytest.mark.full

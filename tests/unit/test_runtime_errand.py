@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,10 +28,10 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
         "  - {name: us, type: postgres, url: postgresql://app@127.0.0.1:1/us}\n"
         "tables: [{match: public.orders}]\ndestinations: [{type: iceberg, warehouse: ./warehouse}]\n"
     )
-    monkeypatch.setattr(
-        runtime_pipeline, "_open_destination", lambda pipeline, cleanup: (SimpleNamespace(whole=None), None)
-    )
-    monkeypatch.setattr(runtime_pipeline, "SparkRunner", lambda spark: None)
+    unwatched = SimpleNamespace(watching=nullcontext)
+    monkeypatch.setattr(runtime_pipeline, "_open_spark", lambda *_: (SimpleNamespace(whole=None), unwatched))
+    monkeypatch.setattr(runtime_pipeline, "_open_destination", lambda *_: None)
+    monkeypatch.setattr(runtime_pipeline, "SparkRunner", lambda *_: None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield load(file)
     for number, handler in handlers.items():

@@ -25,6 +25,7 @@ from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
 from penstock.errors import (
     DestinationError,
+    EnvironmentMissing,
     KeyRequired,
     PenstockError,
     PositionLost,
@@ -415,7 +416,10 @@ class Copier:
             LOG.warning("files not removed", what=error.what)
 
     def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
-        """The table alone: tried again after a while, a few times, and then when a person says so."""
+        """The table alone: tried again after a while, a few times, and then when a person says so. Raises what ends the
+        whole run."""
+        if isinstance(error, EnvironmentMissing):
+            raise error
         if isinstance(error, RangeVoid):
             self._start_over(copying, error.what)
             return

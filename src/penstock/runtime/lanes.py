@@ -124,6 +124,9 @@ def _together(failed: dict[str, BaseException], all_of_them: int) -> BaseExcepti
     name, first = next(iter(failed.items()))
     if not all(isinstance(error, PenstockError) for error in failed.values()):
         return next(error for error in failed.values() if not isinstance(error, PenstockError))
+    for error in failed.values():
+        if isinstance(error, EnvironmentMissing):
+            return error  # of what all share
     if len(failed) == 1 and isinstance(first, PenstockError):
         return type(first)(f"source {name}: {first.what}", first.solution)
     said = "; ".join(f"{name}: {getattr(error, 'what', error)}" for name, error in failed.items())

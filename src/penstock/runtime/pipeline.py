@@ -18,6 +18,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import EnvironmentMissing, PenstockError
+from penstock.runtime.cluster_watch import ClusterWatch, SparkApplication
 from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.errand import Errand
 from penstock.runtime.lane import Lane
@@ -25,7 +26,7 @@ from penstock.runtime.lanes import ScopedProgress, run_lanes
 from penstock.runtime.lazy_session import LazySession
 from penstock.runtime.owners import Owners
 from penstock.runtime.signals import SignalFlag, stop_on_signals
-from penstock.runtime.spark import session
+from penstock.runtime.spark import session, spark_log, where_set
 from penstock.runtime.spark_jobs import SparkRunner
 from penstock.state.lock import PipelineLock
 from penstock.state.scoped import scoped
@@ -61,17 +62,18 @@ def run(
             preparing = False
             lane.start_capture()
             cleanup.callback(lane.close)
-            spark, destination = _open_destination(pipeline, cleanup)
-            beside = Errand(errand, spark.whole, stop) if errand is not None else None
-            lane.stream(destination, SparkRunner(spark), stop)
+            work = lane.stream
         else:
             preparing = False
-            spark, destination = _open_destination(pipeline, cleanup)
+            work = partial(run_lanes, makers, once=once)
+        spark, watch = _open_spark(pipeline, stop, cleanup)
+        with watch.watching():
+            destination = _open_destination(pipeline, spark, cleanup)
             beside = Errand(errand, spark.whole, stop) if errand is not None else None
             try:
-                run_lanes(makers, destination, SparkRunner(spark), stop, once=once)
+                work(destination, SparkRunner(spark, watch), stop)
             except PenstockError as error:
-                if beside is None or isinstance(error, EnvironmentMissing):
+                if len(makers) == 1 or beside is None or isinstance(error, EnvironmentMissing):
                     raise
                 beside.outlast()
         if beside is not None:
@@ -85,11 +87,15 @@ def _lane(view: Pipeline, state: StateStore, owners: Owners, progress: ProgressV
     return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once)
 
 
-def _open_destination(pipeline: Pipeline, cleanup: ExitStack) -> tuple[LazySession, Destination]:
-    config = pipeline.destinations[0]
+def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:
     spark = session(pipeline)
     cleanup.callback(spark.stop)
-    destination = IcebergDestination(config, spark, index=pipeline.home / "index")
+    application = SparkApplication(spark.sparkContext)
+    return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
+
+
+def _open_destination(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> Destination:
+    destination = IcebergDestination(pipeline.destinations[0], spark, index=pipeline.home / "index")
     destination.open()
     cleanup.callback(destination.close)
-    return spark, destination
+    return destination

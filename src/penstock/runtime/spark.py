@@ -62,7 +62,12 @@ def session(pipeline: Pipeline) -> LazySession:
     where = where_set(pipeline)
     require_master(pipeline.spark, where)
     pipeline.home.mkdir(parents=True, exist_ok=True)
-    return LazySession(start_context(pipeline.name, settings | pipeline.spark, pipeline.home / "spark.log", where))
+    return LazySession(start_context(pipeline.name, settings | pipeline.spark, spark_log(pipeline), where))
+
+
+def spark_log(pipeline: Pipeline) -> Path:
+    """What the Java process of the pipeline's run says."""
+    return pipeline.home / "spark.log"
 
 
 def where_set(pipeline: Pipeline) -> str:

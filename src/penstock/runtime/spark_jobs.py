@@ -1,16 +1,14 @@
 """Jobs of plain tasks, on Spark: no SQL, no shuffle, results in the order of the tasks.
 
 On a cluster it says in the run's log which executors (host and process) have come to do which kind of work, which tasks
-had to be run again because an executor was lost, and when there is none to run them. Neighbours: `spark` makes the
-session, `partition` is what runs on executors.
+had to be run again because an executor was lost. Neighbours: `spark` makes the session, `partition` is what runs on
+executors, `cluster_watch` says when there are none.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -20,12 +18,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from penstock.destinations.iceberg.java import Session
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
 from penstock.java_error import java_reason
-from penstock.runtime.log_context import inherited
+from penstock.runtime.cluster_watch import ClusterWatch
 from penstock.runtime.partition import Executor, Failed, Ran, run_there
 
 LOG = structlog.get_logger("spark")
 BYTES_WORTH_A_PARTITION = 1 << 20
-LOOK_FOR_EXECUTORS_EVERY = 20.0
 MOST_REMEMBERED = 10_000
 
 Task = TypeVar("Task")
@@ -39,15 +36,13 @@ class SparkRunner:
     May be called from several threads at once: each has its own thread in Java. Jobs of one function are one pool of
     Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not wait behind all
     ranges of a copy. A task that runs is never interrupted; one whose executor is lost is run again by Spark. `slots`
-    is how many tasks run side by side, as far as is known."""
+    is how many tasks run side by side, as far as is known. With a `watch` a job that nobody will ever run fails."""
 
-    def __init__(self, spark: Session) -> None:
-        self._context = spark.sparkContext
-        self._master = self._context.master or "local"
-        self._local = self._master.startswith("local")
+    def __init__(self, spark: Session, watch: ClusterWatch | None = None) -> None:
+        self._context, self._watch = spark.sparkContext, watch
+        self._local = (self._context.master or "local").startswith("local")
         self.slots = self._context.defaultParallelism
         self._seen: set[tuple[Executor, str]] = set()
-        self._told_missing = 0.0  # when it was last said that there are no executors
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """Results in the order of the tasks. The first error is raised, after all are done."""
@@ -60,7 +55,7 @@ class SparkRunner:
             partitions = spread([getattr(task, "weight", BYTES_WORTH_A_PARTITION) for task in tasks], self.slots)
             work = [[(number, tasks[number]) for number in partition] for partition in partitions]
             self._context.setLocalProperty("spark.scheduler.pool", kind)  # of this thread's next job
-            with self._missing_executors():
+            with self._watch.job() if self._watch is not None else nullcontext():
                 ran = self._context.parallelize(work, len(work)).map(partial(run_there, function)).collect()
         except Py4JJavaError as error:
             raise self._failed(error) from error
@@ -78,14 +73,12 @@ class SparkRunner:
 
     def _failed(self, error: Py4JJavaError) -> DestinationUnreachable | EnvironmentMissing:
         """A job may go better next time; an application that the cluster has ended runs no more jobs."""
-        if self._context._jsc.sc().isStopped():
-            return EnvironmentMissing(
-                f"Spark has ended our application: {java_reason(error.java_exception)}",
-                "See that the cluster's master and workers run, then start penstock again; spark.log in the pipeline's "
-                "folder and the executors' own logs may say why",
-            )
+        said = java_reason(error.java_exception)
+        ended = self._watch.ended(said) if self._watch is not None else None
+        if ended is not None:
+            return ended
         return DestinationUnreachable(
-            f"a Spark job failed: {java_reason(error.java_exception)}",
+            f"a Spark job failed: {said}",
             "It is tried again; if it goes on, read spark.log in the pipeline's folder",
         )
 
@@ -101,31 +94,6 @@ class SparkRunner:
                     self._seen.clear()
                 self._seen.add((one.executor, kind))
                 LOG.info("tasks run on", job=kind, executor=str(one.executor), worker=one.worker)
-
-    @contextmanager
-    def _missing_executors(self) -> Iterator[None]:
-        """While the block waits for a job, says every now and then that there is nobody to run it, if that is so."""
-        if self._local:
-            yield
-            return
-        done = threading.Event()
-        watch = threading.Thread(target=inherited(partial(self._watch, done)), name="executors", daemon=True)
-        watch.start()
-        try:
-            yield
-        finally:
-            done.set()
-
-    def _watch(self, done: threading.Event) -> None:
-        """One job's watch speaks for all that wait."""
-        while not done.wait(LOOK_FOR_EXECUTORS_EVERY):
-            try:
-                executors = len(self._context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one
-            except (Py4JError, ConnectionError):
-                return  # whoever waits for the job is told
-            if executors < 1 and time.monotonic() - self._told_missing >= LOOK_FOR_EXECUTORS_EVERY:
-                self._told_missing = time.monotonic()
-                LOG.warning("no executors", what="jobs wait: the cluster has given us none", master=self._master)
 
 
 def spread(weights: Sequence[int], slots: int) -> list[list[int]]:

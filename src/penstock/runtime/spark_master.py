@@ -39,16 +39,9 @@ def is_standalone(settings: Mapping[str, str]) -> bool:
 def require_master(settings: Mapping[str, str], where: str, wait: float = WAIT_SECONDS) -> None:
     """EnvironmentMissing unless one of the masters at least takes a connection; one that is just being started is
     waited for. `where` the address is set is part of the message. Nothing for masters of another kind."""
-    if not is_standalone(settings):
-        return
-    master = settings["spark.master"]
-    addresses = _addresses(master, where)
     deadline, told = time.monotonic() + wait, False
-    while True:
-        refusals = [_refusal(*address) for address in addresses]
-        if "" in refusals:
-            return
-        why = "; ".join(dict.fromkeys(refusals))
+    while why := refusals(settings, where):
+        master = settings["spark.master"]
         if time.monotonic() >= deadline:
             raise EnvironmentMissing(
                 f"Spark's master {master} ({where}) does not answer: {why}",
@@ -58,6 +51,14 @@ def require_master(settings: Mapping[str, str], where: str, wait: float = WAIT_S
             LOG.warning("waiting for the master", master=master, what=why, seconds=wait)
             told = True
         time.sleep(TRY_EVERY)
+
+
+def refusals(settings: Mapping[str, str], where: str) -> str:
+    """Why none of the masters takes a connection; "" when one does, or when there is no standalone master to ask."""
+    if not is_standalone(settings):
+        return ""
+    refused = [_refusal(*address) for address in _addresses(settings["spark.master"], where)]
+    return "; ".join(dict.fromkeys(refused)) if all(refused) else ""
 
 
 @contextmanager
