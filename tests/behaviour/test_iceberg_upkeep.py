@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, ordered, write
 from penstock.destinations.contract import InProcessRunner, MaintenanceReport
 from penstock.destinations.iceberg import maintenance, sweeping
-from penstock.destinations.iceberg.compaction import MergeData
+from penstock.destinations.iceberg.compaction import CountHits, MergeData, MoveDeletes
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.storage import remove
 from penstock.errors import DestinationUnreachable, StaleBase
@@ -27,15 +27,16 @@ LONG = 60.0
 
 
 class HeldRunner:
-    """Merges wait until they are let go."""
+    """Merges, or other tasks of one kind, wait until they are let go."""
 
     slots = 1
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type = MergeData) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
+        self._kind = kind
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        if any(isinstance(task, MergeData) for task in tasks):
+        if any(isinstance(task, self._kind) for task in tasks):
             self.begun.set()
             assert self.go.wait(LONG)
         return InProcessRunner().run(function, tasks)
@@ -75,9 +76,9 @@ def ended(driver: IcebergDestination, runner: Any) -> MaintenanceReport:
     raise AssertionError("it does not end")
 
 
-def begun(driver: IcebergDestination) -> HeldRunner:
-    """A merge of all that is there, that has begun and waits."""
-    runner = HeldRunner()
+def begun(driver: IcebergDestination, kind: type = MergeData) -> HeldRunner:
+    """A merge of all that is there, or something else that takes long, that has begun and waits."""
+    runner = HeldRunner(kind)
     assert not driver.maintain(ORDERS.table, SOURCE, runner).did_something
     assert runner.begun.wait(LONG)
     return runner
@@ -143,6 +144,69 @@ def test_the_first_rows_of_a_table_end_while_its_files_are_merged(lake: Lake) ->
     driver.close()
 
 
+def test_rows_end_while_a_merge_follows_up_what_ended_before(lake: Lake) -> None:
+    driver = opened(lake)
+    held = filled(driver)
+    merging = begun(driver)
+    apply(driver, ORDERS, START + 10, net(ORDERS, rows(range(20, 30), "late"), [{"id": 40}]))
+    merging.go.set()
+    merged_by(driver)
+    moving = begun(driver, MoveDeletes)
+    apply(driver, ORDERS, START + 11, net(ORDERS, rows(range(25, 35), "later"), [{"id": 41}, {"id": 20}]))
+    assert not driver.maintain(ORDERS.table, SOURCE, moving).did_something
+    held |= {row["id"]: row for row in (*rows(range(20, 30), "late"), *rows(range(25, 35), "later"))}
+    held = {number: row for number, row in held.items() if number not in (20, 40, 41)}
+    assert lake.rows(ORDERS) == ordered(ORDERS, list(held.values()))
+    moving.go.set()
+    assert ended(driver, moving).merged_files == 4
+    assert lake.rows(ORDERS) == ordered(ORDERS, list(held.values()))
+    carried, anew = driver.plan(ORDERS.table, SOURCE), opened(lake).plan(ORDERS.table, SOURCE)
+    assert sorted(carried.delete_files) == sorted(anew.delete_files)
+    apply(opened(lake), ORDERS, START + 12, net(ORDERS, rows([21, 50], "after"), [{"id": 34}, {"id": 53}]))
+    held |= {row["id"]: row for row in rows([21, 50], "after")}
+    held = {number: row for number, row in held.items() if number not in (34, 53)}
+    assert lake.rows(ORDERS) == ordered(ORDERS, list(held.values()))
+    driver.close()
+
+
+def merged_by(driver: IcebergDestination) -> None:
+    """Waits for the files of the merge that goes on, which is not committed then."""
+    merging = driver._tables.known(ORDERS.table, SOURCE).merging
+    assert merging is not None
+    assert any(merging.written.result(LONG))
+
+
+def test_what_was_merged_and_not_committed_goes_with_the_run(lake: Lake) -> None:
+    driver = opened(lake)
+    held = filled(driver)
+    runner = begun(driver)
+    apply(driver, ORDERS, START + 10, net(ORDERS, rows(range(20, 30), "late")))
+    files = parquet(lake)
+    runner.go.set()
+    merged_by(driver)
+    assert files < parquet(lake)
+    driver.close()
+    assert files == parquet(lake)
+    held |= {row["id"]: row for row in rows(range(20, 30), "late")}
+    assert lake.rows(ORDERS) == ordered(ORDERS, list(held.values()))
+
+
+def test_batches_go_on_while_delete_files_of_an_earlier_run_are_counted(lake: Lake) -> None:
+    first = opened(lake)
+    held = filled(first)
+    first.close()
+    driver = opened(lake)
+    runner = begun(driver, CountHits)
+    apply(driver, ORDERS, START + 10, net(ORDERS, rows(range(3), "new"), [{"id": 40}]))
+    assert not driver.maintain(ORDERS.table, SOURCE, runner).did_something
+    held |= {row["id"]: row for row in rows(range(3), "new")}
+    held.pop(40)
+    runner.go.set()
+    assert ended(driver, runner).merged_files == 5
+    assert lake.rows(ORDERS) == ordered(ORDERS, list(held.values()))
+    driver.close()
+
+
 def test_a_table_is_truncated_while_it_is_merged(lake: Lake) -> None:
     driver = opened(lake)
     filled(driver)
@@ -162,9 +226,7 @@ def test_a_merge_whose_files_were_removed_as_leftovers_is_refused(lake: Lake) ->
     held = filled(driver)
     runner = begun(driver)
     runner.go.set()
-    merging = driver._tables.known(ORDERS.table, SOURCE).merging
-    assert merging is not None
-    assert any(merging.written.result(LONG))
+    merged_by(driver)
     other = opened(lake)
     driver.plan(ORDERS.table, SOURCE)
     with pytest.raises(StaleBase):

@@ -1,8 +1,10 @@
-"""What takes too long for batches to wait runs beside them, one thing at a time: merges and sweeps.
+"""What takes too long for batches to wait runs beside them, one thing at a time: merges, sweeps, and the count of what
+large delete files point to.
 
 A merge is committed between two batches. They go on while it runs, and end rows of the very files that are merged. It
 keeps the order of rows and leaves out those that were dead when it began, so where such a row is now can be told: the
-delete files that came meanwhile are written anew, in the commit that puts the merged file in place. The merged file
+delete files that came meanwhile are written anew, in the commit that puts the merged file in place; if they are large,
+beside batches too, and then those that came meanwhile. The merged file
 counts as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key
 index. If a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been
 removed meanwhile (the fence has changed), the merge is void. A killed one leaves files behind, which are found when the
@@ -28,7 +30,16 @@ from penstock.errors import DestinationError
 from penstock.failpoints import reach
 
 Result = TypeVar("Result")
-Tasks = Sequence[MergeData | MergeDeletes]
+Tasks = Sequence[MergeData | MergeDeletes | MoveDeletes]
+Made = Future[list[WrittenFile | None]]
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Delete files that came during a merge, and what takes their place."""
+
+    files: tuple[LiveFile, ...]
+    written: Made
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,31 @@ class Merging:
     fence: str | None
     choice: Choice
     tasks: Tasks
-    written: Future[list[WrittenFile | None]]
+    written: Made
     beside: bool  # batches; else between two of them
+    moves: tuple[Moving, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return all(made.done() for made in self._made)
 
     @property
     def removed(self) -> list[LiveFile]:
-        return [*self.choice.data, *self.choice.deletes]
+        return [*self.choice.data, *self.choice.deletes, *(file for move in self.moves for file in move.files)]
+
+    @property
+    def moved(self) -> list[WrittenFile]:
+        return [file for move in self.moves for file in move.written.result() if file is not None]
+
+    @property
+    def _made(self) -> list[Made]:
+        return [self.written, *(move.written for move in self.moves)]
+
+    def discard(self) -> None:
+        """Removes what has been written, of one that is done."""
+        for made in self._made:
+            if made.exception() is None:
+                discard(made.result())
 
     def is_valid(self, state: TableState) -> bool:
         """Whether all that it replaces is still there."""
@@ -52,9 +82,9 @@ class Merging:
         return all(file.path in there for file in self.removed)
 
     def late(self, state: TableState) -> list[LiveFile]:
-        """Delete files that have come since it began and end rows of merged files. Every delete file's hits must have
-        been counted."""
-        before = {file.path for file in self.base.deletes}
+        """Delete files that have come since it began, end rows of merged files and have not been moved. Every delete
+        file's hits must have been counted."""
+        before = {file.path for file in (*self.base.deletes, *self.removed)}
         gone = [file.path for file in self.choice.data]
         return [
             file for file in state.deletes if file.path not in before and not (file.hits or {}).keys().isdisjoint(gone)
@@ -84,6 +114,14 @@ class Merging:
         )
 
 
+@dataclass(frozen=True)
+class Counting:
+    """Delete files whose entries are counted: by file, how many point to which data file."""
+
+    files: tuple[str, ...]
+    hits: Future[dict[str, dict[str, int]]]
+
+
 @dataclass
 class Sweeping:
     """A sweep under way: the files that it found, once writers are shut out those that are still to be removed."""
@@ -110,12 +148,12 @@ class Beside:
         self._running = running
         return running
 
-    def merge(self, run: JobRunner, tasks: Tasks) -> Future[list[WrittenFile | None]]:
+    def merge(self, run: JobRunner, tasks: Tasks) -> Made:
         """One task after the other, so that batches keep the other cores. Nothing stays of a merge that fails."""
         return self.submit(partial(self._merge, run, tasks))
 
     def close(self) -> None:
-        """Waits for the task that runs; what has been written and not committed goes."""
+        """Waits for the task that runs; what a merge that is not done has written goes."""
         self._closing.set()
         self._threads.shutdown()
 

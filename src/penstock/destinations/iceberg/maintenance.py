@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 
 from penstock.destinations.contract import InProcessRunner, JobRunner
-from penstock.destinations.iceberg.beside import Beside, Merging, discard
+from penstock.destinations.iceberg.beside import Beside, Counting, Merging, Moving, discard
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.compaction import (
@@ -40,6 +42,7 @@ from penstock.failpoints import reach
 from penstock.model.upkeep import TableShape
 
 WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
+MOST_MOVES = 4  # of delete files that came during a merge, beside batches; what is left then, they wait for
 MOST_FILES_HERE = 64  # the same: each takes some milliseconds, however small it is
 NOTHING = Choice((), ())
 
@@ -53,10 +56,13 @@ def compact(
     if state is None or state.snapshot is None or not state.only_positional:
         return NOTHING
     if opened.merging is not None:
-        return _finished(java, opened, opened.merging, run) if opened.merging.written.done() else NOTHING
+        return _finished(java, opened, opened.merging, run, beside) if opened.merging.is_done else NOTHING
     if state is opened.settled or opened.others is None:
         return NOTHING  # or there is a person's column that we could not carry over
-    state = opened.state = _counted(state, opened, run)
+    counted = _counted_in_time(state, opened, run, beside)
+    if counted is None:
+        return NOTHING
+    state = opened.state = counted
     versions = opened.layout.period is not None
     choice = choose(
         state,
@@ -72,7 +78,7 @@ def compact(
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
         fence = opened.table.operations().current().properties().get(opened.fence)
-    takes_long = _takes_long(opened, choice)
+    is_long = takes_long(choice, is_local=opened.is_local)
     tasks = _tasks(
         opened,
         state,
@@ -80,22 +86,22 @@ def compact(
         index,
         () if rescued is None else (rescued,),
         versions=versions,
-        beside=takes_long,
+        beside=is_long,
     )
-    if takes_long:
+    if is_long:
         if not beside.busy:
             opened.merging = Merging(state, fence, choice, tasks, beside.merge(run, tasks), beside=True)
         return NOTHING
     done: Future[list[WrittenFile | None]] = Future()
     done.set_result(InProcessRunner().run(merge, tasks))
-    return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run)
+    return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run, beside)
 
 
-def _takes_long(opened: OpenTable, choice: Choice) -> bool:
+def takes_long(choice: Choice, *, is_local: bool) -> bool:
     """Whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since each of
     them is far away."""
     files = len(choice.data) + len(choice.deletes)
-    return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not opened.is_local
+    return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not is_local
 
 
 def _tasks(
@@ -133,25 +139,32 @@ def _tasks(
     return tasks
 
 
-def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner) -> Choice:
-    """Commits a merge that is done; gives what was merged: nothing, if it is void by now."""
+def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, beside: Beside) -> Choice:
+    """Commits a merge that is done; gives what was merged: nothing, if it is void by now, or if so much has come
+    meanwhile that it has to be followed up first."""
     opened.merging = None
     assert opened.state is not None
     state = opened.state = _counted(opened.state, opened, run)
     try:
-        made = merging.written.result()
+        written = [file for file in merging.written.result() if file is not None]
+        moved = merging.moved
     except DestinationError:
+        _discard(opened, merging)
         if not merging.is_valid(state):
             return NOTHING  # its files went away under it
         raise
-    written = [file for file in made if file is not None]
     if not merging.beside:
         reach("maintain.compaction_written")
     if not merging.is_valid(state):
-        _remove(opened, written)
+        _discard(opened, merging)
         return NOTHING
     late = merging.late(state)
-    moved: list[WrittenFile] = []
+    if late and sum(file.size for file in late) >= WORTH_A_JOB and len(merging.moves) < MOST_MOVES:
+        opened.merging = merging
+        if not beside.busy:
+            moving = Moving(tuple(late), beside.merge(run, [merging.move(state, late)]))
+            opened.merging = replace(merging, moves=(*merging.moves, moving))
+        return NOTHING
     removed = [*merging.removed, *late]
     opened.state = None
     try:
@@ -176,6 +189,11 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner) -
     gone = frozenset(file.path for file in removed)
     opened.state = carried_on(opened, state, [*written, *moved], gone, aged=merging.base.sequence)
     return merging.choice
+
+
+def _discard(opened: OpenTable, merging: Merging) -> None:
+    with reaching(f"table {opened.target}: merged files cannot be removed"):
+        merging.discard()
 
 
 def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
@@ -221,8 +239,36 @@ def shape_of(opened: OpenTable) -> TableShape | None:
 
 def _counted(state: TableState, opened: OpenTable, run: JobRunner) -> TableState:
     """With the hits of delete files that were read from the table, and not written by this driver."""
-    tasks = [CountHits(opened.target, file.path, file.size) for file in state.deletes if file.hits is None]
+    tasks = _uncounted(state, opened)
+    return state.counted(_hits(run, tasks)) if tasks else state
+
+
+def _counted_in_time(state: TableState, opened: OpenTable, run: JobRunner, beside: Beside) -> TableState | None:
+    """The same; None while much is counted beside batches."""
+    counting = opened.counting
+    if counting is not None:
+        if not counting.hits.done():
+            return None
+        opened.counting = None
+        try:
+            state = opened.state = state.counted(counting.hits.result())
+        except DestinationError:
+            if {file.path for file in state.deletes}.issuperset(counting.files):
+                raise
+    tasks = _uncounted(state, opened)
     if not tasks:
         return state
+    if sum(task.weight for task in tasks) < WORTH_A_JOB:
+        return state.counted(_hits(run, tasks))
+    if not beside.busy:
+        opened.counting = Counting(tuple(task.file for task in tasks), beside.submit(partial(_hits, run, tasks)))
+    return None
+
+
+def _uncounted(state: TableState, opened: OpenTable) -> list[CountHits]:
+    return [CountHits(opened.target, file.path, file.size) for file in state.deletes if file.hits is None]
+
+
+def _hits(run: JobRunner, tasks: Sequence[CountHits]) -> dict[str, dict[str, int]]:
     runner = run if sum(task.weight for task in tasks) >= WORTH_A_JOB else InProcessRunner()
-    return state.counted({task.file: hits for task, hits in zip(tasks, runner.run(count_hits, tasks), strict=True)})
+    return {task.file: hits for task, hits in zip(tasks, runner.run(count_hits, tasks), strict=True)}

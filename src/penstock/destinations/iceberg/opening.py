@@ -100,6 +100,11 @@ class Tables:
             self._catalog = self._java.catalog(self._settings.name)
 
     def forget(self) -> None:
+        """When nothing runs beside batches any more: what has been merged and not committed goes."""
+        for opened in self._tables.values():
+            if opened.merging is not None:
+                with reaching(f"table {opened.target}: merged files cannot be removed"):
+                    opened.merging.discard()
         self._tables.clear()
 
     def known(self, target: TableId, source: str) -> OpenTable:

@@ -83,7 +83,7 @@ def sweep(
         opened.state = shut_out(java, opened, state, mark=mark)
         reach("sweep.shut")
     with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
-        removed = _removed(left)
+        removed = remove_some(left)
     if left[removed:]:
         opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
     else:
@@ -91,8 +91,8 @@ def sweep(
     return removed
 
 
-def _removed(left: Sequence[str]) -> int:
-    """How many of the files it could remove while batches may wait."""
+def remove_some(left: Sequence[str]) -> int:
+    """Removes as many of the files as batches may wait for; gives how many."""
     until = time.monotonic() + LONGEST
     for number, location in enumerate(left[:AT_ONCE], 1):
         remove(location)

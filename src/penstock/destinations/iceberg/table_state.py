@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.iceberg.beside import Merging, Sweeping
+from penstock.destinations.iceberg.beside import Counting, Merging, Sweeping
 from penstock.destinations.iceberg.evolution import Move, Recorded
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
@@ -59,6 +59,7 @@ class OpenTable:
     settled: TableState | None = None  # in which there was nothing to compact
     merging: Merging | None = None  # what is compacted beside batches
     told: tuple[TableState, str] | None = None  # the state that people were told of, and what went on beside batches
+    counting: Counting | None = None  # what delete files point to, beside batches
     sweeping: Sweeping | None = None  # what is looked for beside batches, that nobody knows any more
     copy_base: CopyBase | None = None  # as it was when a copy was planned
     copy_move: Move | None = None  # what the copy will make of its structure
