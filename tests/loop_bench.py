@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
@@ -18,6 +20,7 @@ from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.runtime import apply_job, batch, shares
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import INT8, TEXT, Change, raw_changes
@@ -111,6 +114,15 @@ class Bench:
 
     def rows(self, table: TableSchema, target: TableId | None = None) -> list[tuple[object, ...]]:
         return sorted(tuple(row.values()) for row in self.lake.rows(target or table.table).to_pylist())
+
+
+def huge_beyond(patch: pytest.MonkeyPatch, size: int) -> None:
+    """A table's part of a batch beyond so many bytes is huge, and shared out that much at a time."""
+    names = {"MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET", "SHARED_AT_ONCE", "READ_AT_ONCE"}
+    for module in (batch, apply_job, shares):
+        for name in names & set(vars(module)):
+            patch.setattr(module, name, size)
+    patch.setattr(apply_job, "MOST_SHARED_BY_A_TASK", 2 * size)
 
 
 def drain(bench: Bench) -> None:

@@ -25,6 +25,7 @@ FAILPOINTS = (
     "copy.catching_up",  # the state says that the log is replayed over the copy
     "copy.committed",  # the copy is visible with its position, the state store does not know
     "copy.done",  # the state store knows, the table is not part of the batches yet
+    "share.written",  # a huge transaction is shared out in scratch, and not applied yet
     "apply.files_written",  # the batch's job is done, nothing committed
     "apply.before_commit",  # of one table
     "apply.after_commit",  # of one table; others of the batch are not committed yet

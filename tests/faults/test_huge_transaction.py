@@ -1,4 +1,5 @@
-"""One transaction far larger than memory should hold: capture stays small, and the table equals its source."""
+"""One transaction far larger than memory should hold: capture stays small, and the table equals its source. So it does
+when the driver is killed while such a one is shared out over tasks, and no scratch stays."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 from databases import Database
 from lake import Lake
+from penstock.runtime.batch import MOST_HELD_BYTES
 from running import PipelineFactory, running
 
 LIMIT_MIB = 300
@@ -45,3 +47,33 @@ def test_capture_stays_small(pipeline: PipelineFactory, postgres: Database, lake
         assert peak < LIMIT_MIB, f"capture's peak was {peak:.0f} MiB"
         lake.assert_equals(postgres, ["public.huge", "public.small"])
     print(f"capture's peak memory for {rows:,} rows: {peak:.0f} MiB")  # noqa: T201
+
+
+def test_killed_while_it_is_shared_out(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    """Its rows are large and few: it takes the bytes, not the time, of a huge one."""
+    size = 100_000
+    rows = MOST_HELD_BYTES // size + 200
+    postgres.execute("create table wide (id bigint primary key, n int, body text)")
+    file = pipeline()
+    scratch = file.log / "scratch"
+    with running(file) as run:
+        run.drain()  # it is copied, and part of the batches
+        file.arm("share.written")
+        with postgres.connect() as connection, connection.transaction():
+            connection.execute(
+                "insert into wide select g, 0, repeat(md5(g::text), %s) from generate_series(1, %s) g",
+                (size // 32, rows),
+            )
+            connection.execute("update wide set n = 1 where id %% 10 = 0", ())
+            connection.execute("delete from wide where id %% 7 = 0", ())
+        run.await_killed()
+    left = [path for path in scratch.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in left) > MOST_HELD_BYTES
+    file.arm("apply.files_written")
+    with running(file) as run:
+        run.await_killed()
+    assert {path.name for path in left}.isdisjoint(path.name for path in scratch.rglob("*"))
+    with running(file) as run:
+        run.drain(seconds=600)
+        assert not list(scratch.iterdir())
+        lake.assert_equals(postgres, ["public.wide"])

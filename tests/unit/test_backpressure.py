@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from loop_bench import ORDERS, PEOPLE, Bench, drain
+from loop_bench import ORDERS, PEOPLE, Bench, drain, huge_beyond
 from penstock.changelog import log as change_log
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
-from penstock.fold.sharing import own_share
+from penstock.fold.sharing import joined, shares
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
@@ -72,14 +72,17 @@ class Slices:
             yield changes
 
 
-def test_a_task_holds_its_share_and_one_slice_besides() -> None:
-    slices = Slices(20)
-    shares = list(own_share(slices, position=0, until=None, bucket=3, buckets=10))
-    assert slices.most_alive <= 2
-    held = sum(share.batch.get_total_buffer_size() for share in shares)
-    whole = sum(one.batch.get_total_buffer_size() for one in Slices(20))
-    assert held < whole / 4
-    assert 100 < sum(share.batch.num_rows for share in shares) < 300
+def test_what_is_shared_out_is_held_a_few_slices_at_a_time() -> None:
+    size = next(iter(Slices(1))).batch.nbytes
+    for at_once, most in ((1, 2), (3 * size + size // 2, 4)):
+        slices, sizes = Slices(20), list[int]()
+        for changes in joined(slices, at_once):
+            for share in shares(changes, position=0, until=None, buckets=10):
+                sizes.append(share.num_rows)
+            del changes, share
+        assert slices.most_alive <= most
+        assert sum(sizes) == 2000
+        assert len(sizes) == 10 * -(-20 // max(1, at_once // size))
 
 
 def play(bench: Bench) -> None:
@@ -91,8 +94,7 @@ def play(bench: Bench) -> None:
 
 
 def test_shares_come_to_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
-        monkeypatch.setattr(batches, name, 500)
+    huge_beyond(monkeypatch, 500)
     play(bench)
     left = [number for number in range(200) if number % 7]
     assert bench.rows(ORDERS) == [(number, "new" if number % 3 else "paid") for number in left]
@@ -110,8 +112,7 @@ def test_shares_of_one_transaction_come_to_the_same_in_every_mode(
 ) -> None:
     outcomes = []
     for limit in (1 << 30, 500):
-        for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
-            monkeypatch.setattr(batches, name, limit)
+        huge_beyond(monkeypatch, limit)
         bench = Bench(tmp_path / str(limit))
         feed = Feed(ORDERS.table, ORDERS.table, TableId("public", "kept"), mode)
         bench.follow(feed, ORDERS)
@@ -138,8 +139,7 @@ def test_shares_of_one_transaction_come_to_the_same_in_every_mode(
 
 
 def test_anomalies_are_found_in_shares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MOST_HELD_BYTES", "MOST_BUCKET_BYTES", "WORTH_A_BUCKET"):
-        monkeypatch.setattr(batches, name, 500)
+    huge_beyond(monkeypatch, 500)
     bench.follow(Feed(ORDERS.table, ORDERS.table, ORDERS.table, anomalies=True), ORDERS)
     bench.seal(200, *((ORDERS, 110, update(str(number), "new")) for number in range(50)))
     drain(bench)

@@ -65,6 +65,22 @@ def test_what_is_appended_is_read_back_with_its_schema_and_figures(log: ChangeLo
     assert [(item.table_schema, item.slice.rows) for item in log.slices(first)] == [(ORDERS, 2), (PEOPLE, 1)]
 
 
+def test_single_slices_can_be_read_those_of_parts_too(log: ChangeLog, writer: SegmentWriter) -> None:
+    writer.write_part(150, [raw_slice(ORDERS, [150]), raw_slice(PEOPLE, [150, 150])])
+    writer.write_part(150, [raw_slice(ORDERS, [150, 150, 150])])
+    writer.append(200, [raw_slice(PEOPLE, [150] * 4), raw_slice(ORDERS, [150] * 5)])
+    (name,) = log.segments()
+
+    def rows(numbers: list[int], fingerprints: list[str] | None = None) -> list[int]:
+        return [changes.batch.num_rows for changes in log.read(name, fingerprints, numbers)]
+
+    assert [item.slice.rows for item in log.slices(name)] == [1, 2, 3, 4, 5]
+    assert rows([0, 1, 2, 3, 4]) == [1, 2, 3, 4, 5]
+    assert (rows([2]), rows([3, 1]), rows([4, 0])) == ([3], [2, 4], [1, 5])
+    assert rows([0, 1, 3], [PEOPLE.fingerprint]) == [2, 4]
+    assert rows([]) == []
+
+
 def test_the_size_of_a_file_is_known_before_it_is_written(log: ChangeLog, writer: SegmentWriter) -> None:
     for end, rows in ((200, 1), (300, 5000)):
         file = compose(

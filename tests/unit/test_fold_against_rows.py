@@ -20,7 +20,7 @@ from penstock.errors import TableError
 from penstock.fold.clone import fold_clone
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
-from penstock.fold.sharing import own_share
+from penstock.fold.sharing import joined, shares
 from penstock.model.change import RawChanges
 from penstock.model.table import TableSchema
 from pgoutput_messages import (
@@ -208,6 +208,17 @@ def play(source: Source, steps: Sequence[Any]) -> None:
             source.delete(keys[choice % len(keys)])
 
 
+def share_of(
+    log: Sequence[RawChanges], at_once: int, position: int, until: int | None, bucket: int, buckets: int
+) -> list[RawChanges]:
+    """A bucket's share, as the runtime gives it to the fold."""
+    cut = (
+        RawChanges(one.schema, list(shares(one, position=position, until=until, buckets=buckets))[bucket])
+        for one in joined(log, at_once)
+    )
+    return list(joined(cut, at_once))
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     key=st.sampled_from(sorted(KEYS)),
@@ -218,7 +229,7 @@ def play(source: Source, steps: Sequence[Any]) -> None:
     cuts=st.lists(st.integers(1, 30), max_size=4),
     offset=st.integers(0, 2),
     buckets=st.integers(1, 3),
-    shared=st.booleans(),
+    shared=st.sampled_from([0, 1, 300, 1 << 20]),
 )
 def test_windows_of_a_stream_make_the_destination_equal(
     key: str,
@@ -229,9 +240,9 @@ def test_windows_of_a_stream_make_the_destination_equal(
     cuts: list[int],
     offset: int,
     buckets: int,
-    shared: bool,
+    shared: int,
 ) -> None:
-    """`shared`: each bucket is given its share of the changes, not all of them."""
+    """`shared`: each bucket is given its share of the changes, cut out of so many bytes at a time, not all of them."""
     schema = table_schema(COLUMNS, KEYS[key], identity)
     versions = [schema, table_schema(COLUMNS, KEYS[key], identity, relation=RELATION + 1)]
     source = Source(schema)
@@ -249,7 +260,7 @@ def test_windows_of_a_stream_make_the_destination_equal(
             nets = []
             for bucket in range(buckets):
                 of_bucket: dict[str, Any] = {"position": position, "until": until, "bucket": bucket, "buckets": buckets}
-                given = list(own_share(log, **of_bucket)) if shared else log
+                given = share_of(log, shared, **of_bucket) if shared else log
                 nets.append(fold_clone(given, **of_bucket))
             assert sum(one.changes for one in nets) == net.changes or (shared and net.truncated)
         destination.apply(nets)

@@ -132,16 +132,30 @@ class ChangeLog:
         header = self.header(name)
         return [TableSlice(header.schemas[item.schema], item) for item in header.all_slices]
 
-    def read(self, name: SegmentName | str, fingerprints: Collection[str] | None = None) -> Iterator[RawChanges]:
-        """The slices of those schemas (None: all), one at a time, in stream order, parts first; each verified."""
+    def read(
+        self,
+        name: SegmentName | str,
+        fingerprints: Collection[str] | None = None,
+        numbers: Collection[int] | None = None,
+    ) -> Iterator[RawChanges]:
+        """The slices of those schemas (None: all) and of those places in `slices` (None: all), one at a time, in stream
+        order, parts first; each verified."""
         text = name if isinstance(name, str) else name.text
         header = self.header(name)
         if header.empty:
             return
-        for part in header.parts:
-            yield from self._read_file(part.name, part.crc, part.slices, header.schemas, fingerprints)
         _, _, crc = _parsed(text)
-        yield from self._read_file(text, crc, header.slices, header.schemas, fingerprints)
+        first = 0
+        parts = ((part.name, part.crc, part.slices) for part in header.parts)
+        for file, its_crc, slices in (*parts, (text, crc, header.slices)):
+            wanted = [
+                item
+                for number, item in enumerate(slices, first)
+                if (fingerprints is None or item.schema in fingerprints) and (numbers is None or number in numbers)
+            ]
+            first += len(slices)
+            if wanted:
+                yield from self._read_file(file, its_crc, wanted, header.schemas)
 
     def remove(self, name: SegmentName | str) -> None:
         """The segment, then its parts: what is left of a removal that is cut short is garbage, never a half segment."""
@@ -269,16 +283,8 @@ class ChangeLog:
         return sizes
 
     def _read_file(
-        self,
-        text: str,
-        crc: int,
-        slices: tuple[Slice, ...],
-        schemas: dict[str, TableSchema],
-        fingerprints: Collection[str] | None,
+        self, text: str, crc: int, wanted: Iterable[Slice], schemas: dict[str, TableSchema]
     ) -> Iterator[RawChanges]:
-        wanted = [item for item in slices if fingerprints is None or item.schema in fingerprints]
-        if not wanted:
-            return
         try:
             with self._opened(text) as reader:
                 self._verify_header(text, reader, crc)

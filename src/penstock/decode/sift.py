@@ -6,6 +6,8 @@ Each pass leaves out all messages that fail the same check, so the passes are as
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,6 +15,7 @@ from penstock.decode.columns import require_key_cells
 from penstock.decode.messages import Messages
 from penstock.decode.undecodable import Undecodable
 from penstock.model.change import TRUNCATE, RawChanges
+from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage, raw_message
 
 
@@ -31,6 +34,24 @@ def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
             fit = RawChanges(changes.schema, changes.batch.take(pa.array(left)))
         else:
             return fit, [raw_message(changes, row, reasons[row]) for row in sorted(reasons)]
+
+
+def unfit(changes: Iterable[RawChanges], *, position: Position, most: int, most_bytes: int) -> list[RawMessage]:
+    """The messages of commit_lsn >= position that cannot be decoded, up to so many and so many bytes; one at least, if
+    there is one."""
+    found: list[RawMessage] = []
+    for one in changes:
+        wanted = np.asarray(one.batch.column("commit_lsn")) >= np.uint64(position)
+        found += sift(RawChanges(one.schema, one.batch.filter(pa.array(wanted))))[1]
+        if len(found) > most or sum(len(message.data) for message in found) > most_bytes:
+            break
+    return limited(found, most, most_bytes)
+
+
+def limited(messages: Sequence[RawMessage], most: int, most_bytes: int) -> list[RawMessage]:
+    """The first of them, up to so many and so many bytes; one at least, if there is one."""
+    sizes = np.cumsum([len(message.data) for message in messages])
+    return list(messages[: max(1, min(most, int(np.searchsorted(sizes, most_bytes, side="right"))))])
 
 
 def _decode(messages: Messages) -> None:

@@ -1,9 +1,9 @@
-"""A bucket's share of a large batch, slice by slice: what a task holds of a huge transaction is its own part of it, and
-one slice besides, never all of it.
+"""Shares out the changes of a huge transaction: which of its rows each bucket of keys needs, so that a task holds its
+own part of it and never all of it.
 
 The fold takes from any changes what is its bucket's; given the share instead of everything it comes to the same, but
 for one figure: of changes before a truncate, the first bucket counts its own alone. A history is told by its moments,
-so there it holds for changes of one moment. Called by the runtime's tasks, before they fold.
+so there it holds for changes of one moment. Called by the runtime's tasks (`runtime/shares.py`).
 """
 
 from __future__ import annotations
@@ -14,41 +14,67 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.decode.columns import key_columns
-from penstock.decode.messages import Mask, Messages
+from penstock.decode.messages import Messages, Places
 from penstock.fold.clone import within
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.model.change import TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import Position
 
 
-def own_share(
-    changes: Iterable[RawChanges], *, position: Position, until: Position | None, bucket: int, buckets: int
-) -> Iterator[RawChanges]:
-    """Every slice with those of its rows alone, of position <= commit_lsn < until, that touch a key of the bucket. Of a
-    table without a key each bucket has some, so the fold must not share them out again."""
+def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChanges]:
+    """The same changes in fewer pieces: neighbours under one version become one, up to so many bytes."""
+    held: list[RawChanges] = []
+    size = 0
     for one in changes:
-        batch = within(one.batch, position, until)
-        if batch.num_rows:
-            batch = batch.filter(pa.array(_own(RawChanges(one.schema, batch), bucket, buckets)))
-        yield RawChanges(one.schema, batch)
+        other = held and held[0].schema.fingerprint != one.schema.fingerprint
+        if held and (other or size + one.batch.nbytes > most_bytes):
+            whole, held, size = _as_one(held), [], 0
+            yield whole
+            del whole
+        held.append(one)
+        size += one.batch.nbytes
+    if held:
+        yield _as_one(held)
 
 
-def own_events(changes: RawChanges, *, bucket: int, buckets: int) -> RawChanges:
-    """Of a slice whose rows become events, those of the bucket; the fold must not share them out again."""
-    count = changes.batch.num_rows
-    low, high = count * bucket // buckets, count * (bucket + 1) // buckets
-    return RawChanges(changes.schema, changes.batch.take(pa.array(np.arange(low, high))))
+def shares(
+    changes: RawChanges, *, position: Position, until: Position | None, buckets: int
+) -> Iterator[pa.RecordBatch]:
+    """For each bucket those rows, of position <= commit_lsn < until, that touch a key of it, in stream order.
+
+    A truncate is every bucket's; a row that changes its key is of both. Of a table without a key each bucket has some,
+    so the fold must not share them out again."""
+    batch = within(changes.batch, position, until)
+    for rows in _rows_of(RawChanges(changes.schema, batch), buckets):
+        yield batch.take(pa.array(rows))
 
 
-def _own(changes: RawChanges, bucket: int, buckets: int) -> Mask:
-    """A truncate is every bucket's."""
-    own: Mask = np.arange(changes.batch.num_rows) * buckets // changes.batch.num_rows == bucket
+def _as_one(held: list[RawChanges]) -> RawChanges:
+    return held[0] if len(held) == 1 else RawChanges(held[0].schema, pa.concat_batches([one.batch for one in held]))
+
+
+def _rows_of(changes: RawChanges, buckets: int) -> list[Places]:
+    """The rows of each bucket."""
     messages = Messages(changes)
-    own |= messages.op == TRUNCATE
+    count = len(messages)
+    is_truncate = messages.op == TRUNCATE
+    row = np.flatnonzero(~is_truncate)
     if not changes.schema.key:
-        return own
-    rows = np.flatnonzero(messages.op != TRUNCATE)
-    own[rows] = bucket_of(encode_keys(key_columns(messages, messages.keys(rows))), buckets) == bucket
-    with_old = np.flatnonzero((messages.op == UPDATE) & (messages.old >= 0))
-    own[with_old] |= bucket_of(encode_keys(key_columns(messages, messages.old_keys(with_old))), buckets) == bucket
-    return own
+        bucket = row * buckets // max(count, 1)
+        also_row = also_bucket = np.empty(0, np.int64)
+    else:
+        bucket = bucket_of(encode_keys(key_columns(messages, messages.keys(row))), buckets)
+        with_old = np.flatnonzero((messages.op[row] == UPDATE) & (messages.old[row] >= 0))
+        left = bucket_of(encode_keys(key_columns(messages, messages.old_keys(row[with_old]))), buckets)
+        moves = left != bucket[with_old]
+        also_row, also_bucket = row[with_old[moves]], left[moves]
+    truncates = np.flatnonzero(is_truncate)
+    if len(also_row) or len(truncates):
+        row = np.concatenate([row, also_row, np.repeat(truncates, buckets)])
+        bucket = np.concatenate([bucket, also_bucket, np.tile(np.arange(buckets), len(truncates))])
+        in_order = np.argsort(row, kind="stable")
+        row, bucket = row[in_order], bucket[in_order]
+    narrow = bucket.astype(np.uint16) if buckets <= 1 << 16 else bucket  # which numpy sorts in linear time
+    by_bucket = np.argsort(narrow, kind="stable")
+    ends = np.cumsum(np.bincount(bucket, minlength=buckets))[:-1]
+    return np.split(row[by_bucket], ends)

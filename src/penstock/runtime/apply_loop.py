@@ -43,7 +43,8 @@ from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import merged
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.runtime.apply_task import Applied, apply, tasks_for
+from penstock.runtime.apply_job import run_tasks
+from penstock.runtime.apply_task import Applied, tasks_for
 from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.log_context import inheriting
 from penstock.state.store import StateStore
@@ -401,7 +402,7 @@ class ApplyLoop:
             )
         ]
         grouped: dict[TableId, list[Applied]] = {}
-        for result in self.runner.run(apply, tasks):
+        for result in run_tasks(self.log, self.runner, tasks):
             grouped.setdefault(result.table, []).append(result)
         reach("apply.files_written")
         for table, results in list(grouped.items()):

@@ -6,19 +6,16 @@ as files of the destination.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-import pyarrow as pa
-
 from penstock.changelog.log import ChangeLog
-from penstock.decode.sift import sift
-from penstock.decode.types.choices import chosen
+from penstock.decode.sift import sift, unfit
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
-from penstock.errors import PenstockError, TableFailed
+from penstock.errors import PenstockError
 from penstock.fold.anomalies import find_anomalies
 from penstock.fold.clone import fold_append, fold_clone
 from penstock.fold.envelope import fold_events
@@ -26,7 +23,6 @@ from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import let_in_without_values, project_effect
-from penstock.fold.sharing import own_events, own_share
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
@@ -36,8 +32,18 @@ from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.batch import TableWork
 from penstock.runtime.doubt import Doubt, Doubted
-
-MOST_MESSAGES_KEPT, MOST_BYTES_KEPT = 1000, 64 << 20  # of one batch; a table that is tried again brings the rest
+from penstock.runtime.shares import (
+    MOST_BYTES_KEPT,
+    MOST_MESSAGES_KEPT,
+    Piece,
+    Share,
+    grouped,
+    pieces_of,
+    read_pieces,
+    read_share,
+    unexpected,
+    versioned,
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class ApplyTask:
     doubt: Doubt | None = None  # of a copy that is caught up
     until: Position | None = None  # what commits there or later is not for this batch
     shared: bool = False  # the table's part of the batch is too large to be held whole by each of its tasks
+    pieces: tuple[Piece, ...] = ()  # of the log: what it takes when it is shared, and any rows will do
+    share: Share | None = None  # what it takes when it is shared by key, once that is done
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,12 @@ def tasks_for(
     slots: int = 1,
 ) -> list[ApplyTask]:
     """One table's tasks of a batch: one for each of its key buckets. `slots` is how many run side by side."""
-    buckets, slices = work.buckets(slots), tuple(work.slices)
-    weight = work.bytes // buckets
+    shared, slices = work.shared(slots), tuple(work.slices)
+    pieces: list[tuple[Piece, ...]] = []
+    buckets = work.buckets(slots)
+    if shared and (plan.layout.events or not (followed.schema.key or work.truncates)):
+        pieces = grouped(pieces_of(log, slices, work.bytes // buckets), math.ceil(work.bytes / buckets))
+        buckets = len(pieces)
     return [
         ApplyTask(
             log,
@@ -97,10 +109,11 @@ def tasks_for(
             plan,
             followed.schema,
             followed.versions,
-            weight,
+            work.bytes // buckets,
             doubt,
             until,
-            work.shared(slots),
+            shared,
+            pieces[bucket] if pieces else (),
         )
         for bucket in range(buckets)
     ]
@@ -108,7 +121,7 @@ def tasks_for(
 
 def apply(task: ApplyTask) -> Applied:
     try:
-        changes, skipped = _fit(task) if task.plan.layout.events else (_own_changes(task), ())
+        changes, skipped = _fit(task) if task.plan.layout.events else (_changes(task), ())
         net = _folded(task, changes)
         part = task.plan.write(net)
         if part.unresolved and task.feed.projection.where and task.doubt is None:
@@ -116,15 +129,14 @@ def apply(task: ApplyTask) -> Applied:
         doubted = task.doubt.after(net, part) if task.doubt is not None else None
         anomalies = _anomalies(task)
     except Undecodable as error:
-        return Applied(task.feed.name, error=error.keeping(_undecodable(task) or error.messages))
+        messages = unfit(
+            _changes(task), position=task.position, most=MOST_MESSAGES_KEPT, most_bytes=MOST_BYTES_KEPT // task.buckets
+        )
+        return Applied(task.feed.name, error=error.keeping(messages or error.messages))
     except PenstockError as error:
         return Applied(task.feed.name, error=error)
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        bug = TableFailed(
-            f"table {task.feed.name}: unexpected {type(error).__name__} while its changes were applied: {error}",
-            "This is a bug: please report it with the table's definition; the other tables go on",
-        )
-        return Applied(task.feed.name, error=bug)
+        return Applied(task.feed.name, error=unexpected(task.feed.name, error))
     return Applied(
         task.feed.name,
         part,
@@ -139,22 +151,27 @@ def apply(task: ApplyTask) -> Applied:
 
 
 def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
-    """The changes that can be decoded, and those that cannot. All buckets must leave out the same, so each looks at
-    all; the first of them tells. So many that they cannot be kept are an error, as in every other mode."""
+    """The changes that can be decoded, and those that cannot. Buckets that are given the same must leave out the same,
+    so each looks at all, and the first of them tells. So many that they cannot be kept are an error, as in every
+    other mode."""
     wanted = range(task.position, 2**64 if task.until is None else task.until)
+    most_bytes = MOST_BYTES_KEPT // (task.buckets if task.shared else 1)
     fit: list[RawChanges] = []
     bad: list[RawMessage] = []
     for changes in _changes(task):
         sound, some = sift(changes)
-        fit.append(own_events(sound, bucket=task.bucket, buckets=task.buckets) if task.shared else sound)
+        fit.append(sound)
         bad += [message for message in some if message.commit_lsn in wanted]
-        size = sum(len(message.data) for message in bad)
-        if len(bad) > MOST_MESSAGES_KEPT or size > MOST_BYTES_KEPT:
-            raise Undecodable(
-                f"table {task.feed.name}: {len(bad)} messages and more of one batch cannot be decoded",
-                "Too many to go on without: look at them with `penstock quarantine`, and report this",
-            ).keeping(bad)
-    return fit, tuple(bad) if task.bucket == 0 else ()
+        if len(bad) > MOST_MESSAGES_KEPT or sum(len(message.data) for message in bad) > most_bytes:
+            raise too_many(task.feed.name, len(bad)).keeping(bad)
+    return fit, tuple(bad) if task.shared or task.bucket == 0 else ()
+
+
+def too_many(table: TableId, count: int) -> Undecodable:
+    return Undecodable(
+        f"table {table}: {count} messages and more of one batch cannot be decoded",
+        "Too many to go on without: look at them with `penstock quarantine`, and report this",
+    )
 
 
 def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
@@ -162,7 +179,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
     if not task.feed.anomalies or task.doubt is not None:
         return ()
     return find_anomalies(
-        _own_changes(task),
+        _changes(task),
         task.plan.has,
         position=task.position,
         until=task.until,
@@ -193,30 +210,19 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
     return net if layout.events else project_effect(feed.projection, task.schema, net)
 
 
-def _undecodable(task: ApplyTask) -> list[RawMessage]:
-    """All messages of the batch that cannot be decoded, up to what one task may send to the driver."""
-    found: list[RawMessage] = []
-    for changes in _changes(task):
-        wanted = np.asarray(changes.batch.column("commit_lsn")) >= np.uint64(task.position)
-        found += sift(RawChanges(changes.schema, changes.batch.filter(pa.array(wanted))))[1]
-        sizes, most = np.cumsum([len(message.data) for message in found]), MOST_BYTES_KEPT // task.buckets
-        if len(found) > MOST_MESSAGES_KEPT or (found and sizes[-1] > most):
-            break
-    return found[: max(1, min(MOST_MESSAGES_KEPT, int(np.searchsorted(sizes, most, side="right"))))]
-
-
-def _own_changes(task: ApplyTask) -> Iterator[RawChanges]:
-    """All changes of the table, or what the task needs of them when they are too many to be held."""
-    if not task.shared:
-        return _changes(task)
-    return own_share(_changes(task), position=task.position, until=task.until, bucket=task.bucket, buckets=task.buckets)
-
-
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:
+    """All changes of the table, or what the task needs of them when they are too many to be held."""
+    if task.share is not None:
+        return read_share(task.share, task.bucket, task.buckets, task.versions)
+    if task.pieces:
+        return read_pieces(task.log, task.feed, task.pieces, task.versions)
+    return _all_changes(task)
+
+
+def _all_changes(task: ApplyTask) -> Iterator[RawChanges]:
     wanted: dict[str, list[str]] = {}
     for segment, fingerprint in task.slices:
         wanted.setdefault(segment, []).append(fingerprint)
     for segment, fingerprints in wanted.items():
         for changes in task.log.read(segment, fingerprints):
-            version = task.versions[chosen(changes.schema, task.feed.types).fingerprint]
-            yield RawChanges(version, changes.batch)
+            yield versioned(changes, task.feed, task.versions)

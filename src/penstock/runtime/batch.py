@@ -35,6 +35,7 @@ class TableWork:
     bytes: int = 0
     rows: int = 0
     moved_keys: int = 0
+    truncates: int = 0
     first_commit: Position = 2**64
     last_commit: Position = 0
     until: Position | None = None  # what commits at or after it is left out
@@ -159,6 +160,7 @@ def gather(
                 work.bytes += part.slice.bytes
                 work.rows += part.slice.rows
                 work.moved_keys += part.slice.moved_keys
+                work.truncates += part.slice.truncates
                 work.first_commit = min(work.first_commit, part.slice.first_commit)
                 work.last_commit = max(work.last_commit, part.slice.last_commit)
             changes += part.slice.rows * len(behind)

@@ -30,7 +30,8 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
-from penstock.runtime.apply_task import apply, tasks_for
+from penstock.runtime.apply_job import run_tasks
+from penstock.runtime.apply_task import tasks_for
 from penstock.runtime.batch import Batch, TableWork, gather
 from penstock.runtime.doubt import Doubts
 from penstock.runtime.merge import merge_copy
@@ -181,7 +182,7 @@ class _Replay:
             doubt = self.doubts.before(any_fetched=any_fetched) if self._schema.key else None
             plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
             tasks = tasks_for(self._log, work, self.position, plan, followed, doubt, end, self._runner.slots)
-            results = self._runner.run(apply, tasks)
+            results = run_tasks(self._log, self._runner, tasks)
             error = next((result.error for result in results if result.error), None)
             if error is not None:
                 raise error

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import structlog
 
 from penstock.changelog.log import ChangeLog
+from penstock.changelog.scratch import remove_leftovers
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination, JobRunner
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
@@ -71,6 +72,8 @@ class Lane:
         """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
         assert self._prepared is not None
         pipeline, state, log = self.pipeline, self.state, self._log
+        if remove_leftovers(log):
+            LOG.info("removed scratch", what="that a run left behind which was killed", log=log.uri)
         start = log.start()
         log_begins = self._prepared.slot_position if start is None else start
         with ExitStack() as cleanup:
