@@ -264,8 +264,12 @@ def test_buckets_with_key_changes() -> None:
     nets = [fold(Stream().transaction(*moves), FULL, bucket=bucket, buckets=3) for bucket in range(3)]
     assert sorted(row for net in nets for row in rows(net)) == [(i + 1000, "b", "n") for i in range(20)]
     assert sorted(key for net in nets for key in touched(net)) == [*range(20), *range(1000, 1020)]
+    moves = [update(f"{i + 1000}", "b", "n", key=(f"{i}", None, None)) for i in range(20)]
+    nets = [fold(Stream().transaction(*moves), bucket=bucket, buckets=3) for bucket in range(3)]
+    assert sorted(row for net in nets for row in rows(net)) == [(i + 1000, "b", "n") for i in range(20)]
+    moves = [update(f"{i + 1000}", UNSENT, "n", key=(f"{i}", None, None)) for i in range(20)]
     with pytest.raises(ValueError, match="one bucket"):
-        fold(Stream().transaction(update("2", "b", "n", key=("1", None, None))), buckets=2)
+        fold(Stream().transaction(*moves), buckets=3)
 
 
 def test_table_without_a_key_takes_inserts() -> None:

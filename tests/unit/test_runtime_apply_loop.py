@@ -400,8 +400,10 @@ def test_a_table_that_keeps_rows_of_dropped_partitions_is_not_copied_again_by_it
     [(1, 8, 1), (WORTH_A_BUCKET + 1, 8, 2), (WORTH_A_BUCKET + 1, 1, 1), (4 * WORTH_A_BUCKET, 1, 2), (1 << 33, 1, 171)],
 )
 def test_buckets_are_as_few_as_speed_and_memory_allow(size: int, slots: int, expected: int) -> None:
-    """Each of them reads all of the table's changes."""
+    """Each of them reads all of the table's changes, unless they are so many that they are shared out."""
     work = TableWork(Feed.clone(ORDERS.table), versions=[ORDERS], bytes=size)
     assert work.buckets(slots) == expected
     work.moved_keys = 1
+    assert work.buckets(slots) == (expected if work.shared(slots) else 1)
+    work.feed = replace(work.feed, anomalies=True)
     assert work.buckets(slots) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,11 +28,12 @@ from penstock.model.table_state import State
 from penstock.runtime import apply_job
 from penstock.runtime.apply_task import apply
 from penstock.runtime.shares import share
-from pgoutput_messages import INT8, TEXT, delete, insert, truncate, update
+from pgoutput_messages import INT8, TEXT, UNSENT, Unsent, delete, insert, truncate, update
 from raw_rows import raw_slice
 
 KEYLESS = TableSchema(TableId("public", "notes"), 3, ORDERS.columns, ())
 TARGET = TableId("public", "kept")
+OPEN = datetime(9999, 1, 1, tzinfo=UTC)
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -177,6 +179,10 @@ def test_tasks_that_ran_twice_count_once(bench: Bench, limited: Callable[[int], 
 class Failing(InProcessRunner):
     """The second stage fails as a whole; `seen` is what was in scratch then."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "seen", [])
+
     seen: list[Path]
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
@@ -188,7 +194,6 @@ class Failing(InProcessRunner):
 
 def test_a_batch_that_fails_leaves_nothing(bench: Bench, limited: Callable[[int], None]) -> None:
     failing = Failing()
-    object.__setattr__(failing, "seen", [])
     bench.loop.runner = failing
     bench.seal(200, *orders(100))
     with pytest.raises(DestinationUnreachable):
@@ -275,3 +280,49 @@ def test_two_huge_tables_and_a_small_one_in_one_batch(bench: Bench, limited: Cal
     bench.seal(200, *orders(100), (PEOPLE, 110, insert("1", "Ada", "p")), *pictures)
     drain(bench)
     assert (len(bench.rows(ORDERS)), len(bench.rows(photos)), len(bench.rows(PEOPLE))) == (100, 50, 1)
+
+
+class Kinds(InProcessRunner):
+    """Counts the tasks of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "tasks", Counter())
+
+    tasks: Counter[str]
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        self.tasks[function.__name__] += len(tasks)
+        return super().run(function, tasks)
+
+
+def moving(count: int, body: str | Unsent) -> list[tuple[TableSchema, int, bytes]]:
+    """Every row takes the next key, the last one first; their photos come along or not."""
+    return [
+        (PEOPLE, 210, update(str(number + 1), f"moved {number}", body, key=(str(number), None, None)))
+        for number in reversed(range(count))
+    ]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+@pytest.mark.parametrize("mode", [Mode.CLONE, Mode.APPEND, Mode.HISTORY])
+def test_keys_that_move_are_shared_out_if_their_rows_come_along(
+    bench: Bench, limited: Callable[[int], None], mode: Mode, sent: bool
+) -> None:
+    bench.restart(ORDERS)
+    bench.follow(Feed(PEOPLE.table, PEOPLE.table, TARGET, mode), PEOPLE)
+    kinds = Kinds()
+    bench.loop.runner = kinds
+    bench.seal(200, *((PEOPLE, 110, insert(str(number), "Ada", "photo")) for number in range(60)))
+    bench.loop.step(now=True)
+    kinds.tasks.clear()
+    later = [(PEOPLE, 210, update(str(number), "later", UNSENT)) for number in range(10, 20)]
+    bench.seal(300, *moving(60, "photo" if sent else UNSENT), *later)
+    drain(bench)
+    shown = [row for row in bench.lake.rows(TARGET).to_pylist() if mode is not Mode.HISTORY or row["valid_to"] == OPEN]
+    assert sorted((row["id"], row["name"], row["photo"]) for row in shown) == [
+        (number, "later" if 10 <= number < 20 else f"moved {number - 1}", "photo") for number in range(1, 61)
+    ]
+    assert (kinds.tasks["apply"] > 10) == sent, "a row whose photo is with its old key is for the task that has that"
+    assert kinds.tasks["share"] > 1
+    assert not scratch(bench.log)

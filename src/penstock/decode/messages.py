@@ -96,6 +96,13 @@ class Messages:
             self._check((kind != UNCHANGED) | ~self.old_is_full[rows], rows, "its old row lacks a column")
         return cells
 
+    def lacking(self, rows: Places) -> Mask:
+        """Which of the new images have a cell that is nowhere in their message."""
+        lacks = np.zeros(len(rows), np.bool_)
+        for kind in self.images(rows, whole_inserts=False).kind:
+            lacks |= kind == UNCHANGED
+        return lacks
+
     def keys(self, rows: Places) -> Cells:
         """The cells up to the last key column: of new images, and of old ones where a row was deleted."""
         at = np.where(self.op[rows] == DELETE, self.old[rows], self.new[rows])

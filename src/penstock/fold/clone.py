@@ -52,8 +52,8 @@ def fold_clone(
     `schema`, the newest (None: that of the last change). Columns are the same ones if their numbers are. Values that do
     not fit their column are rescued; with `strict` they are ValueDoesNotFit.
 
-    All buckets must be given the same changes. More than one bucket may be asked for only while no key changes, or
-    under replica identity FULL, where an old image is complete.
+    All buckets must be given the same changes, or each its share (`sharing.py`). More than one bucket may be asked for
+    only while rows whose key changes bring a complete image along, as they always do under replica identity FULL.
     """
     given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
     if not given:

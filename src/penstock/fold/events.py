@@ -65,12 +65,16 @@ def events_of(
         differs = _differs(old, keys.take(pa.array(with_old)))
         if not differs.any():
             continue
-        if buckets > 1 and messages.schema.identity != "full":
-            raise ValueError(f"{messages.schema.table}: keys change in this batch, so one bucket must take all of it")
         moved = with_old[differs]
         left = old.filter(pa.array(differs))
+        leaves = _own(left, bucket, buckets)
+        if messages.lacking(chosen[moved[leaves != own[moved]]]).any():
+            raise ValueError(
+                f"{messages.schema.table}: a key changes in this batch, and the row's new image is not complete: one "
+                "bucket must take all of it"
+            )
         gone = np.zeros(len(moved), np.bool_)
-        touches.append(_touch(left, number, chosen[moved], 2 * rank[moved], gone, True, _own(left, bucket, buckets)))
+        touches.append(_touch(left, number, chosen[moved], 2 * rank[moved], gone, True, leaves))
     return _in_order(touches, changes)
 
 

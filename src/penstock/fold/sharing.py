@@ -21,6 +21,10 @@ from penstock.model.change import TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import Position
 
 
+class Entangled(Exception):
+    """A row goes from one bucket's key to another's, and cells of it are in an earlier image: there are no shares."""
+
+
 def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChanges]:
     """The same changes in fewer pieces: neighbours under one version become one, up to so many bytes."""
     held: list[RawChanges] = []
@@ -42,8 +46,8 @@ def shares(
 ) -> Iterator[pa.RecordBatch]:
     """For each bucket those rows, of position <= commit_lsn < until, that touch a key of it, in stream order.
 
-    A truncate is every bucket's; a row that changes its key is of both. Of a table without a key each bucket has some,
-    so the fold must not share them out again."""
+    A truncate is every bucket's; a row that changes its key is of both, and must bring a complete image along, or it is
+    Entangled. Of a table without a key each bucket has some, so the fold must not share them out again."""
     batch = within(changes.batch, position, until)
     for rows in _rows_of(RawChanges(changes.schema, batch), buckets):
         yield batch.take(pa.array(rows))
@@ -68,6 +72,8 @@ def _rows_of(changes: RawChanges, buckets: int) -> list[Places]:
         left = bucket_of(encode_keys(key_columns(messages, messages.old_keys(row[with_old]))), buckets)
         moves = left != bucket[with_old]
         also_row, also_bucket = row[with_old[moves]], left[moves]
+        if messages.lacking(also_row).any():
+            raise Entangled
     truncates = np.flatnonzero(is_truncate)
     if len(also_row) or len(truncates):
         row = np.concatenate([row, also_row, np.repeat(truncates, buckets)])

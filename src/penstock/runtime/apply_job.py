@@ -20,13 +20,14 @@ from penstock.errors import LogError
 from penstock.failpoints import reach
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import TableId
-from penstock.runtime.apply_task import Applied, ApplyTask, apply, too_many
+from penstock.runtime.apply_task import Applied, ApplyTask, apply, too_many, whole
 from penstock.runtime.shares import (
     MOST_BYTES_KEPT,
     MOST_MESSAGES_KEPT,
     SHARED_AT_ONCE,
     Share,
     Shared,
+    SharedFile,
     ShareTask,
     grouped,
     pieces_of,
@@ -55,11 +56,13 @@ def run_tasks(log: ChangeLog, runner: JobRunner, tasks: Sequence[ApplyTask]) -> 
         failed = [Applied(result.table, error=result.error) for result in results if result.error is not None]
         shares = _shares(results, scratch)
         unable = {result.table for result in failed}
-        ready = [
-            replace(task, share=shares[task.feed.name]) if task.feed.name in waiting else task
-            for task in tasks
-            if task.feed.name not in unable
-        ]
+        ready = [task for task in tasks if task.feed.name not in {*waiting, *unable}]
+        for table, group in waiting.items():
+            if table in shares:
+                ready += [replace(task, share=shares[table]) for task in group]
+            elif table not in unable:
+                LOG.info("held whole", table=str(table), why="rows change their keys, and large values were not sent")
+                ready.append(whole(group))
         return _told_once([*failed, *runner.run(apply, ready)])
     finally:
         _remove(scratch)
@@ -85,13 +88,13 @@ def _share_tasks(task: ApplyTask, scratch: Scratch, slots: int) -> list[ShareTas
 
 
 def _shares(results: Iterable[Shared], scratch: Scratch) -> dict[TableId, Share]:
-    """Results are in the order of the tasks, and those in stream order."""
-    files: dict[TableId, Share] = {}
+    """Of the tables of which every task has shared out its part. Results are in the order of the tasks, and those in
+    stream order."""
+    files: dict[TableId, list[SharedFile | None]] = {}
     for result in results:
-        if result.file is not None:
-            before = files.get(result.table, Share(scratch, ()))
-            files[result.table] = replace(before, files=(*before.files, result.file))
-    return files
+        files.setdefault(result.table, []).append(result.file)
+    found = {table: tuple(file for file in some if file is not None) for table, some in files.items()}
+    return {table: Share(scratch, some) for table, some in found.items() if len(some) == len(files[table])}
 
 
 def _told_once(results: list[Applied]) -> list[Applied]:

@@ -7,8 +7,8 @@ as files of the destination.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.changelog.log import ChangeLog
@@ -117,6 +117,11 @@ def tasks_for(
         )
         for bucket in range(buckets)
     ]
+
+
+def whole(tasks: Sequence[ApplyTask]) -> ApplyTask:
+    """One task for what all these of one table would have done."""
+    return replace(tasks[0], bucket=0, buckets=1, shared=False, weight=sum(task.weight for task in tasks))
 
 
 def apply(task: ApplyTask) -> Applied:

@@ -42,9 +42,10 @@ class TableWork:
 
     def buckets(self, slots: int) -> int:
         """How many tasks share the table, if `slots` of them run side by side. Keys that move may need another key's
-        earlier image: then it is one."""
+        earlier image: then it is one, unless it is shared out, which finds whether any does."""
         keyed = [bool(schema.key) for schema in self.versions]
-        if self.feed.mode is not Mode.EVENTS and (self.moved_keys or not (all(keyed) or self._can_be_shared)):
+        moves = self.moved_keys and (self.feed.anomalies or not self._can_be_shared)
+        if self.feed.mode is not Mode.EVENTS and (moves or not (all(keyed) or self._can_be_shared)):
             return 1
         for_speed = min(slots, math.ceil(self.bytes / WORTH_A_BUCKET))
         for_memory = math.ceil(self.bytes / MOST_BUCKET_BYTES)

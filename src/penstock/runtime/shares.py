@@ -18,7 +18,7 @@ from penstock.decode.sift import unfit
 from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
 from penstock.errors import PenstockError, TableFailed
-from penstock.fold.sharing import joined, shares
+from penstock.fold.sharing import Entangled, joined, shares
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed
 from penstock.model.position import Position
@@ -71,7 +71,8 @@ class ShareTask:
 
 @dataclass(frozen=True)
 class Shared:
-    """`error` instead of `file` when the table's changes cannot be shared out."""
+    """`error` instead of `file` when the table cannot take its changes; neither when there are no shares of them, and
+    one task must take all."""
 
     table: TableId  # the feed's name
     file: SharedFile | None = None
@@ -130,6 +131,8 @@ def share(task: ShareTask) -> Shared:
     """A task never fails the job for what concerns its table alone: such an error is its result."""
     try:
         return Shared(task.feed.name, _shared(task))
+    except Entangled:
+        return Shared(task.feed.name)
     except Undecodable as error:
         changes = read_pieces(task.log, task.feed, task.pieces, task.versions)
         messages = unfit(
