@@ -14,7 +14,8 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
 from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
 from penstock.destinations.memory import MemoryDestination
-from penstock.destinations.memory_tables import MemoryStore
+from penstock.destinations.memory_tables import MemoryPlan, MemoryStore
+from penstock.destinations.structure import OnDrop
 from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed
@@ -44,6 +45,20 @@ class Fallible(MemoryDestination):
         super().__init__("lake", store)
         self.failures: list[str] = []
         self.commits: list[TableId] = []
+        self.presumed: list[bool] = []  # of each plan
+
+    def plan(
+        self,
+        target: TableId,
+        source: str,
+        schema: TableSchema | None = None,
+        on_drop: OnDrop = "keep",
+        *,
+        thorough: bool = False,
+        presumed: bool = False,
+    ) -> MemoryPlan:
+        self.presumed.append(presumed)
+        return super().plan(target, source, schema, on_drop, thorough=thorough, presumed=presumed)
 
     def commit(
         self,

@@ -66,6 +66,8 @@ def test_a_commit_that_is_refused_or_unknown_takes_effect_once(bench: Bench, fai
     drain(bench)
     assert bench.rows(PEOPLE) == [(7, "Ada", "p"), (8, "Bob", "q")]
     assert bench.lake.commits == [PEOPLE.table]
+    looked = failure != "unknown, done"
+    assert bench.lake.presumed == [True, *([False] if looked else [])]
 
 
 def test_a_table_that_cannot_take_its_changes_holds_up_no_other(bench: Bench) -> None:

@@ -270,9 +270,13 @@ class Destination(Protocol):
         on_drop: OnDrop = "keep",
         *,
         thorough: bool = False,
+        presumed: bool = False,
     ) -> WritePlan:
         """Reads the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
         commit, every column numbered; None: it stays.
+
+        `presumed`: the table as this destination's own last commit left it will do, without looking. If somebody else
+        has touched it since, the commit is refused, and the plan must be made again, not presumed.
 
         A write over a `thorough` plan ends every row that a touched key has, also those that only somebody else can
         have made; otherwise it is sure to end the one that we wrote."""

@@ -145,6 +145,7 @@ class MemoryDestination:
         on_drop: OnDrop = "keep",
         *,
         thorough: bool = False,
+        presumed: bool = False,
     ) -> MemoryPlan:
         table, shared = self.store.tables[self._key(target, source)], self.store.shared.get(target)
         if source not in table.positions:

@@ -50,7 +50,7 @@ from penstock.runtime.log_context import inheriting
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
-COMMIT_THREADS = 4
+COMMIT_THREADS = 8
 REDOS = 8
 
 Item = TypeVar("Item")
@@ -300,8 +300,8 @@ class ApplyLoop:
         """Brings every table of the batch to its end, but for those that become Errored."""
         committed: dict[TableId, Applied] = {}
         pending = dict(batch.tables)
-        for _ in range(REDOS):
-            plans = self._plans(pending, batch.end)
+        for tries in range(REDOS):
+            plans = self._plans(pending, batch.end, presumed=tries == 0)
             results = self._run_job(pending, plans)
             commits = [(plans[table], group) for table, group in results.items()]
             outcomes = self.in_threads(lambda commit: self._commit(*commit, batch.end), commits)
@@ -320,7 +320,7 @@ class ApplyLoop:
             "Stop the other writer",
         )
 
-    def _plans(self, pending: Mapping[TableId, TableWork], end: Position) -> dict[TableId, _Planned]:
+    def _plans(self, pending: Mapping[TableId, TableWork], end: Position, *, presumed: bool) -> dict[TableId, _Planned]:
         """The base of each table's write. A table that is at `end` already needs none."""
         plans = {}
         for table, work in pending.items():
@@ -329,7 +329,8 @@ class ApplyLoop:
                 followed = self._followed(tracked, work)
                 if followed is None:
                     continue
-                plan = self.destination.plan(tracked.target, self.source, followed.schema, tracked.feed.on_column_drop)
+                on_drop = tracked.feed.on_column_drop
+                plan = self.destination.plan(tracked.target, self.source, followed.schema, on_drop, presumed=presumed)
                 if plan.position < tracked.position:
                     raise PositionLost(
                         f"table {table}: its position went back from {position_text(tracked.position)} to "

@@ -12,6 +12,7 @@ Neighbours: `destination` calls it for batches and positions, `compaction` and `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,9 +36,9 @@ from penstock.model.table import TableSchema
 class StrictTransaction:
     """One transaction on a table whose base is the given metadata file. Made by `strict`."""
 
-    def __init__(self, java: Java, opened: OpenTable, transaction: JavaObject) -> None:
-        self._java, self._opened, self._transaction = java, opened, transaction
-        snapshot = transaction.startMetadata().currentSnapshot()
+    def __init__(self, java: Java, opened: OpenTable, transaction: JavaObject, start: JavaObject) -> None:
+        self._java, self._opened, self._transaction, self._start = java, opened, transaction, start
+        snapshot = start.currentSnapshot()
         self._snapshot: int | None = None if snapshot is None else snapshot.snapshotId()
         self.columns_changed = False
 
@@ -103,11 +104,10 @@ class StrictTransaction:
                 referenced.update(part.delete.hits)
         if self._snapshot is not None:
             delta.validateFromSnapshot(self._snapshot)
-        delta.conflictDetectionFilter(self._java.always_true)
         delta.validateNoConflictingDataFiles()
         delta.validateNoConflictingDeleteFiles()
         if referenced:
-            delta.validateDataFilesExist(list(referenced))
+            delta.validateDataFilesExist(self._java.strings(referenced))
         delta.commit()
 
     def replace_all(self, parts: Sequence[IcebergPart]) -> None:
@@ -132,7 +132,7 @@ class StrictTransaction:
                 delta.addRows(self._added(file))
             if part.delete is not None:
                 delta.addDeletes(self._added(part.delete))
-        snapshot = self._transaction.startMetadata().currentSnapshot()
+        snapshot = self._start.currentSnapshot()
         if snapshot is not None:
             data, deletes = held_files(self._java, self._opened.table, snapshot, self._opened.slice)
             for file in data:
@@ -140,7 +140,6 @@ class StrictTransaction:
             for file in deletes:
                 delta.removeDeletes(file)
             delta.validateFromSnapshot(snapshot.snapshotId())
-        delta.conflictDetectionFilter(self._java.always_true)
         delta.validateDeletedFiles()
         delta.validateNoConflictingDataFiles()
         delta.validateNoConflictingDeleteFiles()
@@ -161,19 +160,21 @@ class StrictTransaction:
                 rewrite.addFile(self._added(written))
             else:
                 rewrite.addFile(self._added(written), sequence)
-        newest = self._transaction.startMetadata().lastSequenceNumber()
+        newest = self._start.lastSequenceNumber()
         for written in late:
             rewrite.addFile(self._added(written), newest)
         rewrite.commit()
 
     def base_property(self, name: str) -> str | None:
         """As it was in the base."""
-        found: str | None = self._transaction.startMetadata().properties().get(name)
+        found: str | None = self._start.properties().get(name)
         return found
 
     def _scanning(self, update: JavaObject) -> JavaObject:
-        """Manifests of a local table are read here and now; those of a remote one by Iceberg's threads."""
-        return update.scanManifestsWith(self._java.at_once) if self._opened.is_local else update
+        """Manifests of a local table are read and written here and now; those of a remote one by Iceberg's threads."""
+        if not self._opened.is_local:
+            return update
+        return update.scanManifestsWith(self._java.at_once).writeManifestsWith(self._java.at_once, 1)
 
     def _added(self, file: WrittenFile) -> JavaObject:
         placed = {**file.description, "spec-id": self._opened.spec, **self._partition}
@@ -203,14 +204,16 @@ def strict(
         with opened.turns.lock:
             with translated(what):
                 transaction = opened.table.newTransaction()  # reads the table's current state
-                start = transaction.startMetadata().metadataFileLocation()
+                begun = transaction.startMetadata()
+                start = begun.metadataFileLocation()
                 if not opened.turns.spans(base, start, opened.source, same_columns=same_columns):
+                    opened.has_others = True
                     raise StaleBase(
                         f"{what}: the table has changed since its state was read",
                         "It is read again, and the work redone",
                     )
                 transaction.updateSchema().commit()
-                ours = StrictTransaction(java, opened, transaction)
+                ours = StrictTransaction(java, opened, transaction, begun)
                 yield ours
             with translated(what, deciding=True):
                 transaction.commitTransaction()
@@ -226,7 +229,7 @@ def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
         return
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
-            metadata = opened.table.operations().current()
+            metadata = opened.operations.current()
             history = metadata.previousFiles()
             if history.size() and history.get(history.size() - 1).file() == start:
                 opened.turns.note(metadata.metadataFileLocation(), Turn(start, opened.source, columns))
@@ -235,6 +238,7 @@ def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
 
 
 def carried_on(
+    java: Java,
     opened: OpenTable,
     before: TableState,
     added: Sequence[WrittenFile] = (),
@@ -249,17 +253,17 @@ def carried_on(
     """
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
-            metadata = opened.table.operations().current()
-            history = metadata.previousFiles()
-            if not opened.turns.spans(before.metadata, history.get(history.size() - 1).file(), opened.source):
+            metadata = opened.operations.current()
+            if not opened.turns.spans(before.metadata, java.last(metadata.previousFiles()).file(), opened.source):
                 return None  # somebody else has committed since
             snapshot = metadata.currentSnapshot()
             if snapshot is None:
                 return before.after(metadata.metadataFileLocation(), None, before.sequence, ())
-            sequence, totals = snapshot.sequenceNumber(), snapshot.summary()
+            said = json.loads(java.snapshot_json(snapshot))
+            sequence, totals = said["sequence-number"], said["summary"]
             files = [live(file, sequence if aged is None else aged, opened.spec) for file in added]
-            state = before.after(metadata.metadataFileLocation(), snapshot.snapshotId(), sequence, files, removed)
-            counts = (int(totals.get("total-data-files")), int(totals.get("total-delete-files")))
+            state = before.after(metadata.metadataFileLocation(), said["snapshot-id"], sequence, files, removed)
+            counts = (int(totals["total-data-files"]), int(totals["total-delete-files"]))
             if opened.slice is not None:
                 counts = _of_slice(counts, metadata, snapshot, before)
     except (DestinationError, TableMissing):

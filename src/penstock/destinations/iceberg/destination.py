@@ -38,6 +38,7 @@ from penstock.destinations.iceberg.sweeping import sweep
 from penstock.destinations.iceberg.table_state import (
     COPIED,
     OpenTable,
+    Standing,
     copy_base,
     copy_property,
     moment_of,
@@ -103,32 +104,35 @@ class IcebergDestination:
         on_drop: OnDrop = "keep",
         *,
         thorough: bool = False,
+        presumed: bool = False,
     ) -> IcebergPlan:
-        plan, position = self._planned(target, source, schema, on_drop)
+        known = self._tables.presumed if presumed else self._tables.current
+        opened, state = known(target, source)
+        plan, position = self._planned(opened, state, schema, on_drop)
+        opened.look_again = True  # unless this plan is committed
         if position is None:
             raise PositionLost(
                 f"table {target} has no position of {source}",
                 f"Drop {target}, then `penstock retry`: it is copied again",
             )
         if plan.slice is not None:
-            require_same_names(target, self._tables.known(target, source).following.schema, schema)
+            require_same_names(target, opened.following.schema, schema)
         return replace(plan, thorough=thorough)
 
     def _planned(
-        self, target: TableId, source: str, schema: TableSchema | None, on_drop: OnDrop
+        self, opened: OpenTable, state: TableState, schema: TableSchema | None, on_drop: OnDrop
     ) -> tuple[IcebergPlan, Position | None]:
-        opened, state = self._tables.current(target, source)
-        with translated(f"table {target}: its position cannot be read"):
-            metadata = opened.table.operations().current()
-            position, moment = position_of(metadata, source), moment_of(metadata, source)
+        standing = self._standing(opened, state)
         move = move_to(self._java, opened, schema, on_drop)
-        with translated(f"table {target}: its columns cannot be read"):
-            rescued = rescued_for(self._java, opened, move)
+        rescued = standing.rescued
+        if move is not None:
+            with translated(f"table {opened.target}: its columns cannot be read"):
+                rescued = rescued_for(self._java, opened, move)
         versions = opened.layout.period is not None
         plan = (VersionPlan if versions else IcebergPlan)(
-            target=target,
-            source=source,
-            position=position or 0,
+            target=opened.target,
+            source=opened.source,
+            position=standing.position or 0,
             metadata=state.metadata,
             snapshot=state.snapshot,
             folder=opened.folder,
@@ -141,11 +145,21 @@ class IcebergDestination:
             layout=opened.layout,
             around=opened.around,
             beside=beside(opened, move) if versions else (),
-            moment=moment,
+            moment=standing.moment,
             ended_files=_indexed(state, "ended") if versions else (),
             slice=move.slice if move else opened.slice,
         )
-        return plan, position
+        return plan, standing.position
+
+    def _standing(self, opened: OpenTable, state: TableState) -> Standing:
+        """What the metadata file of the table's state says."""
+        if opened.standing is None or opened.standing.metadata != state.metadata:
+            with translated(f"table {opened.target}: its position and columns cannot be read"):
+                metadata = opened.operations.current()
+                position, moment = position_of(metadata, opened.source), moment_of(metadata, opened.source)
+                rescued = rescued_for(self._java, opened, None)
+            opened.standing = Standing(state.metadata, position, moment, rescued)
+        return opened.standing
 
     def commit(
         self,
@@ -196,14 +210,19 @@ class IcebergDestination:
             self._tables.make_views(opened)
         files = [file for part in written for file in (part.added if truncated else part.files)]
         removed = None if truncated else frozenset[str]()
-        opened.state = None if before is None else carried_on(opened, before, files, removed)
+        opened.state = after = None if before is None else carried_on(self._java, opened, before, files, removed)
+        opened.look_again = False
+        if after is not None and not transaction.columns_changed:
+            opened.standing = Standing(
+                after.metadata, position, plan.moment if moment is None else moment, plan.rescued
+            )
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> IcebergCopy:
         opened, _ = self._tables.current(target, source)
         with translated(f"table {target}: its position cannot be read"):
-            opened.copy_base = copy_base(opened.table.operations().current(), source, opened.fence)
+            opened.copy_base = copy_base(opened.operations.current(), source, opened.fence)
         opened.copy_move = move = move_to(self._java, opened, schema, on_drop)
         columns = move.columns if move else opened.columns
         with translated(f"table {target}: its columns cannot be read"):
@@ -257,14 +276,15 @@ class IcebergDestination:
         opened.commits_since_expiry += 1
         opened.copy_base = opened.copy_move = None
         self._tables.follow(opened, move)
-        opened.state = carried_on(opened, state, [file for part in written for file in part.files], None)
+        opened.state = carried_on(self._java, opened, state, [file for part in written for file in part.files], None)
         self._tables.clean_up_after_copy(opened)
 
     def plan_merge(self, target: TableId, source: str) -> IcebergPlan:
-        planned_for = self._tables.known(target, source).copy_move
+        opened, state = self._tables.current(target, source)
+        planned_for = opened.copy_move
         if planned_for is None:
-            return self._planned(target, source, None, "keep")[0]
-        return self._planned(target, source, planned_for.schema, planned_for.on_drop)[0]
+            return self._planned(opened, state, None, "keep")[0]
+        return self._planned(opened, state, planned_for.schema, planned_for.on_drop)[0]
 
     def commit_merge(
         self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
@@ -278,7 +298,7 @@ class IcebergDestination:
     def _require_copied_over(self, opened: OpenTable, source: str, what: str) -> None:
         """StaleBase if another driver has taken the table over since its copy was planned."""
         with translated(what):
-            base = copy_base(opened.table.operations().current(), source, opened.fence)
+            base = copy_base(opened.operations.current(), source, opened.fence)
         if base != opened.copy_base:
             raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
 
@@ -292,14 +312,14 @@ class IcebergDestination:
         what = f"table {target}: advancing its position"
         opened, state = self._tables.current(target, source)
         with translated(what):
-            found = position_of(opened.table.operations().current(), source)
+            found = position_of(opened.operations.current(), source)
         if found != expected:
             raise StaleBase(f"{what}: it is not at {position_text(expected)}", "Its position is read again")
         with strict(self._java, opened, state.metadata, what) as transaction:
             transaction.set_properties({position_property(source): position_text(position)})
             if self._tables.mark:
                 transaction.mark()
-        opened.state = carried_on(opened, state)
+        opened.state = carried_on(self._java, opened, state)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
         """An Iceberg tag: neither our expiry nor anybody else's removes what it names."""
@@ -310,6 +330,7 @@ class IcebergDestination:
             with translated(f"table {target}: its contents cannot be tagged"):
                 tagging = opened.table.manageSnapshots().createTag(name, state.snapshot)
                 tagging.setMaxRefAgeMs(name, int(BOOKMARKS_LAST * 1000)).commit()
+                opened.look_again = True
                 note_turn(opened, state.metadata, columns=False)
         return str(state.snapshot)
 
@@ -317,9 +338,10 @@ class IcebergDestination:
         opened = self._tables.known(target, source)
         try:
             with opened.turns.lock, translated(f"table {target}: its tag {name} cannot be removed"):
-                metadata = opened.table.operations().refresh()
+                metadata = opened.operations.refresh()
                 if opened.table.refs().containsKey(name):
                     opened.table.manageSnapshots().removeTag(name).commit()
+                    opened.look_again = True
                     note_turn(opened, metadata.metadataFileLocation(), columns=False)
         except (StaleBase, TableMissing):
             return  # somebody else has removed it meanwhile, or the table

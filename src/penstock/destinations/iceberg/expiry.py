@@ -27,7 +27,7 @@ from penstock.destinations.iceberg.table_state import OpenTable
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
     oldest = int((time.time() - settings.keep_for) * 1000)
     with opened.turns.lock, translated(f"table {opened.target}: its old snapshots cannot be removed"):
-        start = opened.table.operations().refresh().metadataFileLocation()
+        start = opened.operations.refresh().metadataFileLocation()
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
         (expiry.planWith(java.at_once) if opened.is_local else expiry).commit()
         note_turn(opened, start, columns=False)
@@ -42,7 +42,7 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collect
 
 def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str]) -> list[str]:
     """In turn, and of the table as it is now: of what it was, another source may have expired the manifests."""
-    metadata = opened.table.operations().refresh()
+    metadata = opened.operations.refresh()
     snapshot = metadata.currentSnapshot()
     since = snapshot.timestampMillis() if snapshot is not None else 0
     live = {file.path for file in (*state.data, *state.deletes)}
@@ -79,7 +79,7 @@ def shut_out(java: Java, opened: OpenTable, state: TableState, *, mark: bool) ->
         transaction.set_properties({opened.fence: uuid.uuid4().hex})
         if mark:
             transaction.mark()
-    return carried_on(opened, state)
+    return carried_on(java, opened, state)
 
 
 def referenced(java: Java, table: JavaObject, metadata: JavaObject) -> set[str]:

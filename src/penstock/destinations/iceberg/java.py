@@ -8,7 +8,7 @@ only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -68,8 +68,11 @@ class Java:
         self._string = jvm.java.lang.String
         self._namespace = iceberg.catalog.Namespace
         self._identifier = iceberg.catalog.TableIdentifier
-        self._content_files = iceberg.ContentFileParser
-        self._mapper = iceberg.util.JsonUtil.mapper()
+        self._content_file = iceberg.ContentFileParser.fromJson
+        self._tree = iceberg.util.JsonUtil.mapper().readTree
+        self._lines = iceberg.relocated.com.google.common.base.Splitter.on("\n")
+        self.last = iceberg.relocated.com.google.common.collect.Iterables.getLast
+        self.snapshot_json = iceberg.SnapshotParser.toJson
         self._lists = iceberg.relocated.com.google.common.collect.Lists
         self.schemas = iceberg.SchemaParser
         self.manifests = iceberg.ManifestFiles
@@ -100,7 +103,11 @@ class Java:
 
     def content_file(self, description: Mapping[str, Any], specs: JavaObject) -> JavaObject:
         """A DataFile or DeleteFile from its JSON."""
-        return self._content_files.fromJson(self._mapper.readTree(json.dumps(description)), specs)
+        return self._content_file(self._tree(json.dumps(description)), specs)
+
+    def strings(self, values: Iterable[str]) -> JavaObject:
+        """A Java list of strings in one call. Locations hold no line break."""
+        return self._lines.splitToList("\n".join(values))
 
     def listed(self, iterable: JavaObject) -> JavaObject:
         """A Java list of a closeable iterable, read in one call."""

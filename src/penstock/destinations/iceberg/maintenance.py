@@ -77,7 +77,7 @@ def compact(
         return NOTHING
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
-        fence = opened.table.operations().current().properties().get(opened.fence)
+        fence = opened.operations.current().properties().get(opened.fence)
     is_long = takes_long(choice, is_local=opened.is_local)
     tasks = _tasks(
         opened,
@@ -187,7 +187,7 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
     reach("merge.committed" if merging.beside else "maintain.compaction_committed")
     opened.commits_since_expiry += 1
     gone = frozenset(file.path for file in removed)
-    opened.state = carried_on(opened, state, [*written, *moved], gone, aged=merging.base.sequence)
+    opened.state = carried_on(java, opened, state, [*written, *moved], gone, aged=merging.base.sequence)
     return merging.choice
 
 
@@ -213,7 +213,7 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     reach("maintain.after_expiry")
     opened.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):
-        opened.state = read_state(java, opened.table, opened.table.operations().refresh(), state, opened.slice)
+        opened.state = read_state(java, opened.table, opened.operations.refresh(), state, opened.slice)
     return max(0, state.snapshots - opened.state.snapshots)
 
 

@@ -51,7 +51,7 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColu
     if there is not None:
         return there
     added = [number for column in (move.columns if move else ()) for number in column.numbers]
-    return coming_rescued_column(max(opened.table.operations().current().lastColumnId(), *added, 0))
+    return coming_rescued_column(max(opened.operations.current().lastColumnId(), *added, 0))
 
 
 def beside(opened: OpenTable, move: Move | None) -> tuple[IcebergColumn, ...]:

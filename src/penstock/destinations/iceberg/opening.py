@@ -161,7 +161,7 @@ class Tables:
         opened = self._tables[target, source]
         try:
             with translated(f"table {target}: its state cannot be read"):
-                metadata = opened.table.operations().refresh()
+                metadata = opened.operations.refresh()
                 state = opened.state
                 location = metadata.metadataFileLocation()
                 if state is None or not opened.turns.spans(state.metadata, location, source):
@@ -174,12 +174,21 @@ class Tables:
                     state = read_state(self._java, opened.table, metadata, state, opened.slice)
                 elif location != state.metadata:
                     state = carried(state, metadata)
-                opened.state = state
+                opened.state, opened.look_again = state, False
         except TableMissing as error:
             raise PositionLost(
                 f"table {target} is gone at the destination", "`penstock retry` copies it again"
             ) from error
         return opened, state
+
+    def presumed(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
+        """The table as our own last commit left it, without asking the catalog, if nobody else is known to write to
+        it: a commit on a base that has changed meanwhile is refused, and then the catalog is asked."""
+        opened = self._tables[target, source]
+        if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
+            return self.current(target, source)
+        require_warehouse(self._settings)
+        return opened, opened.state
 
     def load(self, target: TableId) -> JavaObject | None:
         try:

@@ -8,6 +8,7 @@ commits: a metadata file is immutable, so the same name means the same state. Th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.beside import Counting, Merging, Sweeping
@@ -34,6 +35,16 @@ class CopyBase:
 
     position: Position | None
     fence: str | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a metadata file says that every plan needs."""
+
+    metadata: str
+    position: Position | None
+    moment: int  # 0: none yet
+    rescued: IcebergColumn  # the column RESCUED, or what it will be when it comes
 
 
 @dataclass
@@ -66,10 +77,17 @@ class OpenTable:
     layout: Layout = ROWS
     around: tuple[IcebergColumn, ...] = ()  # the layout's columns
     rescued: IcebergColumn | None = None  # None: it had not come when somebody last looked
+    standing: Standing | None = None
+    look_again: bool = False  # `state` is not of the last commit that this driver made
+    has_others: bool = False  # somebody else has been seen to write to it
 
     @property
     def key(self) -> tuple[str, ...]:
         return self.following.kept.key
+
+    @cached_property
+    def operations(self) -> JavaObject:
+        return self.table.operations()
 
     @property
     def is_local(self) -> bool:
