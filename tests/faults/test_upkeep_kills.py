@@ -28,7 +28,7 @@ from running import PipelineFactory, PipelineFile, Running, await_condition
 TABLE = "public.large"
 FIRE_SECONDS = 60.0
 KEEPING = {"expire_every": 8, "keep_snapshots": 2, "keep_for": "100ms", "compact_files": 4, "advance_idle_every": "1h"}
-MERGE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("merge."))
+MERGE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("merge.") and name != "merge.writing")
 SWEEP_POINTS = tuple(
     (name, 2 if name == "sweep.file_removed" else 1) for name in FAILPOINTS if name.startswith("sweep.")
 )
@@ -85,6 +85,13 @@ class Kept:
     def killed_at(self, name: str, nth: int = 1) -> None:
         self.provoke(name, nth)
         self.run.await_killed()
+
+    def assert_lives_through_a_lost_executor(self) -> None:
+        """The merge fails, batches go on, and the next merge succeeds."""
+        self.provoke("merge.writing")
+        self.provoke("merge.committed", send=signal.SIGCONT)
+        self.run.drain()
+        self.lake.assert_equals_in_pyiceberg(self.database, [TABLE])
 
     def killed_while_it_writes(self) -> None:
         """The merge is stopped in the middle of its file, batches go on, and then the driver dies."""
@@ -188,6 +195,7 @@ def test_killed_merges_expiries_and_sweeps(
     file.write()
     kept = Kept(postgres, file, lake)
     try:
+        kept.assert_lives_through_a_lost_executor()
         for _ in range(ROUNDS_IN_FULL if full else 1):
             for kill in _kills(kept, full=full):
                 kill()
