@@ -11,6 +11,7 @@ from threading import Event
 import pyarrow as pa
 import pytest
 
+from loop_bench import huge_beyond
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
@@ -184,7 +185,10 @@ class Copy:
 
 
 @pytest.mark.parametrize("source", range(150), indirect=True)
-def test_whatever_happens_between_snapshots_the_copy_is_exact(source: Source) -> None:
+def test_whatever_happens_between_snapshots_the_copy_is_exact(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when what is to be replayed is shared out over tasks."""
+    if source.random.random() < 0.5:
+        huge_beyond(monkeypatch, source.random.choice((50, 300)))
     for _ in range(12):
         source.transaction()
     source.seal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import FOLDER, Scratch, remove_leftovers
 from penstock.changelog.segment import Slice
 from penstock.destinations.contract import InProcessRunner
-from penstock.errors import DestinationUnreachable, LogUnreachable
+from penstock.errors import DestinationUnreachable, LogFull, LogUnreachable
 from penstock.model.change import RAW_SCHEMA
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
@@ -221,6 +222,38 @@ def test_what_a_killed_run_left_is_removed(bench: Bench) -> None:
         list(left.read(name, [0]))
     with pytest.raises(LogUnreachable, match=FOLDER), left.writing():
         pass
+
+
+def test_scratch_of_a_log_in_an_object_store() -> None:
+    log = ChangeLog("mock:///bucket/log")
+    own, other = Scratch(log), Scratch(log)
+    for one in (own, other):
+        one.create()
+        with one.writing() as (name, write):
+            write(raw_slice(ORDERS, [110]).batch)
+            write(raw_slice(ORDERS, [110, 110, 110]).batch)
+        assert [batch.num_rows for batch in one.read(name, [1, 0])] == [3, 1]
+    own.remove()
+    assert log.bytes() == 0, "it is no part of the log"
+    assert remove_leftovers(log)
+    assert not remove_leftovers(log)
+
+
+def test_no_room_for_scratch_is_said_and_tried_again(
+    bench: Bench, limited: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.seal(200, *orders(100))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pa.ipc, "new_file", full)
+        with pytest.raises(LogFull, match="no room beside the change log"):
+            bench.loop.step(now=True)
+    assert not scratch(bench.log)
+    drain(bench)
+    assert len(bench.rows(ORDERS)) == 100
 
 
 def test_half_a_file_is_not_read(bench: Bench) -> None:

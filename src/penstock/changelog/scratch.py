@@ -53,10 +53,13 @@ class Scratch:
         """Batches of a complete file, by their numbers."""
         path, log = f"{self._folder}/{name}", self._log
         opened = pa.memory_map if log.local else log.filesystem.open_input_file
-        with _store_errors(log, "reading"), opened(path) as file:
-            reader = pa.ipc.open_file(file)
-            for number in numbers:
-                yield reader.get_batch(number)
+        try:
+            with _store_errors(log, "reading"), opened(path) as file:
+                reader = pa.ipc.open_file(file)
+                for number in numbers:
+                    yield reader.get_batch(number)
+        except pa.ArrowInvalid as error:
+            raise _unreachable(log, "reading", error) from error
 
     def remove(self) -> None:
         with _store_errors(self._log, "removing from"):
@@ -89,14 +92,21 @@ def _remove(log: ChangeLog, path: str) -> None:
 def _store_errors(log: ChangeLog, doing: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowInvalid) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    except OSError as error:
+        if error.errno in _NO_ROOM:
             raise LogFull(
-                f"no room beside the change log {log.uri} for sharing out a huge transaction: {why}",
+                f"no room beside the change log {log.uri} for sharing out a huge transaction: {_first_line(error)}",
                 "Free space there, as much as the transaction has; it is tried again",
             ) from error
-        raise LogUnreachable(
-            f"{doing} {FOLDER} of the change log {log.uri} failed: {why}",
-            "Check log.uri and that its store can be reached and written, by executors too",
-        ) from error
+        raise _unreachable(log, doing, error) from error
+
+
+def _unreachable(log: ChangeLog, doing: str, error: Exception) -> LogUnreachable:
+    return LogUnreachable(
+        f"{doing} {FOLDER} of the change log {log.uri} failed: {_first_line(error)}",
+        "Check log.uri and that its store can be reached and written, by executors too",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
