@@ -129,3 +129,12 @@ def test_what_takes_away_what_all_share_ends_all() -> None:
     }
     with pytest.raises(EnvironmentMissing, match="Java has ended"):
         run(twins)
+
+
+def test_what_all_lanes_fail_of_together_is_told_once() -> None:
+    ended = EnvironmentMissing("Spark has ended our application")
+    twins = {name: LaneTwin(nothing, failing(ended), []) for name in ("eu", "us")}
+    with pytest.raises(EnvironmentMissing) as raised:
+        run(twins)
+    assert str(raised.value) == "Spark has ended our application"
+    assert raised.value.exit_code == 3
