@@ -54,7 +54,7 @@ def orders(count: int) -> list[tuple[TableSchema, int, bytes]]:
     return [(ORDERS, 110, insert(str(number), f"state {number}")) for number in range(count)]
 
 
-change = st.tuples(st.sampled_from("iiiuuud"), st.integers(0, 40), st.text("ab", max_size=30))
+change = st.tuples(st.sampled_from("iiiuuudm"), st.integers(0, 40), st.text("ab", max_size=30))
 transactions = st.lists(st.lists(change, min_size=1, max_size=60), min_size=1, max_size=5)
 
 
@@ -100,13 +100,15 @@ def test_whatever_happens_shares_come_to_the_same(
 def changes(
     table: TableSchema, commit: int, rows: Sequence[tuple[str, int, str]], truncated: int | None
 ) -> list[tuple[TableSchema, int, bytes]]:
-    """What Postgres might send: keys that are there are updated or deleted, and others inserted."""
+    """Inserts, updates, deletes and changes of keys, and a truncate at one place."""
     sent: list[tuple[TableSchema, int, bytes]] = []
     for place, (op, key, state) in enumerate(rows):
         if place == truncated:
             sent.append((table, commit, truncate(table.relation_id)))
         if not table.key or op == "i":
             message = insert(str(key), state)
+        elif op == "m":
+            message = update(str(key), state, key=(str((key + 7) % 41), None))
         else:
             message = update(str(key), state) if op == "u" else delete(str(key), None)
         sent.append((table, commit, message))

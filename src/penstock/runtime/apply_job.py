@@ -16,7 +16,7 @@ from penstock.changelog.scratch import Scratch
 from penstock.decode.sift import limited
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner
-from penstock.errors import LogError
+from penstock.errors import LogError, TableError
 from penstock.failpoints import reach
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import TableId
@@ -54,6 +54,8 @@ def run_tasks(log: ChangeLog, runner: JobRunner, tasks: Sequence[ApplyTask]) -> 
         results = runner.run(share, first)
         reach("share.written")
         failed = [Applied(result.table, error=result.error) for result in results if result.error is not None]
+        if any(not isinstance(result.error, TableError) for result in failed):
+            return failed  # it concerns the batch as a whole
         shares = _shares(results, scratch)
         unable = {result.table for result in failed}
         ready = [task for task in tasks if task.feed.name not in {*waiting, *unable}]
