@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,11 @@ def schema(table: str, relation: int, **columns: ColumnType) -> TableSchema:
 
 ORDERS = schema("orders", 1, id=INT8, state=TEXT)
 PEOPLE = schema("people", 2, id=INT8, name=TEXT, photo=TEXT)
+
+
+def numbered(table: TableSchema, *numbers: int, **changes: Any) -> TableSchema:
+    columns = tuple(replace(one, number=number) for one, number in zip(table.columns, numbers, strict=True))
+    return replace(table, columns=columns, **changes)
 
 
 class Fallible(MemoryDestination):

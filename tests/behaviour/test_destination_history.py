@@ -11,7 +11,7 @@ import pytest
 
 from destination_rows import SOURCE, Lake, write
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import Destination, WritePlan, WrittenPart
 from penstock.errors import SchemaChanged, StaleBase
 from penstock.fold.history import fold_history
 from penstock.fold.layout import Layout
@@ -91,6 +91,36 @@ def test_versions_open_close_and_come_back(any_lake: Lake) -> None:
     follower.stream.transaction(insert("1", "again", None))
     follower.apply()
     expected.put(1, {"id": 1, "body": "again", "note": None}, second(5))
+    assert follower.versions() == expected.rows()
+
+
+def test_versions_are_written_over_what_is_not_committed_yet(any_lake: Lake) -> None:
+    follower, expected = Follower(any_lake), Versions()
+    row = {"id": 1, "body": "large", "note": "x"}
+    plan: WritePlan | None = follower.driver.plan(THINGS.table, SOURCE)
+    waiting: list[tuple[WritePlan, list[WrittenPart], int, int]] = []
+    for changes in (
+        (insert("1", "large", "x"), insert("2", "b", None)),
+        (update("1", UNSENT, "y"), delete("2", None, None)),
+        (update("1", UNSENT, "z"), insert("2", "c", None)),
+    ):
+        assert plan is not None
+        follower.stream.transaction(*changes)
+        effects = follower.fold(plan.position, plan.moment)
+        moment, position = effects[0].last_commit_time, (follower.stream.transactions + 1) * 100
+        waiting.append((plan, write(plan, *effects), position, moment))
+        if len(waiting) > 1:
+            first, parts, at, until = waiting.pop(0)
+            follower.driver.commit(first, parts, truncated=False, position=at, moment=until)
+        plan = follower.driver.plan_after(plan, waiting[0][1], position=position, moment=moment)
+    [(last, parts, at, until)] = waiting
+    follower.driver.commit(last, parts, truncated=False, position=at, moment=until)
+    expected.put(1, row, second(1))
+    expected.put(2, {"id": 2, "body": "b", "note": None}, second(1))
+    expected.put(1, {**row, "note": "y"}, second(2))
+    expected.remove(2, second(2))
+    expected.put(1, {**row, "note": "z"}, second(3))
+    expected.put(2, {"id": 2, "body": "c", "note": None}, second(3))
     assert follower.versions() == expected.rows()
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
+from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
 from penstock.destinations.contract import InProcessRunner, JobRunner, MaintenanceReport
 from penstock.errors import DestinationUnreachable, SchemaChanged
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.model.upkeep import TableShape
 from penstock.runtime.batch import WORTH_A_BUCKET, BatchPlanner, TableWork
@@ -80,11 +79,6 @@ def test_a_table_that_cannot_take_its_changes_holds_up_no_other(bench: Bench) ->
     assert status[PEOPLE.table].state is State.READY
     assert bench.rows(ORDERS) == []
     assert bench.rows(PEOPLE) == [(7, "Ada", "p"), (8, "Bob", "q")]
-
-
-def numbered(table: TableSchema, *numbers: int, **changes: Any) -> TableSchema:
-    columns = tuple(replace(one, number=number) for one, number in zip(table.columns, numbers, strict=True))
-    return replace(table, columns=columns, **changes)
 
 
 def test_a_structure_is_followed_with_its_rows(bench: Bench) -> None:
@@ -228,6 +222,9 @@ def test_what_came_while_a_batch_was_applied_has_waited_since_then(bench: Bench)
     assert planner.next(100, positions) is None
     time = 0.5
     assert planner.next(100, positions) is not None
+    planner.take()
+    time = 0.6
+    assert planner.next(200, positions, beside=True) is None
     bench.seal(300, (ORDERS, 210, insert("2", "a")))
     time = 0.9  # the batch took 0.4 seconds
     assert planner.next(200, positions) is None
@@ -242,7 +239,7 @@ def test_a_batch_ends_at_its_limit_and_never_inside_a_transaction(bench: Bench) 
     bench.restart(limits=BatchConfig(max_age=0.0, max_changes=1))
     bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 110, insert("2", "a")))
     bench.seal(300, (ORDERS, 210, insert("3", "a")))
-    assert bench.loop.step()
+    assert bench.loop.step(stopping=lambda: True)
     assert (bench.loop.processed, len(bench.rows(ORDERS))) == (200, 2)
 
 

@@ -2,7 +2,8 @@
 
 **Ordering.** A table's changes arrive as net effects of consecutive ranges of the log. `plan` fixes the base of one
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
-of one plan touch disjoint keys, so their order is of no account. Plans of one table are committed one after another.
+of one plan touch disjoint keys, so their order is of no account. Plans of one table are committed one after another;
+`plan_after` gives the next one while a commit is still to be made, so that the next batch is written beside it.
 
 **Duplicates.** A table carries its position, and position and rows move in one step. `commit` and `advance` are
 strict: they succeed only if nothing, by anybody, has changed in the table since `plan` read it (for `advance`: if its
@@ -293,6 +294,14 @@ class Destination(Protocol):
     ) -> None:
         """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`.
         `moment`: for a table of versions, the last one of the parts."""
+        ...
+
+    def plan_after(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
+    ) -> WritePlan | None:
+        """The base of the write that follows the commit of these parts, asked before that commit begins; None when
+        only the commit can tell. The plan's own commit is refused unless that commit, and nothing else, was made
+        meanwhile. The structure stays, and nothing was truncated."""
         ...
 
     def plan_copy(

@@ -20,6 +20,7 @@ from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceR
 from penstock.destinations.memory_tables import (
     MemoryCatchup,
     MemoryCopy,
+    MemoryPart,
     MemoryPlan,
     MemoryStore,
     SharedTable,
@@ -171,17 +172,19 @@ class MemoryDestination:
         foreign = shared is not None and any(driver != id(self) for driver, _ in shared.turns[plan.turns :])
         if foreign or table.version != self.store.tables[self._key(plan.target, plan.source)].version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
-        rows = table.schema.empty_table() if truncated else table.rows
-        if not truncated and (keys := table.keys()) is not None:
-            alive, may_end = np.ones(len(keys), bool), table.is_open()
-            for part in ours(parts):
-                if part.touched_keys is not None:
-                    alive &= ~(may_end & np.asarray(pc.is_in(keys, value_set=part.touched_keys)))
-            rows = rows.filter(pa.array(alive))
-        if moment is not None:
-            table = replace(table, moments={**table.moments, plan.source: moment})
-        rows = replace(table, rows=rows).with_rows(*(part.upserts for part in ours(parts)))
-        self._replace(plan.target, plan.source, table, rows, position)
+        table, rows = _written(plan, ours(parts), moment, truncated=truncated)
+        self._replace(plan.target, plan.source, table, rows, position, parts)
+
+    def plan_after(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
+    ) -> MemoryPlan | None:
+        if not isinstance(plan, MemoryPlan):
+            raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
+        if plan.target in self.store.shared:
+            return None
+        table, rows = _written(plan, ours(parts), moment)
+        after = table.after(rows, plan.source, position, ours(parts))
+        return MemoryPlan(plan.target, plan.source, position, after, plan.turns)
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
@@ -211,7 +214,7 @@ class MemoryDestination:
         empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
         emptied = empty.evolved(structure, on_drop)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
-        self._replace(target, source, emptied, rows, position)
+        self._replace(target, source, emptied, rows, position, parts)
 
     def plan_merge(self, target: TableId, source: str) -> MemoryPlan:
         key, shared = self._key(target, source), self.store.shared.get(target)
@@ -255,12 +258,36 @@ class MemoryDestination:
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         self.store.discarded.update(part.name for part in ours(parts))
 
-    def _replace(self, target: TableId, source: str, table: StoredTable, rows: pa.Table, position: Position) -> None:
-        shared, positions = self.store.shared.get(target), {**table.positions, source: position}
+    def _replace(
+        self,
+        target: TableId,
+        source: str,
+        table: StoredTable,
+        rows: pa.Table,
+        position: Position,
+        parts: Sequence[WrittenPart] = (),
+    ) -> None:
+        shared = self.store.shared.get(target)
         if shared is not None:
             shared.columns = shared.unite(target, table.layout.kept(table.structure), shared.sids[source])
             if RESCUED in rows.column_names and RESCUED not in shared.columns.names:
                 shared.columns = shared.columns.append(rows.schema.field(RESCUED))
             shared.turns.append((id(self), source))
-        stored = replace(table, rows=rows, positions=positions, version=table.version + 1)
-        self.store.tables[self._key(target, source)] = stored
+        self.store.tables[self._key(target, source)] = table.after(rows, source, position, ours(parts))
+
+
+def _written(
+    plan: MemoryPlan, parts: Sequence[MemoryPart], moment: int | None, *, truncated: bool = False
+) -> tuple[StoredTable, pa.Table]:
+    """The plan's table, and the rows that it has with the parts."""
+    table = plan.base
+    rows = table.schema.empty_table() if truncated else table.rows
+    if not truncated and (keys := table.keys()) is not None:
+        alive, may_end = np.ones(len(keys), bool), table.is_open()
+        for part in parts:
+            if part.touched_keys is not None:
+                alive &= ~(may_end & np.asarray(pc.is_in(keys, value_set=part.touched_keys)))
+        rows = rows.filter(pa.array(alive))
+    if moment is not None:
+        table = replace(table, moments={**table.moments, plan.source: moment})
+    return table, replace(table, rows=rows).with_rows(*(part.upserts for part in parts))

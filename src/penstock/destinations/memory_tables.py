@@ -40,7 +40,7 @@ class StoredTable:
     rows: pa.Table
     positions: Mapping[str, Position]
     copying: frozenset[str] = frozenset()  # sources from which it was made to be copied
-    version: int = 0
+    version: int = 0  # told by all that was done to it
     layout: Layout = ROWS
     moments: Mapping[str, int] = field(default_factory=dict)
 
@@ -85,6 +85,11 @@ class StoredTable:
         rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))
         numbers = {column.name: column.number for column in kept.columns}
         return replace(self, structure=structure, numbers=numbers, rows=rows)
+
+    def after(self, rows: pa.Table, source: str, position: Position, parts: Sequence[MemoryPart]) -> StoredTable:
+        """With the rows that the parts made of it, and the source's position."""
+        version = hash((self.version, source, position, tuple(part.name for part in parts)))
+        return replace(self, rows=rows, positions={**self.positions, source: position}, version=version)
 
     def with_rows(self, *added: pa.Table) -> pa.Table:
         """Its rows and these, whose columns are those that follow the source, perhaps with RESCUED."""

@@ -1,92 +1,41 @@
 """Applies the change log to one destination, batch by batch: one Spark job a batch, one commit a table.
 
 Progress is the tables' own positions, committed with their data; nothing here needs to survive a crash. A table that
-cannot take its changes becomes Errored and holds up no other. Neighbours: `batch` plans, `apply_task` runs on
-executors, `housekeeping` keeps tables and log small, `pipeline` drives.
+cannot take its changes becomes Errored and holds up no other. While more waits in the log, the next batch is written
+beside the commits of the one before. Neighbours: `batch` plans, `flights` writes and commits, `housekeeping` keeps
+tables and log small, `lane` drives.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from typing import TypeVar
 
 import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
-from penstock.destinations.contract import Destination, JobRunner, WritePlan
+from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.union import renamed
-from penstock.errors import (
-    CommitUnknown,
-    DestinationUnreachable,
-    KeyRequired,
-    PenstockError,
-    PositionLost,
-    SchemaChanged,
-    StaleBase,
-    StateError,
-    TableError,
-)
+from penstock.errors import KeyRequired, PenstockError, PositionLost, SchemaChanged, StateError, TableError
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
-from penstock.model.anomaly import merged_anomalies
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
-from penstock.model.quarantine import RawMessage
-from penstock.model.rescue import merged
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.runtime.apply_job import run_tasks
-from penstock.runtime.apply_task import Applied, tasks_for
+from penstock.runtime.apply_task import Applied
 from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather
-from penstock.runtime.log_context import inheriting
+from penstock.runtime.flights import Flight, Flights, Planned
+from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
-COMMIT_THREADS = 8
-REDOS = 8
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-@dataclass
-class TrackedTable:
-    """A feed that the destination follows, and how far it has come."""
-
-    feed: Feed
-    schema: TableSchema
-    position: Position
-    changes: int = 0
-    errored: bool = False
-    lacks_key: bool = False  # it is Errored for a change that only a key could place
-    level: Position | None = None  # how far it alone has been processed, while it is behind the others
-    held: bool = False  # it goes no further than `until`, and nowhere while that is None
-    until: Position | None = None
-
-    @property
-    def table(self) -> TableId:
-        """The feed's name: what state store and people call it."""
-        return self.feed.name
-
-    @property
-    def target(self) -> TableId:
-        return self.feed.target
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """The base of one table's write, and where its structure goes."""
-
-    plan: WritePlan
-    followed: Followed
+ONE_AFTER_THE_OTHER = 2.0  # seconds, in which batches follow each other without a pause
 
 
 class ApplyLoop:
@@ -105,13 +54,14 @@ class ApplyLoop:
         self._planner, self._limits = BatchPlanner(log, limits), limits
         self._joining: deque[TrackedTable] = deque()
         self.resyncs: SimpleQueue[tuple[TableId, str]] = SimpleQueue()  # feeds to be copied again, and why
-        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
         self.processed: Position = 0
+        self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.mark_errored)
+        self.in_threads = self._flights.in_threads
 
     def close(self) -> None:
-        self._threads.shutdown()
+        self._flights.close()
 
     def track(self, feed: Feed, schema: TableSchema, position: Position, start: Position) -> None:
         """Takes in a table that the destination holds at `position`; `start` is where the log begins."""
@@ -170,34 +120,72 @@ class ApplyLoop:
         """From now on the table takes no part; its destination stays as it is."""
         self.tables.pop(table, None)
 
-    def step(self, *, now: bool = False) -> bool:
-        """Applies the next batch, if there is one. Raises what concerns the destination as a whole; then call again."""
+    def step(self, *, now: bool = False, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Applies the next batch, if there is one, and those that follow it at once, for a while; False when nothing
+        was to do. Raises what concerns the destination as a whole; then call again."""
         caught_up = self._catch_up()
-        batch = self._planner.next(self.processed, self._level_positions(), self._relations(), now=now)
+        batch = self._next(self.processed, now=now)
         if batch is None:
             return caught_up
         began = time.monotonic()
+        self._planner.take()
         self._take_renamed(batch)
-        committed = self._apply(batch) if batch.tables else {}
+        flight = self._flights.write(batch)
+        alone = True  # of a batch that takes long, one is written beside its commits
+        while True:
+            goes_on = self.level and not stopping() and (alone or time.monotonic() - began < ONE_AFTER_THE_OTHER)
+            foreseen = self._foreseen(flight, now=now) if goes_on else None
+            self._flights.commit(flight)
+            if foreseen is None:
+                self._land(flight)
+                return True
+            flight, alone = self._written_beside(flight, *foreseen), False
+
+    def _next(self, after: Position, *, now: bool, beside: bool = False) -> Batch | None:
+        return self._planner.next(after, self._level_positions(), self._relations(), now=now, beside=beside)
+
+    def _foreseen(self, flight: Flight, *, now: bool) -> tuple[Batch, Mapping[TableId, Planned]] | None:
+        """The batch that follows the flight, and the bases of its writes that the flight's commits will make; None when
+        there is none yet, or it has to wait for them."""
+        try:
+            following = self._next(flight.batch.end, now=now, beside=True)
+            ahead = None if following is None else self._flights.ahead(flight, following)
+        except BaseException:
+            self._flights.abandon(flight)
+            raise
+        return None if following is None or ahead is None else (following, ahead)
+
+    def _written_beside(self, flight: Flight, following: Batch, ahead: Mapping[TableId, Planned]) -> Flight:
+        """Writes the next batch while the flight is committed, which has landed when this returns or raises."""
+        self._planner.take()
+        try:
+            follower = self._flights.write(following, ahead)
+        except BaseException:
+            self._land(flight)
+            raise
+        try:
+            self._land(flight)
+        except BaseException:
+            self._flights.abandon(follower)
+            raise
+        self._flights.refuse(follower, flight.void & ahead.keys())
+        return follower
+
+    def _land(self, flight: Flight) -> None:
+        """What the flight has committed is told."""
+        committed = self._flights.land(flight)
         if committed:
             reach("apply.batch_committed")
-        self.processed = batch.end
+        self.processed = flight.batch.end
         self._record(committed)
         if committed:
             LOG.info(
                 "applied",
                 changes=sum(result.changes for result in committed.values()),
                 tables=len(committed),
-                position=position_text(batch.end),
-                seconds=round(time.monotonic() - began, 3),
+                position=position_text(flight.batch.end),
+                seconds=round(time.monotonic() - flight.began, 3),
             )
-        return True
-
-    def in_threads(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """All of them are finished when this returns or raises: a redo must not meet a commit that still runs."""
-        running = [self._threads.submit(function, item) for item in items]
-        wait(running)
-        return [done.result() for done in running]
 
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
@@ -283,7 +271,7 @@ class ApplyLoop:
         batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)
         if batch is not None:
             self._take_renamed(batch)
-            committed = self._apply(batch) if batch.tables else {}
+            committed = self._flights.apply(batch) if batch.tables else {}
             tracked.level = batch.end
             self._record(committed)
         is_level = batch is None or batch.end >= self.processed
@@ -295,55 +283,6 @@ class ApplyLoop:
                 self.state.release_before(self.destination.name, tracked.table, passed)
             LOG.info("table joined", table=str(tracked.table), position=position_text(tracked.position))
         return batch is not None or not tracked.held
-
-    def _apply(self, batch: Batch) -> dict[TableId, Applied]:
-        """Brings every table of the batch to its end, but for those that become Errored."""
-        committed: dict[TableId, Applied] = {}
-        pending = dict(batch.tables)
-        for tries in range(REDOS):
-            plans = self._plans(pending, batch.end, presumed=tries == 0)
-            results = self._run_job(pending, plans)
-            commits = [(plans[table], group) for table, group in results.items()]
-            outcomes = self.in_threads(lambda commit: self._commit(*commit, batch.end), commits)
-            for done in outcomes:
-                if done is not None:
-                    committed[done.table] = done
-            pending = {
-                table: work
-                for table, work in pending.items()
-                if not self.tables[table].errored and table in results and table not in committed
-            }
-            if not pending:
-                return committed
-        raise DestinationUnreachable(
-            f"table {next(iter(pending))}: somebody else keeps committing to it, {REDOS} tries were refused",
-            "Stop the other writer",
-        )
-
-    def _plans(self, pending: Mapping[TableId, TableWork], end: Position, *, presumed: bool) -> dict[TableId, _Planned]:
-        """The base of each table's write. A table that is at `end` already needs none."""
-        plans = {}
-        for table, work in pending.items():
-            tracked = self.tables[table]
-            try:
-                followed = self._followed(tracked, work)
-                if followed is None:
-                    continue
-                on_drop = tracked.feed.on_column_drop
-                plan = self.destination.plan(tracked.target, self.source, followed.schema, on_drop, presumed=presumed)
-                if plan.position < tracked.position:
-                    raise PositionLost(
-                        f"table {table}: its position went back from {position_text(tracked.position)} to "
-                        f"{position_text(plan.position)}: somebody else restored or replaced it",
-                        f"Copy it again: penstock resync FILE {table}",
-                    )
-            except TableError as error:
-                self.mark_errored(tracked, error)
-                continue
-            tracked.position = plan.position
-            if tracked.position < end:
-                plans[table] = _Planned(plan, followed)
-        return plans
 
     def _followed(self, tracked: TrackedTable, work: TableWork) -> Followed | None:
         """Where the table's structure goes in this batch; None when it has to be copied again."""
@@ -384,100 +323,6 @@ class ApplyLoop:
         status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")
         self.state.set_table_status(self.destination.name, tracked.table, status)
         self.resyncs.put((tracked.table, why))
-
-    def _run_job(
-        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, _Planned]
-    ) -> dict[TableId, list[Applied]]:
-        """One job for all tables. Tables whose changes cannot be applied become Errored here."""
-        tasks = [
-            task
-            for table, planned in plans.items()
-            for task in tasks_for(
-                self.log,
-                pending[table],
-                self.tables[table].position,
-                planned.plan,
-                planned.followed,
-                until=pending[table].until,
-                slots=self.runner.slots,
-            )
-        ]
-        grouped: dict[TableId, list[Applied]] = {}
-        for result in run_tasks(self.log, self.runner, tasks):
-            grouped.setdefault(result.table, []).append(result)
-        reach("apply.files_written")
-        for table, results in list(grouped.items()):
-            error = next((result.error for result in results if result.error), None)
-            if error is None:
-                continue
-            if not isinstance(error, TableError):
-                self._discard(result for group in grouped.values() for result in group)
-                raise error
-            self._discard(results)
-            self.mark_errored(self.tables[table], error)
-            del grouped[table]
-        return grouped
-
-    def _commit(self, planned: _Planned, results: list[Applied], end: Position) -> Applied | None:
-        """Commits one table; None when it has to be done again from its new state."""
-        table = results[0].table
-        tracked = self.tables[table]
-        parts = [result.part for result in results if result.part is not None]
-        truncated = any(result.truncated for result in results)
-        total = Applied(
-            table,
-            changes=sum(result.changes for result in results),
-            truncated=truncated,
-            last_commit_time=max(result.last_commit_time for result in results),
-            rescues=merged(count for result in results for count in result.rescues),
-            anomalies=merged_anomalies(count for result in results for count in result.anomalies),
-        )
-        skipped = [message for result in results for message in result.skipped]
-        if skipped:
-            self._keep_skipped(tracked, skipped)
-        followed = planned.followed
-        if not truncated and not followed.changes and all(part.empty for part in parts):
-            return total  # nothing to write; the position follows with the table's next commit, or when it is idle
-        reach("apply.before_commit")
-        try:
-            plan = planned.plan
-            moment = None if plan.layout.period is None else max(plan.moment, total.last_commit_time)
-            self.destination.commit(plan, parts, truncated=truncated, position=end, moment=moment)
-        except StaleBase as error:
-            LOG.warning("commit refused", table=str(table), what=error.what)
-            self._discard(results)
-            return None
-        except CommitUnknown as error:
-            LOG.warning("commit unknown", table=str(table), what=error.what)
-            if self.destination.position(tracked.target, self.source) != end:
-                return None
-        reach("apply.after_commit")
-        tracked.position, tracked.schema = end, followed.schema
-        if followed.changes:
-            self._tell_changes(tracked, followed, end)
-        return total
-
-    def _keep_skipped(self, tracked: TrackedTable, skipped: Sequence[RawMessage]) -> None:
-        """Before the commit that passes them, and again when it is done again: they are kept once."""
-        what = f"table {tracked.table}: {len(skipped)} messages cannot be decoded; it goes on without them"
-        LOG.error("quarantined", table=str(tracked.table), messages=len(skipped), first=skipped[0].order)
-        self.state.quarantine(self.destination.name, tracked.table, skipped)
-        self.state.add_event("quarantine", what, tracked.table)
-
-    def _tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
-        what = "; ".join(followed.changes)
-        guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""
-        LOG.info("structure followed", table=str(tracked.table), what=what, guessed=followed.guessed)
-        try:
-            told = f"table {tracked.table}: {what}, up to {position_text(position)}{guessed}"
-            self.state.add_event("structure", told, tracked.table)
-        except StateError as error:
-            LOG.warning("event not recorded", what=error.what)
-
-    def _discard(self, results: Iterable[Applied]) -> None:
-        parts = [result.part for result in results if result.part is not None]
-        if parts:
-            self.destination.discard(parts)
 
     def _record(self, committed: Mapping[TableId, Applied]) -> None:
         """Figures for people; the truth is in the destination, so a state store that is away costs only these."""

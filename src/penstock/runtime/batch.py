@@ -88,6 +88,7 @@ class BatchPlanner:
     def __init__(self, log: ChangeLog, limits: BatchConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._limits, self._clock = log, limits, clock
         self._nothing_waited = clock()  # when that was so for the last time
+        self._offered: float | None = None  # when it was looked, if nothing waits behind the batch that was given
 
     def next(
         self,
@@ -96,23 +97,30 @@ class BatchPlanner:
         relations: Mapping[int, TableId] | None = None,
         *,
         now: bool = False,
+        beside: bool = False,
     ) -> Batch | None:
-        """What follows `processed` for the feeds in `positions`, or None while there is nothing, or not enough yet.
+        """What follows `processed` for the feeds in `positions`, or None while there is nothing, or not enough yet. Who
+        applies it says so with `take`.
 
         `relations` are the source's tables by their relation. With `now`, whatever there is makes a batch at once.
+        `beside`: asked while another one is applied, during which everything counts as waiting.
         """
         looked_at = self._clock()
         segments = self._log.segments(after=processed)
         batch = gather(self._log, segments, positions, self._limits, relations)
         if batch is None:
-            self._nothing_waited = looked_at
+            self._nothing_waited = self._nothing_waited if beside else looked_at
             return None
         waited = looked_at - self._nothing_waited >= self._limits.max_age
         if batch.changes and not (now or waited or batch.full):
             return None
-        if batch.end == segments[-1].end:
-            self._nothing_waited = looked_at
+        self._offered = looked_at if batch.end == segments[-1].end else None
         return batch
+
+    def take(self) -> None:
+        """The batch that `next` gave is applied: what came since then has waited since then."""
+        if self._offered is not None:
+            self._nothing_waited = self._offered
 
 
 def gather(

@@ -22,7 +22,9 @@ from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
 from penstock.model.table_state import State
-from penstock.runtime.apply_loop import REDOS, ApplyLoop, TrackedTable
+from penstock.runtime.apply_loop import ApplyLoop
+from penstock.runtime.flights import REDOS
+from penstock.runtime.tracked import TrackedTable
 from penstock.state.cut import EXPIRES_AFTER, Cut
 from penstock.state.store import StateStore
 

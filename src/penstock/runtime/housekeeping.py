@@ -23,8 +23,9 @@ from penstock.failpoints import reach
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
 from penstock.model.upkeep import Upkeep
-from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
+from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.holds import Holds
+from penstock.runtime.tracked import TrackedTable
 
 LOG = structlog.get_logger("housekeeping")
 RETAIN_EVERY = 5.0

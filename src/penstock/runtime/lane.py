@@ -163,7 +163,7 @@ class Lane:
             try:
                 membership.tend()
                 cuts.tend()
-                worked = loop.step(now=until is not None or backoff.attempts > 0)
+                worked = loop.step(now=until is not None or backoff.attempts > 0, stopping=stop.is_set)
                 if worked:
                     registry.look()
                 housekeeping.run()

@@ -20,12 +20,13 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.apply_loop import ApplyLoop, TrackedTable
+from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
 from penstock.runtime.partition_watch import PartitionWatch
+from penstock.runtime.tracked import TrackedTable
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publication import ensure_publication

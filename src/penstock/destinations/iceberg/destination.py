@@ -6,6 +6,7 @@ expiry drop what is in snapshots.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
 from penstock.destinations.iceberg.java import Java, Session, TableMissing, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
-from penstock.destinations.iceberg.live_files import TableState
+from penstock.destinations.iceberg.live_files import TableState, live
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.moving import beside, move_again, move_to, rescued_for
 from penstock.destinations.iceberg.opening import Tables
@@ -148,6 +149,7 @@ class IcebergDestination:
             moment=standing.moment,
             ended_files=_indexed(state, "ended") if versions else (),
             slice=move.slice if move else opened.slice,
+            sequence=state.sequence,
         )
         return plan, standing.position
 
@@ -188,7 +190,8 @@ class IcebergDestination:
         written = [part for part in _ours(parts) if not part.empty]
         opened = self._tables.known(plan.target, plan.source)
         before, what, moves = opened.state, f"table {plan.target}: its commit", plan.move is not None
-        with strict(self._java, opened, plan.metadata, what, same_columns=moves) as transaction:
+        base = plan.metadata if plan.follows is None else _base_after(opened, plan, what)
+        with strict(self._java, opened, base, what, same_columns=moves) as transaction:
             if plan.move is not None:
                 transaction.evolve(plan.move, plan.source)
             transaction.rescue(written)
@@ -211,11 +214,46 @@ class IcebergDestination:
         files = [file for part in written for file in (part.added if truncated else part.files)]
         removed = None if truncated else frozenset[str]()
         opened.state = after = None if before is None else carried_on(self._java, opened, before, files, removed)
-        opened.look_again = False
+        opened.look_again, opened.committed = False, None if after is None else (plan.name, after)
         if after is not None and not transaction.columns_changed:
             opened.standing = Standing(
                 after.metadata, position, plan.moment if moment is None else moment, plan.rescued
             )
+
+    def plan_after(
+        self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
+    ) -> IcebergPlan | None:
+        if not isinstance(plan, IcebergPlan):
+            raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
+        opened, written = (
+            self._tables.known(plan.target, plan.source),
+            [part for part in _ours(parts) if not part.empty],
+        )
+        state, gets_rescued = opened.state, opened.rescued is None and any(part.rescued_as for part in written)
+        if (
+            state is None
+            or not _is_base(opened, plan)
+            or plan.move is not None
+            or plan.slice is not None
+            or gets_rescued
+        ):
+            return None
+        sequence = state.sequence + 1
+        files = [live(file, sequence, opened.spec) for part in written for file in part.files]
+        after, versions = state.after("", None, sequence, files), opened.layout.period is not None
+        return replace(
+            plan,
+            name=uuid.uuid4().hex,
+            follows=plan.name,
+            position=position,
+            moment=plan.moment if moment is None else moment,
+            metadata="",
+            snapshot=None,
+            sequence=sequence,
+            files=_indexed(after, "open" if versions else None),
+            delete_files=tuple(file.path for file in after.deletes),
+            ended_files=_indexed(after, "ended") if versions else (),
+        )
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
@@ -363,6 +401,23 @@ class IcebergDestination:
             for part in _ours(parts):
                 for file in part.files:
                     remove(file.path)
+
+
+def _is_base(opened: OpenTable, plan: IcebergPlan) -> bool:
+    """Whether the table, as we know it, is what the plan was made for."""
+    if plan.follows is None:
+        return opened.state is not None and opened.state.metadata == plan.metadata
+    if opened.committed is None or opened.state is None:
+        return False
+    name, made = opened.committed
+    return name == plan.follows and opened.state is made and made.sequence == plan.sequence
+
+
+def _base_after(opened: OpenTable, plan: IcebergPlan, what: str) -> str:
+    """The metadata file that the commit before has made. StaleBase if it made none, or something else came after."""
+    if opened.state is None or not _is_base(opened, plan):
+        raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
+    return opened.state.metadata
 
 
 def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:

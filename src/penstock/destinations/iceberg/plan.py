@@ -10,8 +10,9 @@ a table's state or from a copy's parts, `copy_plan` writes copies, `commit` comm
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +103,9 @@ class IcebergPlan:
     beside: tuple[IcebergColumn, ...] = ()  # of a table of versions: those that follow no column of the source any more
     moment: int = 0
     ended_files: tuple[IndexedFile, ...] = ()  # of a table of versions: those that hold deleted ones
+    sequence: int = 0  # of the base
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    follows: str | None = None  # the plan whose commit, still to be made, makes the base: then `metadata` is ""
     thorough: bool = False  # a touched key's rows are ended in every file, however often it is there
 
     def write(self, net: NetEffect) -> IcebergPart:

@@ -79,6 +79,7 @@ class OpenTable:
     rescued: IcebergColumn | None = None  # None: it had not come when somebody last looked
     standing: Standing | None = None
     look_again: bool = False  # `state` is not of the last commit that this driver made
+    committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
     has_others: bool = False  # somebody else has been seen to write to it
 
     @property

@@ -1,0 +1,312 @@
+"""Takes batches to their tables: the base of each write, one Spark job, one commit a table; what is refused, again.
+
+The job of the next batch runs beside the commits of the one before: a destination can tell what those commits will make
+of a table before they are made (`plan_after`). Should one of them come to something else, what was written over it is
+void, and written again; no commit is made over anything but what it was written for. So at most two batches are under
+way, and in every table one commit after the other. Neighbours: `apply_loop` decides what flies, `apply_job` runs the
+tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.destinations.contract import Destination, JobRunner, WritePlan, WrittenPart
+from penstock.errors import (
+    CommitUnknown,
+    DestinationUnreachable,
+    PenstockError,
+    PositionLost,
+    StaleBase,
+    StateError,
+    TableError,
+)
+from penstock.failpoints import reach
+from penstock.fold.evolution import Followed, follow
+from penstock.model.anomaly import merged_anomalies
+from penstock.model.position import Position, position_text
+from penstock.model.quarantine import RawMessage
+from penstock.model.rescue import merged
+from penstock.model.table import TableId
+from penstock.runtime.apply_job import run_tasks
+from penstock.runtime.apply_task import Applied, tasks_for
+from penstock.runtime.batch import Batch, TableWork
+from penstock.runtime.log_context import inheriting
+from penstock.runtime.tracked import TrackedTable
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("apply")
+COMMIT_THREADS = 8
+REDOS = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The base of one table's write, and where its structure goes."""
+
+    plan: WritePlan
+    followed: Followed
+
+
+@dataclass
+class Flight:
+    """A batch whose rows are written, and not all committed."""
+
+    batch: Batch
+    plans: Mapping[TableId, Planned]
+    results: dict[TableId, list[Applied]]
+    began: float  # monotonic
+    void: set[TableId] = field(default_factory=set)  # tables whose write was in vain
+    commits: dict[TableId, Future[Applied | None]] = field(default_factory=dict)  # None: it was refused
+
+
+class Flights:
+    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `errored` is told
+    of tables that cannot take their changes."""
+
+    def __init__(
+        self,
+        source: str,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        state: StateStore,
+        tables: Mapping[TableId, TrackedTable],
+        followed: Callable[[TrackedTable, TableWork], Followed | None],
+        errored: Callable[[TrackedTable, PenstockError], None],
+    ) -> None:
+        self._source, self._destination, self._runner, self._log = source, destination, runner, log
+        self._state, self._tables, self._followed, self._errored = state, tables, followed, errored
+        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def in_threads(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """All of them are finished when this returns or raises: a redo must not meet a commit that still runs."""
+        running = [self._threads.submit(function, item) for item in items]
+        wait(running)
+        return [done.result() for done in running]
+
+    def apply(self, batch: Batch) -> dict[TableId, Applied]:
+        """Brings every table of the batch to its end, but for those that become Errored."""
+        flight = self.write(batch)
+        self.commit(flight)
+        return self.land(flight)
+
+    def write(self, batch: Batch, ahead: Mapping[TableId, Planned] | None = None) -> Flight:
+        """Writes what is to be committed. `ahead` has the bases that the commits under way will make."""
+        began, foreseen = time.monotonic(), ahead or {}
+        others = {table: work for table, work in batch.tables.items() if table not in foreseen}
+        plans = {**foreseen, **self._plans(others, batch.end, presumed=True)}
+        return Flight(batch, plans, self._run_job(batch.tables, plans) if plans else {}, began)
+
+    def ahead(self, flight: Flight, following: Batch) -> dict[TableId, Planned] | None:
+        """The bases of the next batch's writes, of tables that this flight commits; asked before it does. None when the
+        next batch has to wait for those commits."""
+        found: dict[TableId, Planned] = {}
+        if flight.void or following.renamed or not following.tables:
+            return None
+        for table, work in following.tables.items():
+            planned, results = flight.plans.get(table), flight.results.get(table)
+            if planned is None or results is None or _has_nothing(planned, results):
+                continue
+            next_one = follow(self._tables[table].schema, work.versions)
+            moves = planned.followed.changes or next_one.changes or next_one.resync
+            if moves or any(result.truncated for result in results):
+                return None
+            plan = self._destination.plan_after(
+                planned.plan, _parts(results), position=flight.batch.end, moment=_moment(planned, results)
+            )
+            if plan is None:
+                return None
+            found[table] = Planned(plan, next_one)
+        return found
+
+    def commit(self, flight: Flight) -> None:
+        """Begins to."""
+        flight.commits = {
+            table: self._threads.submit(self._commit, flight.plans[table], results, flight.batch.end)
+            for table, results in flight.results.items()
+        }
+
+    def land(self, flight: Flight) -> dict[TableId, Applied]:
+        """Waits for the commits, and does again what was refused or void; gives what was committed."""
+        wait(flight.commits.values())
+        outcomes = {table: done.result() for table, done in flight.commits.items()}
+        committed = {table: done for table, done in outcomes.items() if done is not None}
+        flight.void |= outcomes.keys() - committed.keys()
+        pending = {table: work for table, work in flight.batch.tables.items() if table in flight.void}
+        tries = 1
+        while pending := {table: work for table, work in pending.items() if not self._tables[table].errored}:
+            if tries == REDOS:
+                raise DestinationUnreachable(
+                    f"table {next(iter(pending))}: somebody else keeps committing to it, {REDOS} tries were refused",
+                    "Stop the other writer",
+                )
+            tries += 1
+            plans = self._plans(pending, flight.batch.end, presumed=False)
+            results = self._run_job(pending, plans)
+            commits = [(plans[table], group) for table, group in results.items()]
+            again = self.in_threads(lambda commit: self._commit(*commit, flight.batch.end), commits)
+            committed |= {done.table: done for done in again if done is not None}
+            pending = {table: work for table, work in pending.items() if table in results and table not in committed}
+        return committed
+
+    def refuse(self, flight: Flight, tables: Collection[TableId]) -> None:
+        """What was written of these tables, over commits that came to something else, is void."""
+        for table in tables:
+            if table in flight.results:
+                self._discard(flight.results.pop(table))
+                flight.void.add(table)
+
+    def abandon(self, flight: Flight) -> None:
+        """What was written will not be committed."""
+        self._discard(result for results in flight.results.values() for result in results)
+
+    def _plans(self, pending: Mapping[TableId, TableWork], end: Position, *, presumed: bool) -> dict[TableId, Planned]:
+        """The base of each table's write. A table that is at `end` already needs none."""
+        plans = {}
+        for table, work in pending.items():
+            tracked = self._tables[table]
+            try:
+                followed = self._followed(tracked, work)
+                if followed is None:
+                    continue
+                on_drop = tracked.feed.on_column_drop
+                plan = self._destination.plan(tracked.target, self._source, followed.schema, on_drop, presumed=presumed)
+                if plan.position < tracked.position:
+                    raise PositionLost(
+                        f"table {table}: its position went back from {position_text(tracked.position)} to "
+                        f"{position_text(plan.position)}: somebody else restored or replaced it",
+                        f"Copy it again: penstock resync FILE {table}",
+                    )
+            except TableError as error:
+                self._errored(tracked, error)
+                continue
+            tracked.position = plan.position
+            if tracked.position < end:
+                plans[table] = Planned(plan, followed)
+        return plans
+
+    def _run_job(
+        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, Planned]
+    ) -> dict[TableId, list[Applied]]:
+        """One job for all tables. Tables whose changes cannot be applied become Errored here."""
+        tasks = [
+            task
+            for table, planned in plans.items()
+            for task in tasks_for(
+                self._log,
+                pending[table],
+                planned.plan.position,
+                planned.plan,
+                planned.followed,
+                until=pending[table].until,
+                slots=self._runner.slots,
+            )
+        ]
+        grouped: dict[TableId, list[Applied]] = {}
+        for result in run_tasks(self._log, self._runner, tasks):
+            grouped.setdefault(result.table, []).append(result)
+        reach("apply.files_written")
+        for table, results in list(grouped.items()):
+            error = next((result.error for result in results if result.error), None)
+            if error is None:
+                continue
+            if not isinstance(error, TableError):
+                self._discard(result for group in grouped.values() for result in group)
+                raise error
+            self._discard(results)
+            self._errored(self._tables[table], error)
+            del grouped[table]
+        return grouped
+
+    def _commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
+        """Commits one table; None when it has to be done again from its new state."""
+        table, followed = results[0].table, planned.followed
+        tracked = self._tables[table]
+        truncated = any(result.truncated for result in results)
+        total = Applied(
+            table,
+            changes=sum(result.changes for result in results),
+            truncated=truncated,
+            last_commit_time=_last_commit_time(results),
+            rescues=merged(count for result in results for count in result.rescues),
+            anomalies=merged_anomalies(count for result in results for count in result.anomalies),
+        )
+        skipped = [message for result in results for message in result.skipped]
+        if skipped:
+            self._keep_skipped(tracked, skipped)
+        if _has_nothing(planned, results):
+            return total  # the position follows with the table's next commit, or when it is idle
+        reach("apply.before_commit")
+        try:
+            moment = _moment(planned, results)
+            self._destination.commit(planned.plan, _parts(results), truncated=truncated, position=end, moment=moment)
+        except StaleBase as error:
+            LOG.warning("commit refused", table=str(table), what=error.what)
+            self._discard(results)
+            return None
+        except CommitUnknown as error:
+            LOG.warning("commit unknown", table=str(table), what=error.what)
+            if self._destination.position(tracked.target, self._source) != end:
+                return None
+        reach("apply.after_commit")
+        tracked.position, tracked.schema = end, followed.schema
+        if followed.changes:
+            self._tell_changes(tracked, followed, end)
+        return total
+
+    def _keep_skipped(self, tracked: TrackedTable, skipped: Sequence[RawMessage]) -> None:
+        """Before the commit that passes them, and again when it is done again: they are kept once."""
+        what = f"table {tracked.table}: {len(skipped)} messages cannot be decoded; it goes on without them"
+        LOG.error("quarantined", table=str(tracked.table), messages=len(skipped), first=skipped[0].order)
+        self._state.quarantine(self._destination.name, tracked.table, skipped)
+        self._state.add_event("quarantine", what, tracked.table)
+
+    def _tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
+        what = "; ".join(followed.changes)
+        guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""
+        LOG.info("structure followed", table=str(tracked.table), what=what, guessed=followed.guessed)
+        try:
+            told = f"table {tracked.table}: {what}, up to {position_text(position)}{guessed}"
+            self._state.add_event("structure", told, tracked.table)
+        except StateError as error:
+            LOG.warning("event not recorded", what=error.what)
+
+    def _discard(self, results: Iterable[Applied]) -> None:
+        parts = [result.part for result in results if result.part is not None]
+        if parts:
+            self._destination.discard(parts)
+
+
+def _parts(results: Iterable[Applied]) -> list[WrittenPart]:
+    return [result.part for result in results if result.part is not None]
+
+
+def _last_commit_time(results: Sequence[Applied]) -> int:
+    return max(result.last_commit_time for result in results)
+
+
+def _moment(planned: Planned, results: Sequence[Applied]) -> int | None:
+    """The last moment of a table of versions, once these are committed."""
+    plan = planned.plan
+    return None if plan.layout.period is None else max(plan.moment, _last_commit_time(results))
+
+
+def _has_nothing(planned: Planned, results: Sequence[Applied]) -> bool:
+    """Whether there is nothing to commit."""
+    if planned.followed.changes or any(result.truncated for result in results):
+        return False
+    return all(part.empty for part in _parts(results))
