@@ -3,14 +3,15 @@
     python benchmarks/page.py [--results build/bench] [--page docs/benchmarks.md]
 
 Takes every JSON that the suite has written, whatever sizes it was run at (the page says which), writes the tables
-between the page's two marks, and copies the plots to `plots/` beside it.
+between the page's two marks, and copies the plots to `plots/` beside it. Cases that have no JSON stay as the page has
+them: one that is measured anew does not cost the others.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,50 @@ def main() -> None:
     arguments.add_argument("--results", type=Path, default=RESULTS)
     arguments.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"))
     options = arguments.parse_args()
-    cases = sorted((json.loads(file.read_text()) for file in options.results.glob("*.json")), key=_place)
+    cases = sorted(
+        (json.loads(file.read_text()) for file in options.results.glob("*.json")), key=lambda one: _place(one["case"])
+    )
     if not cases:
         raise SystemExit(f"{options.results} has no results: run `make bench` first")
     before, begin, rest = options.page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    earlier, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{options.page} has no marks {BEGIN} and {END}")
     plots = _copied_plots(cases, options.results, options.page.parent / "plots")
-    text = "\n\n".join(
+    made = "\n\n".join(
         part for part in (_machine(cases[-1]), _figures(cases), _took(cases), _runs(cases), plots) if part
     )
+    text = _with_earlier(made, earlier, {str(case["case"]) for case in cases})
     options.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-    print(f"{options.page} has {len(cases)} cases")
+    print(f"{options.page} has {len(cases)} new cases")
 
 
-def _place(case: dict[str, Any]) -> tuple[int, str]:
-    name = str(case["case"])
+def _place(name: str) -> tuple[int, str]:
     return next((n for n, first in enumerate(ORDER) if name.startswith(first)), len(ORDER)), name
+
+
+def _with_earlier(made: str, earlier: str, measured: Collection[str]) -> str:
+    """Each table of the new text with the rows that the earlier one has of cases that were not measured now, and the
+    plots likewise."""
+    tables = {block.splitlines()[0]: block.splitlines()[2:] for block in earlier.split("\n\n") if block.startswith("|")}
+    blocks = []
+    for block in (one for one in made.split("\n\n") if not one.startswith("!")):
+        if block.startswith("|"):
+            head, line, *rows = block.splitlines()
+            rows += [row for row in tables.get(head, []) if _cell(row) not in measured]
+            block = "\n".join([head, line, *sorted(rows, key=lambda row: _place(_cell(row)))])
+        blocks.append(block)
+    plots = {_plotted(line): line for text in (earlier, made) for line in text.splitlines() if line.startswith("!")}
+    return "\n\n".join([*blocks, *(plots[name] for name in sorted(plots, key=_place))])
+
+
+def _cell(row: str) -> str:
+    """The first one: the case."""
+    return row.split("|")[1].strip()
+
+
+def _plotted(line: str) -> str:
+    return line.rpartition("/")[2].partition(".")[0]
 
 
 def _machine(case: dict[str, Any]) -> str:
