@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
-from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
+from penstock.destinations.contract import InProcessRunner, JobRunner, WritePlan, WrittenPart
 from penstock.destinations.memory import MemoryDestination
 from penstock.destinations.memory_tables import MemoryPlan, MemoryStore
 from penstock.destinations.structure import OnDrop
@@ -53,6 +53,7 @@ class Fallible(MemoryDestination):
         self.failures: list[str] = []
         self.commits: list[TableId] = []
         self.presumed: list[bool] = []  # of each plan
+        self.before_commit: Callable[[], object] = lambda: None
 
     def plan(
         self,
@@ -76,6 +77,7 @@ class Fallible(MemoryDestination):
         position: Position,
         moment: int | None = None,
     ) -> None:
+        self.before_commit()
         failure = self.failures.pop(0) if self.failures else ""
         if failure == "stale":
             raise StaleBase("somebody else committed", "")
@@ -106,9 +108,11 @@ class Bench:
         self.state = MemoryStateStore()
         self.loop = self.restart()
 
-    def restart(self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE) -> ApplyLoop:
+    def restart(
+        self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE, runner: JobRunner | None = None
+    ) -> ApplyLoop:
         self.lake = Fallible(self.store)
-        self.loop = ApplyLoop("shop", self.lake, InProcessRunner(), self.log, limits, self.state)
+        self.loop = ApplyLoop("shop", self.lake, runner or InProcessRunner(), self.log, limits, self.state)
         wanted = schemas or (ORDERS, PEOPLE)
         for one in wanted:
             self.follow(Feed.clone(one.table), one)

@@ -9,12 +9,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from loop_bench import ORDERS, PEOPLE, Bench, Fallible, drain, numbered, schema
+from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered, schema
 from penstock.config.model import BatchConfig
-from penstock.destinations.contract import InProcessRunner, WritePlan, WrittenPart
-from penstock.destinations.memory_tables import MemoryStore
 from penstock.errors import DestinationUnreachable
-from penstock.model.position import Position
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
 
 Task = TypeVar("Task")
@@ -23,38 +20,17 @@ PATIENCE = 20.0  # seconds, until a test that waits for what never comes fails
 ONE_BY_ONE = BatchConfig(max_age=0.0, max_changes=1)
 
 
-class Patient(Fallible):
-    """A destination whose first commit is made when the second job has begun."""
+class Counting:
+    """Tells when its second job begins."""
 
-    def __init__(self, store: MemoryStore, second_job: threading.Event) -> None:
-        super().__init__(store)
-        self._second_job = second_job
-
-    def commit(
-        self,
-        plan: WritePlan,
-        parts: Sequence[WrittenPart],
-        *,
-        truncated: bool,
-        position: Position,
-        moment: int | None = None,
-    ) -> None:
-        assert self._second_job.wait(PATIENCE), "the next batch waits for the commit"
-        super().commit(plan, parts, truncated=truncated, position=position, moment=moment)
-
-
-class Telling(InProcessRunner):
-    """Sets the event when its second job begins."""
-
-    def __init__(self, second_job: threading.Event) -> None:
-        super().__init__()
-        object.__setattr__(self, "_left", [lambda: None, second_job.set])
+    def __init__(self) -> None:
+        self.slots, self.begun, self.second_job = 1, 0, threading.Event()
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        left: list[Callable[[], None]] = vars(self)["_left"]
-        if left:
-            left.pop(0)()
-        return super().run(function, tasks)
+        self.begun += 1
+        if self.begun == 2:
+            self.second_job.set()
+        return [function(task) for task in tasks]
 
 
 @pytest.fixture
@@ -65,9 +41,11 @@ def one_by_one(bench: Bench) -> Bench:
 
 
 def test_the_next_batch_is_written_beside_the_commits_of_the_one_before(one_by_one: Bench) -> None:
-    bench, second_job = one_by_one, threading.Event()
-    bench.loop._flights._destination = bench.lake = Patient(bench.store, second_job)
-    bench.loop._flights._runner = Telling(second_job)
+    bench, runner = one_by_one, Counting()
+    bench.loop.close()
+    bench.restart(limits=ONE_BY_ONE, runner=runner)
+    bench.lake.before_commit = lambda: waited.append(runner.second_job.wait(PATIENCE))
+    waited: list[bool] = []
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "photo")))
     bench.seal(300, (ORDERS, 210, update("1", "paid")), (PEOPLE, 210, update("7", "Ada L.", UNSENT)))
     bench.seal(400, (ORDERS, 310, delete("1", None)), (ORDERS, 320, insert("2", "new")))
@@ -75,6 +53,7 @@ def test_the_next_batch_is_written_beside_the_commits_of_the_one_before(one_by_o
     assert bench.loop.processed == 400
     assert (bench.rows(ORDERS), bench.rows(PEOPLE)) == ([(2, "new")], [(7, "Ada L.", "photo")])
     assert bench.lake.position(ORDERS.table, "shop") == 400
+    assert waited == [True] * 5, "the next batch waits for the commit"
     assert not bench.loop.step()
 
 
