@@ -27,6 +27,7 @@ FAILPOINTS = (
     "copy.done",  # the state store knows, the table is not part of the batches yet
     "share.written",  # a huge transaction is shared out in scratch, and not applied yet
     "apply.files_written",  # the batch's job is done, nothing committed
+    "apply.written_beside",  # the job of the next batch is done, the commits of the one before are under way
     "apply.before_commit",  # of one table
     "apply.after_commit",  # of one table; others of the batch are not committed yet
     "apply.batch_committed",  # all tables committed, nothing recorded

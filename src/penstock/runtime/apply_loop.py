@@ -160,6 +160,7 @@ class ApplyLoop:
         self._planner.take()
         try:
             follower = self._flights.write(following, ahead)
+            reach("apply.written_beside")
         except BaseException:
             self._land(flight)
             raise
