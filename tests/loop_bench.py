@@ -14,7 +14,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.model import BatchConfig
-from penstock.destinations.contract import InProcessRunner, JobRunner, WritePlan, WrittenPart
+from penstock.destinations.contract import InProcessRunner, JobRunner, Result, Task, WritePlan, WrittenPart
 from penstock.destinations.memory import MemoryDestination
 from penstock.destinations.memory_tables import MemoryPlan, MemoryStore
 from penstock.destinations.structure import OnDrop
@@ -96,6 +96,20 @@ def addressed(message: bytes, table: TableSchema) -> bytes:
     return message if message[:1] == b"T" else message[:1] + struct.pack(">I", table.relation_id) + message[5:]
 
 
+class Runner:
+    """Runs tasks as whoever the test names."""
+
+    def __init__(self) -> None:
+        self.by: JobRunner = InProcessRunner()
+
+    @property
+    def slots(self) -> int:
+        return self.by.slots
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return self.by.run(function, tasks)
+
+
 class Bench:
     """A log that a test fills, and a loop over it."""
 
@@ -106,13 +120,12 @@ class Bench:
         self.writer.begin(100, "1", 1)
         self.store = MemoryStore()
         self.state = MemoryStateStore()
+        self.runner = Runner()
         self.loop = self.restart()
 
-    def restart(
-        self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE, runner: JobRunner | None = None
-    ) -> ApplyLoop:
+    def restart(self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE) -> ApplyLoop:
         self.lake = Fallible(self.store)
-        self.loop = ApplyLoop("shop", self.lake, runner or InProcessRunner(), self.log, limits, self.state)
+        self.loop = ApplyLoop("shop", self.lake, self.runner, self.log, limits, self.state)
         wanted = schemas or (ORDERS, PEOPLE)
         for one in wanted:
             self.follow(Feed.clone(one.table), one)

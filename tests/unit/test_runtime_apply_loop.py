@@ -359,7 +359,7 @@ def test_a_table_of_events_goes_on_without_what_cannot_be_decoded(bench: Bench) 
     bench.follow(events, ORDERS)
     rows, cut = 300, insert("7", "new")[:-1]
     note = "x" * (3 * WORTH_A_BUCKET // rows)
-    bench.loop.runner = InProcessRunner(slots=3)
+    bench.runner.by = InProcessRunner(slots=3)
     changes = [(ORDERS, 150, insert(str(number), note)) for number in range(rows)]
     bench.seal(200, *changes[:10], (ORDERS, 150, cut), *changes[10:], (PEOPLE, 150, insert("1", "Ann", "p")))
     bench.lake.failures = ["stale"]

@@ -42,8 +42,7 @@ def one_by_one(bench: Bench) -> Bench:
 
 def test_the_next_batch_is_written_beside_the_commits_of_the_one_before(one_by_one: Bench) -> None:
     bench, runner = one_by_one, Counting()
-    bench.loop.close()
-    bench.restart(limits=ONE_BY_ONE, runner=runner)
+    bench.runner.by = runner
     bench.lake.before_commit = lambda: waited.append(runner.second_job.wait(PATIENCE))
     waited: list[bool] = []
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "photo")))

@@ -120,6 +120,26 @@ def test_rows_of_partitions_that_are_gone_are_left_to_a_person(watched: Watched)
     assert len(errors) == 2, "that it has no key, and that it keeps rows: told once each"
 
 
+def test_a_resync_that_had_failed_is_tried_again_at_the_next_start(watched: Watched) -> None:
+    """The log has nothing for the table that it was to replace."""
+    state, why = watched.bench.state, TableStatus(State.ERRORED, NOW, "no key", "Give it one", "manual")
+    state.begin_copy("lake", PEOPLE.table, "copy", PEOPLE.fingerprint, [])
+    state.set_table_status("lake", PEOPLE.table, why)
+    watched.bench.loop.forget(PEOPLE.table)
+    watched.membership.admit(PEOPLE)
+    assert watched.copier.holds(PEOPLE.table)
+    assert PEOPLE.table not in watched.bench.loop.tables
+
+
+def test_a_table_that_was_errored_while_it_streamed_goes_on(watched: Watched) -> None:
+    why = TableStatus(State.ERRORED, NOW, "cannot be decoded", "Report it", "manual")
+    watched.bench.state.set_table_status("lake", PEOPLE.table, why)
+    watched.bench.loop.forget(PEOPLE.table)
+    watched.membership.admit(PEOPLE)
+    assert not watched.copier.holds(PEOPLE.table)
+    assert not watched.bench.loop.tables[PEOPLE.table].errored
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

@@ -81,7 +81,7 @@ def test_whatever_happens_shares_come_to_the_same(
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             huge_beyond(patch, limit)
             bench = Bench(Path(folder) / "log")
-            bench.loop.runner = InProcessRunner(slots)
+            bench.runner.by = InProcessRunner(slots)
             bench.follow(Feed(table.table, table.table, TARGET, mode), table)
             for number, rows in enumerate(history):
                 bench.seal(200 + 100 * number, *changes(table, 110 + 100 * number, rows, truncated))
@@ -153,7 +153,7 @@ def test_a_slice_that_is_too_large_for_a_task_of_events_is_cut(bench: Bench, lim
             sizes.extend(result.changes for result in results)  # type: ignore[attr-defined]
             return results
 
-    bench.loop.runner = Counting()
+    bench.runner.by = Counting()
     bench.seal(200, *orders(100))
     drain(bench)
     assert bench.lake.rows(TARGET).num_rows == 100
@@ -172,7 +172,7 @@ class Again(InProcessRunner):
 
 
 def test_tasks_that_ran_twice_count_once(bench: Bench, limited: Callable[[int], None]) -> None:
-    bench.loop.runner = Again()
+    bench.runner.by = Again()
     bench.seal(200, *orders(100))
     drain(bench)
     assert bench.rows(ORDERS) == [(number, f"state {number}") for number in range(100)]
@@ -197,13 +197,13 @@ class Failing(InProcessRunner):
 
 def test_a_batch_that_fails_leaves_nothing(bench: Bench, limited: Callable[[int], None]) -> None:
     failing = Failing()
-    bench.loop.runner = failing
+    bench.runner.by = failing
     bench.seal(200, *orders(100))
     with pytest.raises(DestinationUnreachable):
         bench.loop.step(now=True)
     assert any(path.suffix == ".arrow" for path in failing.seen)
     assert not scratch(bench.log)
-    bench.loop.runner = InProcessRunner()
+    bench.runner.by = InProcessRunner()
     drain(bench)
     assert len(bench.rows(ORDERS)) == 100
 
@@ -347,7 +347,7 @@ def test_keys_that_move_are_shared_out_if_their_rows_come_along(
     bench.restart(ORDERS)
     bench.follow(Feed(PEOPLE.table, PEOPLE.table, TARGET, mode), PEOPLE)
     kinds = Kinds()
-    bench.loop.runner = kinds
+    bench.runner.by = kinds
     bench.seal(200, *((PEOPLE, 110, insert(str(number), "Ada", "photo")) for number in range(60)))
     bench.loop.step(now=True)
     kinds.tasks.clear()

@@ -137,9 +137,10 @@ class Membership:
         return status.reason if status is not None and status.state in COPYING else ""
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
-        """Whether a resync was under way: its snapshot is newer than the table it replaces, older than its commit."""
+        """Whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older than
+        its commit."""
         status = self._state.table_status(self._loop.destination.name).get(table)
-        if status is None or not is_copying(status):
+        if status is None or not (is_copying(status) or (status.state is State.ERRORED and record is not None)):
             return False
         snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
         return not snapshots or position < max(snapshots)
