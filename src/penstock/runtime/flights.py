@@ -43,7 +43,7 @@ from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
-COMMIT_THREADS = 8
+COMMIT_THREADS = 6
 REDOS = 8
 
 Item = TypeVar("Item")
