@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Most tests wait for a pipeline half of the time, so two files of tests share the cores.
-WORKERS ?= --numprocesses 2 --dist loadfile
+# Most tests wait for a pipeline more than half of the time, so three files of tests share two cores.
+WORKERS ?= --numprocesses 3 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-full lint bench lock clean

@@ -11,9 +11,9 @@ from running import PipelineFactory, running
 NAMES = ("first", "second", "third")
 TABLES = [f"public.{name}" for name in NAMES]
 TRANSACTIONS, ROWS = 25, 40
-KILLS = [("apply.written_beside", 1), ("apply.after_commit", 5)]
+KILLS = [("apply.written_beside", 2)]
 KILLS_IN_FULL = [
-    *((name, nth) for nth in (2, 3, 5, 8) for name in ("apply.written_beside", "apply.files_written")),
+    *((name, nth) for nth in (1, 3, 5, 8) for name in ("apply.written_beside", "apply.files_written")),
     *((name, nth) for nth in (2, 4, 7, 11) for name in ("apply.before_commit", "apply.after_commit")),
     ("apply.batch_committed", 3),
 ]
