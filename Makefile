@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Most tests wait for a pipeline more than half of the time, so three files of tests share two cores.
-WORKERS ?= --numprocesses 3 --dist loadfile
+# Tests wait for a pipeline some of the time, so two files of them share the cores; a third would only make them late.
+WORKERS ?= --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-full lint bench lock clean

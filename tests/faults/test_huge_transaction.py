@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from databases import Database
 from lake import Lake
 from penstock.runtime.batch import MOST_HELD_BYTES
@@ -49,8 +51,9 @@ def test_capture_stays_small(pipeline: PipelineFactory, postgres: Database, lake
     print(f"capture's peak memory for {rows:,} rows: {peak:.0f} MiB")  # noqa: T201
 
 
-def test_killed_while_it_is_shared_out(pipeline: PipelineFactory, postgres: Database, lake: Lake, full: bool) -> None:
-    """Its rows are large and few: it takes the bytes, not the time, of a huge one. In full also when it is written."""
+@pytest.mark.full  # in CI without Spark: tests/unit/test_runtime_shares.py
+def test_killed_while_it_is_shared_out(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    """And again when it is written. Its rows are large and few: it takes the bytes, not the time, of a huge one."""
     size = 100_000
     rows = MOST_HELD_BYTES // size + 200
     postgres.execute("create table wide (id bigint primary key, n int, body text)")
@@ -69,11 +72,10 @@ def test_killed_while_it_is_shared_out(pipeline: PipelineFactory, postgres: Data
         run.await_killed()
     left = [path for path in scratch.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in left) > MOST_HELD_BYTES
-    if full:
-        file.arm("apply.files_written")
-        with running(file) as run:
-            run.await_killed()
-        assert not list(scratch.iterdir())
+    file.arm("apply.files_written")
+    with running(file) as run:
+        run.await_killed()
+    assert not list(scratch.iterdir())
     with running(file) as run:
         run.drain(seconds=600)
         assert not list(scratch.iterdir())
