@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event, Thread
 
 from py4j.protocol import Py4JJavaError
@@ -32,12 +33,22 @@ def test_tables_rewritten_by_somebody_else(pipeline: PipelineFactory, postgres: 
         for _ in range(2):
             workload.take_turns(40)
             run.drain()
-            replaced += sum(_rewrite(lake, table) for table in REWRITTEN)
+            replaced += sum(_rewrite_at_last(lake, table) for table in REWRITTEN)
             lake.assert_equals(postgres)
         assert replaced >= 6, "the tables were hardly rewritten between batches"
         _rewrite_during_batches(lake, run, workload)
         run.drain()
         lake.assert_equals(postgres)
+
+
+def _rewrite_at_last(lake: Lake, table: str) -> int:
+    """Maintenance and positions that move on may be first, a few times."""
+    for _ in range(5):
+        try:
+            return _rewrite(lake, table)
+        except (PySparkException, Py4JJavaError):
+            time.sleep(0.5)
+    return _rewrite(lake, table)
 
 
 def _rewrite_during_batches(lake: Lake, run: Running, workload: Workload) -> None:
