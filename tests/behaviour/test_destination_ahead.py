@@ -67,6 +67,15 @@ def test_a_presumption_that_is_wrong_costs_one_try_at_most(any_lake: Lake, drive
     assert any_lake.rows(ORDERS) == [ONE, TWO, THREE]
 
 
+def test_a_presumed_plan_does_not_look(iceberg: Lake) -> None:
+    driver = _opened(iceberg)
+    _presuming(driver, START + 1, ONE)
+    _somebody_else_commits(iceberg)
+    with pytest.raises(StaleBase):
+        _presuming(driver, START + 2, TWO)
+    assert iceberg.rows(ORDERS) == [ONE, THREE]
+
+
 def test_a_plan_that_was_not_committed_is_not_built_upon(any_lake: Lake, driver: Destination) -> None:
     _presuming(driver, START + 1, ONE)
     plan = driver.plan(ORDERS.table, SOURCE, presumed=True)

@@ -55,16 +55,21 @@ def extend_log(bench: CaptureBench, end: int, system_id: str | None = None, time
 
 
 def _with_changes(bench: CaptureBench) -> list[SegmentName]:
-    """Segments without any follow the server's own records, which may come at any moment before the gap."""
     return [name for name in bench.log.segments() if bench.log.slices(name)]
 
 
-def refused(bench: CaptureBench, reason: str) -> None:
-    before = _with_changes(bench)
+def refused(bench: CaptureBench, reason: str, gap: int | None = None) -> None:
+    """Nothing is taken; or, when there is a `gap` in the stream itself, nothing but the server's own records before
+    it."""
+    before, changes = bench.log.segments(), _with_changes(bench)
     with pytest.raises(GapError, match=reason) as caught, bench.capturing() as capture:
         capture.await_condition(lambda: False, "the gap to be found")
     assert "slots drop" in caught.value.solution
-    assert _with_changes(bench) == before
+    if gap is None:
+        assert bench.log.segments() == before
+        return
+    assert _with_changes(bench) == changes
+    assert bench.confirmed() <= (bench.log.end() or 0) <= gap
 
 
 def test_a_slot_that_somebody_moved_on_is_a_gap(started: CaptureBench) -> None:
@@ -178,13 +183,13 @@ def test_changes_made_without_the_publication_are_a_gap(any_postgres: Database, 
     bench.prepare("create table t (id int primary key)")
     bench.database.execute("insert into t values (1)")
     bench.capture_all()
-    bench.database.execute(
-        "drop publication capture_test",
-        "insert into t values (2)",
-        "create publication capture_test for all tables",
-        "insert into t values (3)",
-    )
-    refused(bench, "publication does not exist")
+    bench.database.execute("drop publication capture_test")
+    with bench.database.connect() as connection, connection.transaction():
+        connection.execute("insert into t values (2)")
+        uncommitted = connection.execute("select (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
+    assert uncommitted is not None
+    bench.database.execute("create publication capture_test for all tables", "insert into t values (3)")
+    refused(bench, "publication does not exist", gap=uncommitted[0])
     assert first_values(bench.log) == ["1"]
 
 

@@ -85,6 +85,29 @@ def test_a_destination_that_is_away_leaves_nothing_of_the_batch_that_was_written
     assert bench.rows(ORDERS) == [(1, "paid")]
 
 
+class Failing(Counting):
+    """Its second job fails."""
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        results = super().run(function, tasks)
+        if self.begun == 2:
+            raise DestinationUnreachable("no room", "Free some")
+        return results
+
+
+def test_a_job_that_fails_beside_commits_leaves_those_standing(one_by_one: Bench) -> None:
+    bench = one_by_one
+    bench.runner.by = Failing()
+    bench.seal(200, (ORDERS, 110, insert("1", "new")))
+    bench.seal(300, (ORDERS, 210, update("1", "paid")))
+    with pytest.raises(DestinationUnreachable):
+        bench.loop.step()
+    assert (bench.loop.processed, bench.lake.position(ORDERS.table, "shop")) == (200, 200)
+    assert bench.state.processed("lake") == 200
+    drain(bench)
+    assert bench.rows(ORDERS) == [(1, "paid")]
+
+
 def test_a_table_that_becomes_errored_keeps_what_was_under_way(one_by_one: Bench) -> None:
     bench = one_by_one
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))

@@ -1,6 +1,6 @@
 """Runs the tasks of a batch: one job, or two where a table's part of it is huge and must be shared out first.
 
-Called by `apply_loop` and `catch_up`; `shares` and `apply_task` are what runs on executors.
+Called by `flights` and `catch_up`; `shares` and `apply_task` are what runs on executors.
 """
 
 from __future__ import annotations

@@ -131,15 +131,15 @@ class ApplyLoop:
         self._planner.take()
         self._take_renamed(batch)
         flight = self._flights.write(batch)
-        alone = True  # of a batch that takes long, one is written beside its commits
+        is_first = True  # which another one may follow, however long it took
         while True:
-            goes_on = self.level and not stopping() and (alone or time.monotonic() - began < ONE_AFTER_THE_OTHER)
+            goes_on = self.level and not stopping() and (is_first or time.monotonic() - began < ONE_AFTER_THE_OTHER)
             foreseen = self._foreseen(flight, now=now) if goes_on else None
             self._flights.commit(flight)
             if foreseen is None:
                 self._land(flight)
                 return True
-            flight, alone = self._written_beside(flight, *foreseen), False
+            flight, is_first = self._written_beside(flight, *foreseen), False
 
     def _next(self, after: Position, *, now: bool, beside: bool = False) -> Batch | None:
         return self._planner.next(after, self._level_positions(), self._relations(), now=now, beside=beside)

@@ -88,7 +88,6 @@ class IcebergPlan:
     source: str
     position: Position
     metadata: str  # the metadata file that is the base: whatever changes the table replaces it; "" over a copy
-    snapshot: int | None
     folder: str  # where files go
     columns: tuple[IcebergColumn, ...]
     rescued: IcebergColumn  # as it is, or will be when it is first needed
