@@ -35,6 +35,8 @@ FAILPOINTS = (
     "log.segment_removed",  # retention removed one segment of several
     "maintain.before_expiry",
     "maintain.after_expiry",
+    "leaving.listed",  # what an expiry let go is noted, the snapshots are gone
+    "leaving.file_removed",  # one of those whose time has come
     "maintain.compaction_written",  # a merge between batches: new files written, not committed
     "maintain.compaction_committed",  # committed, old files still on disk
     "merge.writing",  # a merge beside batches: an executor has opened the new file, and read some of its rows

@@ -209,6 +209,46 @@ def test_snapshots_expire(spark: SparkSession, tmp_path: Path) -> None:
     assert 3 not in [row["id"] for row in lake.rows(ORDERS)]
 
 
+def test_a_query_in_flight_reads_on_after_its_snapshot_has_expired(spark: SparkSession, tmp_path: Path) -> None:
+    config = iceberg_config(tmp_path, expire_every=4, keep_snapshots=2, keep_for=3600, compact_files=2)
+    lake = iceberg_lake(spark, tmp_path, config)
+    driver = opened(lake)
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(10))))
+    begun, folder = _catalog(lake).load_table("public.orders"), lake.warehouse / "public" / "orders"
+    before = {path.name for path in folder.glob("*/*")}
+    for batch in range(12):
+        apply(driver, ORDERS, START + 2 + batch, net(ORDERS, rows(range(10), f"{batch}")))
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
+    driver = opened(lake)  # where leftovers are looked for
+    now = _catalog(lake).load_table("public.orders")
+    assert len(now.snapshots()) <= 2 + 4
+    snapshot = begun.current_snapshot()
+    assert snapshot is not None
+    assert now.snapshot_by_id(snapshot.snapshot_id) is None
+    assert begun.scan().to_arrow().sort_by("id").to_pylist() == rows(range(10))
+
+    (lists,) = (tmp_path / "index").rglob("*.leaving")
+    for path in list(lists.iterdir()):
+        path.rename(path.with_name("0" * 15 + path.name[15:]))  # as if an hour had passed
+    driver = opened(lake)
+    while list(lists.glob("0" * 15 + "*")):
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
+    assert not {name for name in before if name.endswith((".parquet", ".avro"))} & {
+        path.name for path in folder.glob("*/*")
+    }
+    assert lake.rows(ORDERS) == ordered(ORDERS, rows(range(10), "11"))
+
+
+def test_snapshots_stay_for_time_travel(spark: SparkSession, tmp_path: Path) -> None:
+    config = iceberg_config(tmp_path, expire_every=2, keep_snapshots=1, keep_for=0, compact_files=50, time_travel=3600)
+    lake = iceberg_lake(spark, tmp_path, config)
+    driver, other = opened(lake), foreign(spark, config)
+    for batch in range(6):
+        apply(driver, ORDERS, START + 1 + batch, net(ORDERS, rows(range(10), f"{batch}")))
+        driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
+    assert count(other, "snapshots") == 6
+
+
 def test_what_killed_writers_left_behind_goes(iceberg: Lake) -> None:
     driver = opened(iceberg)
     apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(10))))

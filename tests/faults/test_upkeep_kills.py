@@ -22,6 +22,7 @@ from pyiceberg.table import Table
 
 from databases import Database
 from lake import Lake
+from penstock.destinations.iceberg.leaving import Leaving
 from penstock.failpoints import FAILPOINTS
 from running import PipelineFactory, PipelineFile, Running, await_condition
 
@@ -32,6 +33,7 @@ MERGE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("merge.") an
 SWEEP_POINTS = tuple(
     (name, 2 if name == "sweep.file_removed" else 1) for name in FAILPOINTS if name.startswith("sweep.")
 )
+LEAVING_POINTS = tuple(name for name in FAILPOINTS if name.startswith("leaving."))
 ROUNDS_IN_FULL = 3
 SWEEPING = {"sweep_every": "500ms", "sweep_age": "500ms"}
 
@@ -157,8 +159,10 @@ class Kept:
 
     def unknown(self) -> set[str]:
         """Files in the table's folder that the metadata does not name, not even as removed by a snapshot: those go when
-        it expires."""
+        it expires; nor are they noted as leaving soon."""
         found = self.names("data") | self.names("metadata")
+        (lists,) = self.file.home.rglob("large.leaving")
+        found -= {location.rpartition("/")[2] for location in Leaving(lists).locations()}
         with self.table() as table:
             known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
             for snapshot in table.metadata.snapshots:
@@ -225,3 +229,4 @@ def _kills(kept: Kept, *, full: bool) -> Iterator[Callable[[], None]]:
     if full:
         yield from (partial(kept.killed_at, name) for name in MERGE_POINTS)
         yield kept.killed_while_it_expires
+        yield from (partial(kept.killed_at, name, 2) for name in LEAVING_POINTS)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from penstock.destinations.iceberg import sweeping
 from penstock.destinations.iceberg.compaction import LARGE, MOST_AT_ONCE, Choice, choose
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.maintenance import takes_long
@@ -57,16 +52,3 @@ def test_batches_wait_only_for_few_bytes_of_few_files_that_are_near() -> None:
     assert takes_long(many(8, 200 << 10), is_local=True)
     assert takes_long(many(100, 1 << 10), is_local=True)
     assert takes_long(many(8, 1 << 10), is_local=False)
-
-
-@pytest.mark.parametrize(("longest", "at_once", "removed"), [(0.0, 100, 1), (60.0, 100, 5), (60.0, 3, 3)])
-def test_a_sweep_removes_as_much_as_batches_may_wait_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: float, at_once: int, removed: int
-) -> None:
-    monkeypatch.setattr(sweeping, "LONGEST", longest)
-    monkeypatch.setattr(sweeping, "AT_ONCE", at_once)
-    files = [tmp_path / str(number) for number in range(5)]
-    for file in files:
-        file.touch()
-    assert sweeping.remove_some([str(file) for file in files]) == removed
-    assert sorted(tmp_path.iterdir()) == files[removed:]

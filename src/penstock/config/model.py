@@ -103,7 +103,8 @@ class Maintenance(Section):
     """How a table is kept small and quick to read, between batches."""
 
     expire_every: Annotated[int, Field(ge=1)] = 50
-    keep_snapshots: Annotated[int, Field(ge=1)] = 20
+    keep_snapshots: Annotated[int, Field(ge=1)] = 50
+    time_travel: Duration = 0.0
     keep_for: Duration = 600.0
     compact_files: Annotated[int, Field(ge=2)] = 8
     read_cost: Annotated[float, Field(ge=1.05)] = 1.3

@@ -30,6 +30,9 @@ class MaintenanceSettings(Protocol):
     def keep_snapshots(self) -> int: ...
 
     @property
+    def time_travel(self) -> float: ...
+
+    @property
     def keep_for(self) -> float: ...
 
     @property

@@ -1,6 +1,7 @@
 """What no reader needs any more goes: old snapshots with their files, and files that killed writers left behind.
 
-Snapshots expire by number and age, as the destination's settings say; Iceberg removes what only they referred to. A
+Snapshots expire by number and age, as the destination's settings say. What only they referred to stays for a while, for
+queries in flight: Iceberg tells which files these are, and `leaving` removes them later. A
 file of ours that is younger than the current snapshot and in none was written by somebody who died, or who has not
 committed yet; a file of a copy may be of any age, and is kept if somebody says that the copy goes on. Whoever lives is
 shut out first: a strict commit of a mark changes the table's metadata, so that no write planned before it can be
@@ -17,20 +18,25 @@ from pyarrow import fs
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.iceberg.java import Java, JavaObject, translated
+from penstock.destinations.iceberg.java import Collected, Java, JavaObject, translated
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable
+from penstock.failpoints import reach
 
 
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
-    oldest = int((time.time() - settings.keep_for) * 1000)
+    """Few snapshots stay, for every commit writes all of them again; what they let go leaves after `keep_for`."""
+    oldest = int((time.time() - settings.time_travel) * 1000)
+    let_go = Collected(java)
     with opened.turns.lock, translated(f"table {opened.target}: its old snapshots cannot be removed"):
         start = opened.operations.refresh().metadataFileLocation()
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
-        (expiry.planWith(java.at_once) if opened.is_local else expiry).commit()
+        (expiry.planWith(java.at_once) if opened.is_local else expiry).deleteWith(let_go.consumer).commit()
         note_turn(opened, start, columns=False)
+        opened.leaving.put(let_go.strings(), time.time() + settings.keep_for)
+    reach("leaving.listed")
 
 
 def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:
@@ -58,6 +64,8 @@ def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[
             )
         }
     candidates = suspected - live - set(keep)
+    if candidates:
+        candidates -= opened.leaving.locations()
     return sorted(candidates - referenced(java, opened.table, metadata)) if candidates else []
 
 

@@ -81,6 +81,10 @@ class Java:
         self.expressions = iceberg.expressions.Expressions
         self.always_true = self.expressions.alwaysTrue()
         self.partitions = iceberg.PartitionSpec
+        self.methods = iceberg.common.DynMethods
+        self.streams = jvm.java.util.stream.Stream
+        self._class = jvm.java.lang.Class
+        self._object = jvm.java.lang.Object
 
     def catalog(self, name: str) -> JavaObject:
         """Iceberg's catalog as Spark's settings describe it, without Spark's SQL, which takes a second to start."""
@@ -120,11 +124,29 @@ class Java:
         text = self._string.join("\n", strings)
         return text.split("\n") if text else []
 
+    def call(self, interface: str, name: str, on: JavaObject) -> JavaObject:
+        """A method of an interface, without arguments: py4j would look for it in the object's class, which Java may not
+        let anybody see."""
+        method = self.methods.builder(name).impl(interface, self._gateway.new_array(self._class, 0)).build()
+        return method.invoke(on, self._gateway.new_array(self._object, 0))
+
     def _strings(self, *values: str) -> JavaObject:
         array = self._gateway.new_array(self._string, len(values))
         for number, value in enumerate(values):
             array[number] = value
         return array
+
+
+class Collected:
+    """Takes strings from Java, which hands them to a consumer one by one, without a call for each."""
+
+    def __init__(self, java: Java) -> None:
+        self._java, self.consumer = java, java.streams.builder()
+
+    def strings(self) -> list[str]:
+        """All of them, once."""
+        stream = self._java.call("java.util.stream.Stream$Builder", "build", self.consumer)
+        return self._java.joined(self._java.call("java.util.stream.Stream", "toList", stream))
 
 
 @contextmanager

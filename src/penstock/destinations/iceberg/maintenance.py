@@ -202,7 +202,10 @@ def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
 
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
-    """Removes old snapshots once enough commits have been made, but not while a sweep reads them; gives how many."""
+    """Removes files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
+    reads them; gives how many snapshots."""
+    with reaching(f"table {opened.target}: files of old snapshots cannot be removed"):
+        opened.leaving.remove_due()
     state, sweeping = opened.state, opened.sweeping
     if state is None or opened.commits_since_expiry < settings.expire_every:
         return 0

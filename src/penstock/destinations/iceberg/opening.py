@@ -33,6 +33,7 @@ from penstock.destinations.iceberg.evolution import (
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import Java, JavaObject, Session, TableExists, TableMissing, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
+from penstock.destinations.iceberg.leaving import Leaving
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.moving import follow
 from penstock.destinations.iceberg.slices import (
@@ -198,7 +199,7 @@ class Tables:
             return None
 
     def index_of(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
-        folder = self._index / safe_name(opened.target.schema) / safe_name(opened.target.name)
+        folder = self._folder(opened.target)
         folder = folder if opened.slice is None else folder / opened.slice.folder
         return KeyIndex(folder, move.kept.key if move else opened.key)
 
@@ -206,6 +207,14 @@ class Tables:
         """The file whose time says when the table's folder was last swept."""
         folder = self.index_of(opened).folder
         return folder.with_name(f"{folder.name}.swept")
+
+    def _leaving(self, target: TableId) -> Leaving:
+        """Of the whole table, whichever source's expiry let the files go."""
+        folder = self._folder(target)
+        return Leaving(folder.with_name(f"{folder.name}.leaving"))
+
+    def _folder(self, target: TableId) -> Path:
+        return self._index / safe_name(target.schema) / safe_name(target.name)
 
     def make_views(self, opened: OpenTable) -> None:
         """In turn: several sources may feed the table, and each opens it."""
@@ -314,6 +323,7 @@ class Tables:
             share,
             state,
             state.snapshots,
+            self._leaving(target),
         )
         opened.layout, opened.around = layout, named_columns(target, found, layout.around)
         path = local_path(opened.folder)

@@ -1,19 +1,20 @@
 """Files that nobody knows any more go: what a killed expiry left of old snapshots, and what killed writers left.
 
 Once in a while a table's folder is listed, beside batches, and compared with what the table's metadata knows: every
-snapshot's files, manifests and lists, and the metadata files themselves. What is unknown, ours or Iceberg's by its
-name, and older than a safe age, is removed between batches, a few files at a time; the listing comes first, so whatever
-is committed meanwhile is known. Should a writer be at work that is older than that, it is shut out before its files go:
-a strict commit of a mark changes the table's metadata, so that nothing planned before it can be committed. A copy's
-files are left to `expiry`, which is told which copies go on. A sweep that was killed is begun again: when the last one
-ended, a file beside the key index says. Neighbour: `destination`, which calls it between batches.
+snapshot's files, manifests and lists, and the metadata files themselves. What is unknown, not `leaving` anyway, ours or
+Iceberg's by its name, and older than a safe age, is removed between batches, a few files at a time; the listing comes
+first, so whatever is committed meanwhile is known. Should a writer be at work that is older than that, it is shut out
+before its files go: a strict commit of a mark changes the table's metadata, so that nothing planned before it can be
+committed. A copy's files are left to `expiry`, which is told which copies go on. A sweep that was killed is begun
+again: when the last one ended, a file beside the key index says. Neighbour: `destination`, which calls it between
+batches.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -24,15 +25,14 @@ from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.expiry import referenced, shut_out
 from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
+from penstock.destinations.iceberg.leaving import AT_ONCE, remove_some
 from penstock.destinations.iceberg.storage import opened as opened_storage
-from penstock.destinations.iceberg.storage import reaching, remove
+from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_state import OpenTable
 from penstock.errors import DestinationError
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")
-AT_ONCE = 100  # files that are removed between two batches, at most
-LONGEST = 0.5  # seconds that it takes, at most
 OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
 METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
 
@@ -83,23 +83,12 @@ def sweep(
         opened.state = shut_out(java, opened, state, mark=mark)
         reach("sweep.shut")
     with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
-        removed = remove_some(left)
+        removed = remove_some(left, AT_ONCE, "sweep.file_removed")
     if left[removed:]:
         opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
     else:
         note_swept(marker)
     return removed
-
-
-def remove_some(left: Sequence[str]) -> int:
-    """Removes as many of the files as batches may wait for; gives how many."""
-    until = time.monotonic() + LONGEST
-    for number, location in enumerate(left[:AT_ONCE], 1):
-        remove(location)
-        reach("sweep.file_removed")
-        if time.monotonic() >= until:
-            return number
-    return min(len(left), AT_ONCE)
 
 
 def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
@@ -111,11 +100,13 @@ def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None
         return []
     try:
         with translated(what):
-            table = load()
+            with opened.turns.lock:  # what an expiry has let go is in one of the two
+                table = load()
+                leaving = opened.leaving.locations()
             if table is None:
                 return []
             metadata = table.operations().current()
-            known = referenced(java, table, metadata)
+            known = referenced(java, table, metadata) | leaving
             known.update(entry.file() for entry in metadata.previousFiles())
             known.add(metadata.metadataFileLocation())
     except TableMissing:

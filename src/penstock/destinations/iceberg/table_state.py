@@ -14,6 +14,7 @@ from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.beside import Counting, Merging, Sweeping
 from penstock.destinations.iceberg.evolution import Move, Recorded
 from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.leaving import Leaving
 from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.slices import IcebergSlice, Turns
 from penstock.destinations.iceberg.storage import local_path
@@ -67,6 +68,7 @@ class OpenTable:
     slice: IcebergSlice | None  # of a table that several sources feed: what of it is this source's
     state: TableState | None
     commits_since_expiry: int
+    leaving: Leaving
     settled: TableState | None = None  # in which there was nothing to compact
     merging: Merging | None = None  # what is compacted beside batches
     told: tuple[TableState, str] | None = None  # the state that people were told of, and what went on beside batches
