@@ -77,15 +77,17 @@ def _collections(file: Path) -> list[tuple[float, int]]:
     return found
 
 
-def collect_heap(pid: int) -> int | None:
-    """Has Java, below this process, collect its whole heap: MiB that are in use then. None without `jcmd`."""
+def collect_heap(pid: int, folder: Path) -> int | None:
+    """Has Java, below this process, collect its whole heap: MiB that are in use then, as its log in the folder says.
+    None without `jcmd`."""
     jcmd, java = shutil.which("jcmd"), [process.pid for role, process in _family(pid) if role == "java"]
     if jcmd is None or not java:
         return None
-    for command in ("GC.run", "GC.heap_info"):
-        done = subprocess.run([jcmd, str(java[0]), command], capture_output=True, text=True, check=False, timeout=60)
-    used = re.search(r"heap\s+total \d+K, used (\d+)K", done.stdout)
-    return int(used[1]) // 1024 if used else None
+    subprocess.run([jcmd, str(java[0]), "GC.run"], capture_output=True, check=False, timeout=60)
+    log = (folder / f"gc-{java[0]}.log").read_text(errors="replace")
+    whole = [line for line in log.splitlines() if "Pause Full" in line]
+    found = HEAP_AFTER.search(whole[-1]) if whole else None
+    return int(found[2]) if found else None
 
 
 @dataclass
