@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,13 +11,14 @@ import pytest
 from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
 from penstock.destinations.contract import InProcessRunner, JobRunner, MaintenanceReport
-from penstock.errors import DestinationUnreachable, SchemaChanged
+from penstock.errors import DestinationUnreachable, SchemaChanged, StaleBase
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import order_text
 from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.model.upkeep import TableShape
+from penstock.runtime import housekeeping as housekeeping_module
 from penstock.runtime.batch import WORTH_A_BUCKET, BatchPlanner, TableWork
 from penstock.runtime.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
@@ -267,6 +269,7 @@ def test_maintenance_takes_turns_and_is_told(bench: Bench, monkeypatch: pytest.M
         return MaintenanceReport(3, 2, 1, shape=TableShape(len(asked), 0, 10, 1, 1.0))
 
     monkeypatch.setattr(bench.lake, "maintain", maintain)
+    monkeypatch.setattr(housekeeping_module, "MAINTAINED_TOGETHER", 1)
     keeper = Housekeeping(bench.loop, Maintenance(pause=0.0), LogConfig())
     for _ in range(5):
         keeper.run()
@@ -280,6 +283,49 @@ def test_maintenance_takes_turns_and_is_told(bench: Bench, monkeypatch: pytest.M
     asked.clear()
     Housekeeping(bench.loop, Maintenance(), LogConfig()).run()
     assert asked == [PEOPLE.table]
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_maintenance_takes_longer_after_a_long_batch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), 0
+
+    def maintain(target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
+        nonlocal asked
+        asked += 1
+        clock.now += 0.6
+        return MaintenanceReport()
+
+    monkeypatch.setattr(bench.lake, "maintain", maintain)
+    monkeypatch.setattr(housekeeping_module, "MAINTAINED_TOGETHER", 1)
+    monkeypatch.setattr(housekeeping_module, "time", clock)
+    keeper = Housekeeping(bench.loop, Maintenance(pause=0.5), LogConfig())
+    counts = []
+    for batch in (0.0, 0.3, 0.55, 0.65, 60.0):
+        clock.now += batch
+        keeper.run()
+        counts.append(asked)
+        asked = 0
+    assert counts == [1, 1, 1, 2, 2]
+
+
+def test_several_tables_are_maintained_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2, timeout=30)
+
+    def maintain(target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
+        together.wait()
+        if target == ORDERS.table:
+            raise StaleBase("somebody else has changed it", "Later")
+        return MaintenanceReport(1, 0, 0, shape=TableShape(1, 0, 10, 1, 1.0))
+
+    monkeypatch.setattr(bench.lake, "maintain", maintain)
+    housekeeping(bench).run()
+    assert list(bench.state.upkeep("lake")) == [PEOPLE.table]
 
 
 def test_a_table_that_waits_to_be_taken_in_holds_the_log(bench: Bench) -> None:

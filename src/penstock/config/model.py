@@ -109,7 +109,7 @@ class Maintenance(Section):
     compact_files: Annotated[int, Field(ge=2)] = 8
     read_cost: Annotated[float, Field(ge=1.05)] = 1.3
     merge_at_once: Annotated[Size, Field(ge=2**20)] = 64 * 2**20
-    pause: Duration = 1.0
+    pause: Duration = 0.5
     sweep_every: Duration = 86400.0
     sweep_age: Duration = 86400.0
     advance_idle_every: Duration = 60.0

@@ -356,7 +356,7 @@ class Destination(Protocol):
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         """Does what is due, between batches: the contents stay equal, positions stay. What takes long is begun by one
         call, goes on beside batches, and is ended by a later call. Of a table of several sources it touches this
-        source's share only."""
+        source's share only. Several threads may call at once, for different tables."""
         ...
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:

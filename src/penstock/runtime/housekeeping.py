@@ -2,8 +2,8 @@
 
 An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
 or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Commits of
-maintenance and of batches take turns, in one thread, so they never conflict; what takes long the destination does
-beside them. Between two batches only so much is begun, for `pause`: what is left comes first the next time. How long a
+maintenance and of batches take turns, so they never conflict; what takes long the destination does beside them. Between
+two batches only so much is begun, for `pause` or a little longer: what is left comes first the next time. How long a
 batch waited for it, `holds` says.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -31,6 +32,7 @@ LOG = structlog.get_logger("housekeeping")
 RETAIN_EVERY = 5.0
 TELL_EVERY = 2.0
 ADVANCED_TOGETHER = 8  # tables, before it is asked whether batches may wait longer
+MAINTAINED_TOGETHER = 3  # tables; more would only make each of them late
 
 
 class Housekeeping:
@@ -46,7 +48,7 @@ class Housekeeping:
         behind all positions, when something new does."""
         self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
         self._passed = passed
-        self._advanced_at = self._retained_at = time.monotonic()
+        self._advanced_at = self._retained_at = self._ended_at = time.monotonic()
         self._next: TableId | None = None  # whose maintenance comes first the next time
         self._behind: list[TrackedTable] = []  # whose positions are still to be moved on
         self.holds = Holds(self._waiting_since)
@@ -59,7 +61,7 @@ class Housekeeping:
         """Does what is due, as far as batches may wait. Raises what concerns the destination or the log as a whole."""
         with self.holds.between_batches():
             now = time.monotonic()
-            until = now + self._maintenance.pause
+            until = now + self._pause(now)
             self._maintain(until)
             if not self._behind and now - self._advanced_at >= self._maintenance.advance_idle_every:
                 self._advanced_at = now
@@ -71,6 +73,13 @@ class Housekeeping:
                 self._retained_at = now
                 with self.holds.part("removal of log segments"):
                     self.retain(until)
+            self._ended_at = time.monotonic()
+
+    def _pause(self, now: float) -> float:
+        """How long batches may wait. Many tables make long batches, and leave as much more to do between them: then up
+        to twice as long, but no longer than the rest has taken."""
+        pause = self._maintenance.pause
+        return max(pause, min(now - self._ended_at, 2 * pause))
 
     def advance_idle(self) -> None:
         """Moves the position of tables that had nothing to apply to what has been processed."""
@@ -139,25 +148,44 @@ class Housekeeping:
         reach("apply.position_advanced")
 
     def _maintain(self, until: float) -> None:
-        """One table after the other, at least one, as long as batches may wait."""
-        tables = self._loop.tables
-        names = [name for name, tracked in tables.items() if not tracked.errored]
+        """A few tables at a time, as long as batches may wait: those that were left the last time first."""
+        names = [name for name, tracked in self._loop.tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
-        self._next = None
-        for turn, name in enumerate(names[first:] + names[:first]):
-            if turn and time.monotonic() >= until:
-                self._next = name
-                break
-            try:
-                with self.holds.part(f"maintenance of {name}"):
-                    report = self._loop.destination.maintain(tables[name].target, self._loop.source, self._loop.runner)
-            except StaleBase as error:
-                LOG.info("maintenance put off", table=str(name), what=error.what)
-                continue
-            if report.did_something:
-                LOG.info("maintained", table=str(name), report=str(report))
-            self._note(name, report)
+        waiting = deque(names[first:] + names[:first])
+        for reports in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
+            for name, report in reports:
+                self._note(name, report)
+        self._next = waiting[0] if waiting else None
         self._tell()
+
+    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport]]:
+        """The next of those that wait, one at least, and more of them until then."""
+        waiting, until = work
+        reports = []
+        while waiting:
+            try:
+                name = waiting.popleft()
+            except IndexError:
+                break  # somebody else has taken the last one
+            report = self._maintained(name)
+            if report is not None:
+                reports.append((name, report))
+            if time.monotonic() >= until:
+                break
+        return reports
+
+    def _maintained(self, name: TableId) -> MaintenanceReport | None:
+        """None if it was put off."""
+        loop, target = self._loop, self._loop.tables[name].target
+        try:
+            with self.holds.part(f"maintenance of {name}"):
+                report = loop.destination.maintain(target, loop.source, loop.runner)
+        except StaleBase as error:
+            LOG.info("maintenance put off", table=str(name), what=error.what)
+            return None
+        if report.did_something:
+            LOG.info("maintained", table=str(name), report=str(report))
+        return report
 
     def _waiting_since(self) -> float | None:
         """When the oldest of the changes that wait in the log came there."""
