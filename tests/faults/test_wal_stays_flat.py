@@ -102,7 +102,7 @@ def test_unrelated_busy_table(pipeline: PipelineFactory, events: Database, lake:
             events.execute("checkpoint")  # restart_lsn moves when running transactions are logged, as they are here
             return _retained(file) < MIB
 
-        await_condition(caught_up, "the idle slot to catch up", 20, every=1.0)
+        await_condition(caught_up, "the idle slot to catch up", 60, every=1.0)
         _write(events, "events", 1, 100)
         run.drain()
         lake.assert_equals(events, ["public.events"])
