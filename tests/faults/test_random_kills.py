@@ -1,19 +1,22 @@
-"""Kills at random moments of one long run under traffic from several connections."""
+"""Kills at random moments of one long run under traffic from several connections. CI has the kill matrix instead."""
 
 from __future__ import annotations
 
 from random import Random
 from threading import Event, Thread
 
+import pytest
+
 from databases import Database
 from lake import Lake
 from running import PipelineFactory, Running
 from workload import Workload, create_tables
 
-KILLS, KILLS_IN_FULL = 5, 20
+KILLS = 20
 
 
-def test_random_kills(pipeline: PipelineFactory, postgres: Database, lake: Lake, full: bool) -> None:
+@pytest.mark.full
+def test_random_kills(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     create_tables(postgres.url)
     file = pipeline()
     random = Random(77)
@@ -25,7 +28,7 @@ def test_random_kills(pipeline: PipelineFactory, postgres: Database, lake: Lake,
             traffic = Thread(target=_trickle, args=(workload, stop))
             traffic.start()
             try:
-                for number in range(KILLS_IN_FULL if full else KILLS):
+                for number in range(KILLS):
                     stop.wait(random.uniform(0.2, 3.0))
                     if number % 3 == 2:
                         run.capture().kill()
