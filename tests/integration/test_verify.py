@@ -52,7 +52,7 @@ def traffic(database: Database, *statements: str) -> Iterator[None]:
     stop = Event()
 
     def work() -> None:
-        while not stop.wait(0.1):
+        while not stop.wait(0.01):
             database.execute(*statements)
 
     busy = Thread(target=work)
