@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from destination_rows import (
     ORDERS,
@@ -237,6 +238,22 @@ def test_a_query_in_flight_reads_on_after_its_snapshot_has_expired(spark: SparkS
         path.name for path in folder.glob("*/*")
     }
     assert lake.rows(ORDERS) == ordered(ORDERS, rows(range(10), "11"))
+
+
+def test_an_expiry_that_cannot_note_its_files_stands_and_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    config = iceberg_config(tmp_path, expire_every=4, keep_snapshots=1, keep_for=0, compact_files=50)
+    lake = iceberg_lake(spark, tmp_path, config)
+    driver, other = opened(lake), foreign(spark, config)
+    (tmp_path / "index" / "public" / "orders.leaving").touch()  # where the folder of lists is to be
+    with capture_logs() as said:
+        for batch in range(4):
+            apply(driver, ORDERS, START + 1 + batch, net(ORDERS, rows(range(10), f"{batch}")))
+            driver.maintain(ORDERS.table, SOURCE, InProcessRunner())
+    (told,) = [one for one in said if "not noted" in one["event"]]
+    assert (told["log_level"], told["table"]) == ("warning", "public.orders")
+    assert count(other, "snapshots") == 1
+    apply(driver, ORDERS, START + 9, net(ORDERS, [], [{"id": 0}]))
+    assert lake.rows(ORDERS) == ordered(ORDERS, rows(range(1, 10), "3"))
 
 
 def test_snapshots_stay_for_time_travel(spark: SparkSession, tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_files_stay_until_their_time_and_lists_go_with_them(tmp_path: Path) -> N
     assert files.remove_due() == 0
 
 
+def test_a_list_that_is_empty_or_gone_is_passed_over(tmp_path: Path) -> None:
+    files = Leaving(tmp_path / "lists")
+    files.put(made(tmp_path, "a"), ago(3))
+    files.put(made(tmp_path, "b"), ago(2))
+    files.put(made(tmp_path, "c"), ago(1))
+    first, second, _ = sorted((tmp_path / "lists").iterdir())
+    first.write_text("")
+    second.unlink()
+    assert files.remove_due() == 1
+    assert (names(tmp_path), names(tmp_path / "lists")) == (["a", "b"], [])
+
+
 def test_a_few_at_a_time_the_first_first_and_anew_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Collection
 
+import structlog
 from pyarrow import fs
 
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
@@ -25,6 +26,8 @@ from penstock.destinations.iceberg.storage import reaching, remove
 from penstock.destinations.iceberg.table_state import OpenTable
 from penstock.failpoints import reach
 
+LOG = structlog.get_logger("iceberg")
+
 
 def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
     """Few snapshots stay, for every commit writes all of them again; what they let go leaves after `keep_for`."""
@@ -35,8 +38,21 @@ def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSetting
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
         (expiry.planWith(java.at_once) if opened.is_local else expiry).deleteWith(let_go.consumer).commit()
         note_turn(opened, start, columns=False)
-        opened.leaving.put(let_go.strings(), time.time() + settings.keep_for)
+        _put_off(opened, let_go.strings(), time.time() + settings.keep_for)
     reach("leaving.listed")
+
+
+def _put_off(opened: OpenTable, files: list[str], due: float) -> None:
+    """The snapshots are gone: files that cannot be noted cost room, and nothing else."""
+    try:
+        opened.leaving.put(files, due)
+    except OSError as error:
+        LOG.warning(
+            "files of old snapshots not noted: they stay until the table's folder is swept",
+            table=str(opened.target),
+            files=len(files),
+            what=str(error),
+        )
 
 
 def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:

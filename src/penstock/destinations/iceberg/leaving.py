@@ -10,6 +10,7 @@ files here, and leaves them out of what it takes for leftovers; so does `sweepin
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -32,13 +33,16 @@ class Leaving:
         self._left: list[str] | None = None  # of the first list, as far as it has been read
 
     def put(self, locations: Sequence[str], due: float) -> None:
-        """Notes files that may be removed at that time, in seconds since 1970."""
+        """Notes files that may be removed at that time, in seconds since 1970. OSError if they cannot be noted."""
         if not locations:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         place = self._folder / f"{int(due * 1000):015d}-{uuid.uuid4().hex}{SUFFIX}"
         partial = place.with_suffix(".partial")
-        partial.write_text("\n".join(locations))
+        with partial.open("w") as file:
+            file.write("\n".join(locations))
+            file.flush()
+            os.fsync(file.fileno())  # half a path could be that of something else
         partial.replace(place)
         if self._left is None:
             self._lists = sorted([*self._lists, place])
@@ -84,6 +88,6 @@ def _due(place: Path) -> float:
 
 def _read(place: Path) -> list[str]:
     try:
-        return place.read_text().split("\n")
+        return place.read_text().splitlines()
     except FileNotFoundError:  # another one has removed them all meanwhile
         return []
