@@ -58,6 +58,14 @@ class Fuzzer:
                 self._try(connection, lambda: self.step(connection))
             self.history.append("commit")
 
+    def try_insert(self, connection: Connection) -> None:
+        """A row, if Postgres takes it."""
+        self._try(connection, lambda: self.insert(connection))
+
+    def try_update(self, connection: Connection) -> None:
+        """Some rows change, if Postgres lets them."""
+        self._try(connection, lambda: self.update(connection))
+
     def _try(self, connection: Connection, act: Callable[[], None]) -> None:
         before = len(self.history)
         try:
@@ -104,7 +112,7 @@ class Fuzzer:
         self._do(connection, f"insert into {self.name} ({names}) values ({values})")
 
     def update(self, connection: Connection) -> None:
-        name, type = self.random.choice(self._others(connection))
+        name, type = self.random.choice(self.other_columns(connection))
         value = "null" if self.random.random() < 0.1 else VALUES[type]
         some = f'"{self._key(connection)}" % 3 = {self.random.randint(0, 2)}'
         self._do(connection, f'update {self.name} set "{name}" = {value} where {some}')
@@ -135,18 +143,18 @@ class Fuzzer:
         self._do(connection, f"alter table {self.name} add {self._new()} text default md5(random()::text)")
 
     def drop(self, connection: Connection) -> None:
-        name, _ = self.random.choice(self._others(connection))
+        name, _ = self.random.choice(self.other_columns(connection))
         self._do(connection, f'alter table {self.name} drop "{name}"')
 
     def rename(self, connection: Connection) -> None:
-        name, _ = self.random.choice(self._others(connection))
+        name, _ = self.random.choice(self.other_columns(connection))
         self._do(connection, f'alter table {self.name} rename "{name}" to {self._new()}')
 
     def rename_key(self, connection: Connection) -> None:
         self._do(connection, f'alter table {self.name} rename "{self._key(connection)}" to {self._new()}')
 
     def swap(self, connection: Connection) -> None:
-        names = [name for name, _ in self._others(connection)]
+        names = [name for name, _ in self.other_columns(connection)]
         if len(names) < 2:
             return
         first, second = self.random.sample(names, 2)
@@ -155,26 +163,26 @@ class Fuzzer:
 
     def again(self, connection: Connection) -> None:
         """A column goes, and another of its name comes."""
-        name, _ = self.random.choice(self._others(connection))
+        name, _ = self.random.choice(self.other_columns(connection))
         self._do(connection, f'alter table {self.name} drop "{name}"')
         self._do(connection, f'alter table {self.name} add "{name}" {self.random.choice(TYPES)}')
 
     def nullable(self, connection: Connection) -> None:
-        name, _ = self.random.choice(self._others(connection))
+        name, _ = self.random.choice(self.other_columns(connection))
         self._do(connection, f'alter table {self.name} alter "{name}" {self.random.choice(("set", "drop"))} not null')
 
     def widen(self, connection: Connection) -> None:
         wider = {"int4": "bigint", "varchar": "text", "numeric": "numeric(20,2)", "float4": "float8"}
-        fitting = [(name, wider[type]) for name, type in self._others(connection) if type in wider]
+        fitting = [(name, wider[type]) for name, type in self.other_columns(connection) if type in wider]
         name, type = self.random.choice(fitting or [("none", "int")])
         self._do(connection, f'alter table {self.name} alter "{name}" type {type}')
 
     def retype(self, connection: Connection) -> None:
-        name, _ = self.random.choice(self._others(connection))
+        name, _ = self.random.choice(self.other_columns(connection))
         self._do(connection, f'alter table {self.name} alter "{name}" type text using "{name}"::text')
 
     def compute(self, connection: Connection) -> None:
-        texts = [name for name, type in self._others(connection) if type == "text"]
+        texts = [name for name, type in self.other_columns(connection) if type == "text"]
         name = self.random.choice(texts or ["none"])
         self._do(connection, f'alter table {self.name} alter "{name}" type text using \'was \' || "{name}"')
 
@@ -183,7 +191,7 @@ class Fuzzer:
 
     def rekey(self, connection: Connection) -> None:
         """The same column becomes key again under a new index, or a longer key."""
-        names = [name for name, type in self._others(connection) if type in ("int4", "int8")]
+        names = [name for name, type in self.other_columns(connection) if type in ("int4", "int8")]
         longer = f', "{self.random.choice(names)}"' if names and self.random.random() < 0.5 else ""
         key, constraint = self._key(connection), self._constraint(connection)
         with connection.transaction():
@@ -245,5 +253,5 @@ class Fuzzer:
     def _key(self, connection: Connection) -> str:
         return self._columns(connection)[0][0]
 
-    def _others(self, connection: Connection) -> list[tuple[str, str]]:
+    def other_columns(self, connection: Connection) -> list[tuple[str, str]]:
         return self._columns(connection)[1:] or [("none", "int4")]
