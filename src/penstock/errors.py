@@ -22,6 +22,8 @@ PenstockError                    exit   retry
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
  │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
  │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
+ │   ├─ CopyNeeded               1      at once  the table's rows cannot be brought up to date: it is copied again
+ │   ├─ LineageLost              1      manual   somebody rolled back or replaced the table at the destination
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
  │   ├─ TableFailed              1      manual   a bug of ours, met on this table's changes
  │   └─ PositionLost             1      manual   the log no longer holds what the table needs
@@ -143,6 +145,14 @@ class RowIncomplete(TableError):
 
 class RangeVoid(TableError):
     retry = "at once"
+
+
+class CopyNeeded(TableError):
+    retry = "at once"
+
+
+class LineageLost(TableError):
+    pass
 
 
 class SchemaChanged(TableError):

@@ -21,7 +21,16 @@ from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.union import renamed
-from penstock.errors import KeyRequired, PenstockError, PositionLost, SchemaChanged, StateError, TableError
+from penstock.errors import (
+    CopyNeeded,
+    KeyRequired,
+    LineageLost,
+    PenstockError,
+    PositionLost,
+    SchemaChanged,
+    StateError,
+    TableError,
+)
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
 from penstock.model.feed import Feed, Mode
@@ -189,6 +198,14 @@ class ApplyLoop:
             )
 
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
+        """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
+        lost = isinstance(error, LineageLost) and tracked.feed.mode is Mode.CLONE
+        if lost or isinstance(error, CopyNeeded):
+            try:
+                self.want_resync(tracked, error.what)
+                return
+            except TableError as refused:
+                error = refused
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
         if isinstance(error, Undecodable):
