@@ -30,6 +30,7 @@ from penstock.errors import (
     SchemaChanged,
     StateError,
     TableError,
+    TableFailed,
 )
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
@@ -40,6 +41,7 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply_task import Applied
 from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.flights import Flight, Flights, Planned
+from penstock.runtime.table_boundary import of_table
 from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
@@ -66,7 +68,7 @@ class ApplyLoop:
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
         self.processed: Position = 0
-        self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.mark_errored)
+        self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.contain)
         self.in_threads = self._flights.in_threads
 
     def close(self) -> None:
@@ -197,6 +199,10 @@ class ApplyLoop:
                 seconds=round(time.monotonic() - flight.began, 3),
             )
 
+    def contain(self, tracked: TrackedTable, doing: str, error: Exception) -> None:
+        """Make what went wrong the table's own, or raise what concerns all tables. `doing` completes "while …"."""
+        self.mark_errored(tracked, of_table(self.destination, self.source, tracked.feed, doing, error))
+
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
         """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
         lost = isinstance(error, LineageLost) and tracked.feed.mode is Mode.CLONE
@@ -206,7 +212,8 @@ class ApplyLoop:
                 return
             except TableError as refused:
                 error = refused
-        LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
+        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
+        LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution, **trace)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
         if isinstance(error, Undecodable):
             self.state.quarantine(self.destination.name, tracked.table, error.messages)
@@ -268,8 +275,13 @@ class ApplyLoop:
             self._joining.popleft()
         worked = False
         for tracked in [tracked for tracked in self.tables.values() if tracked.level is not None]:
-            if not tracked.errored:
+            if tracked.errored:
+                continue
+            try:
                 worked |= self._bring_on(tracked)
+            except Exception as error:
+                self.contain(tracked, "it caught up with the others", error)
+                worked = True
         return worked
 
     def _bring_on(self, tracked: TrackedTable) -> bool:

@@ -1,7 +1,7 @@
 """The work of one task of a batch, on an executor: read the table's slices, decode and fold them, write the net effect.
 
-A task never fails the job for what concerns its table alone: such an error is its result. Rows never leave the task but
-as files of the destination.
+A task never fails the job, which has tasks of other tables: whatever it meets is its result. Rows never leave the task
+but as files of the destination.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from penstock.runtime.shares import (
     pieces_of,
     read_pieces,
     read_share,
-    unexpected,
     versioned,
 )
+from penstock.runtime.table_boundary import unexpected
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def apply(task: ApplyTask) -> Applied:
         return Applied(task.feed.name, error=error.keeping(messages or error.messages))
     except PenstockError as error:
         return Applied(task.feed.name, error=error)
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+    except Exception as error:
         return Applied(task.feed.name, error=unexpected(task.feed.name, error))
     return Applied(
         task.feed.name,

@@ -98,7 +98,9 @@ class Housekeeping:
             some, self._behind = self._behind[:ADVANCED_TOGETHER], self._behind[ADVANCED_TOGETHER:]
             followed = self._loop.tables
             still = [one for one in some if followed.get(one.table) is one and self._is_behind(one)]
-            self._loop.in_threads(self._advance, still)
+            for tracked, error in zip(still, self._loop.in_threads(self._advance, still), strict=True):
+                if error is not None:
+                    self._loop.contain(tracked, "its position was moved on", error)
             if time.monotonic() >= until:
                 return
 
@@ -138,44 +140,51 @@ class Housekeeping:
                     ),
                 )
 
-    def _advance(self, tracked: TrackedTable) -> None:
+    def _advance(self, tracked: TrackedTable) -> Exception | None:
+        """Move one table's position on; gives what kept it from it, unless it is tried again anyway."""
         try:
             self._loop.destination.advance(tracked.target, self._loop.source, tracked.position, self._loop.processed)
         except StaleBase as error:
             LOG.info("position not advanced", table=str(tracked.table), what=error.what)
-            return
+            return None
+        except Exception as error:
+            return error
         tracked.position = self._loop.processed
         reach("apply.position_advanced")
+        return None
 
     def _maintain(self, until: float) -> None:
         """A few tables at a time, as long as batches may wait: those that were left the last time first."""
         names = [name for name, tracked in self._loop.tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
         waiting = deque(names[first:] + names[:first])
-        for reports in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
-            for name, report in reports:
-                self._note(name, report)
+        for outcomes in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
+            for name, outcome in outcomes:
+                if isinstance(outcome, MaintenanceReport):
+                    self._note(name, outcome)
+                else:
+                    self._loop.contain(self._loop.tables[name], "it was maintained", outcome)
         self._next = waiting[0] if waiting else None
         self._tell()
 
-    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport]]:
+    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport | Exception]]:
         """The next of those that wait, one at least, and more of them until then."""
         waiting, until = work
-        reports = []
+        outcomes: list[tuple[TableId, MaintenanceReport | Exception]] = []
         while waiting:
             try:
                 name = waiting.popleft()
             except IndexError:
                 break  # somebody else has taken the last one
-            report = self._maintained(name)
-            if report is not None:
-                reports.append((name, report))
+            outcome = self._maintained(name)
+            if outcome is not None:
+                outcomes.append((name, outcome))
             if time.monotonic() >= until:
                 break
-        return reports
+        return outcomes
 
-    def _maintained(self, name: TableId) -> MaintenanceReport | None:
-        """None if it was put off."""
+    def _maintained(self, name: TableId) -> MaintenanceReport | Exception | None:
+        """Maintain one table; gives what went wrong instead of a report, and None if it was put off."""
         loop, target = self._loop, self._loop.tables[name].target
         try:
             with self.holds.part(f"maintenance of {name}"):
@@ -183,6 +192,8 @@ class Housekeeping:
         except StaleBase as error:
             LOG.info("maintenance put off", table=str(name), what=error.what)
             return None
+        except Exception as error:
+            return error
         if report.did_something:
             LOG.info("maintained", table=str(name), report=str(report))
         return report
