@@ -19,7 +19,7 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.destinations.iceberg.compaction import MergeData, merge
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
-from penstock.destinations.iceberg.plan import IcebergPlan
+from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
 from penstock.destinations.iceberg.table_schema import IcebergColumn, rescued_column, rescued_schema
 from penstock.fold.evolution import follow
 from penstock.model.feed import Feed
@@ -70,9 +70,7 @@ class Worker:
         begin, number = self._position, self._sequence * CHANGES
         cells = [(str((number + one) % KEYS), f"name {number + one}", "x" * 50) for one in range(CHANGES)]
         sent = insert if number < KEYS else update
-        changes = [
-            Change(begin + 10 + place, place, addressed(sent(*row), ITEMS)) for place, row in enumerate(cells)
-        ]
+        changes = [Change(begin + 10 + place, place, addressed(sent(*row), ITEMS)) for place, row in enumerate(cells)]
         end = begin + 100
         self._writer.append(end, [SliceRows(ITEMS, raw_changes(ITEMS, changes).batch, 0)])
         (name,) = self._log.segments(after=begin)
@@ -84,7 +82,7 @@ class Worker:
         (result,) = [apply(pickle.loads(pickle.dumps(task))) for task in tasks]
         assert result.error is None, result.error
         written = result.part
-        assert written is not None
+        assert isinstance(written, IcebergPart)
         self._data += [IndexedFile(file.path, file.records, self._sequence) for file in written.added]
         self._deletes += [file.path for file in written.files if file not in written.added]
         self._log.remove(name)

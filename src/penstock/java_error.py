@@ -41,19 +41,24 @@ class JavaException(Protocol):
 
 def java_reason(exception: JavaException) -> str:
     """One line of at most LONGEST characters, and never empty."""
-    root = exception
-    for _ in range(DEEPEST):
-        cause = root.getCause()
-        if cause is None:
-            break
-        root = cause
-    said, at_the_bottom = _said(exception), _said(root)
+    said, at_the_bottom = _said(exception), _said(java_causes(exception)[-1])
     if at_the_bottom in said:
         return _cut(said, LONGEST)
     if said in at_the_bottom:
         return _cut(at_the_bottom, LONGEST)
     outer = _cut(said, max(LONGEST_OF_TWO, LONGEST - len(at_the_bottom) - 2))
     return _cut(f"{outer}: {at_the_bottom}", LONGEST)
+
+
+def java_causes(exception: JavaException) -> list[JavaException]:
+    """The exception, its cause, the cause of that and so on."""
+    chain = [exception]
+    while len(chain) <= DEEPEST:
+        cause = chain[-1].getCause()
+        if cause is None:
+            break
+        chain.append(cause)
+    return chain
 
 
 def _said(exception: JavaException) -> str:

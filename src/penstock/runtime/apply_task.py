@@ -140,7 +140,7 @@ def apply(task: ApplyTask) -> Applied:
         return Applied(task.feed.name, error=error.keeping(messages or error.messages))
     except PenstockError as error:
         return Applied(task.feed.name, error=error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
         return Applied(task.feed.name, error=unexpected(task.feed.name, error))
     return Applied(
         task.feed.name,

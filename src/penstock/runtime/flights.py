@@ -1,9 +1,9 @@
-"""Apply batches: plan each table's write, run one Spark job per batch, commit each table once, and retry refused commits.
+"""Apply batches: plan each table's write, run one Spark job per batch, commit each table once, redo refused commits.
 
 The job of the next batch runs beside the commits of the one before: a destination can tell what those commits will make
 of a table before they are made (`plan_after`). Should one of them come to something else, what was written over it is
 void, and written again; no commit is made over anything but what it was written for. So at most two batches are under
-way, and in every table one commit after the other. Whatever fails for one table is handed to `contain`, which makes it
+way, and in every table one commit after the other. Whatever fails for one table is met by `containing`, which makes it
 that table's own or raises it. Neighbours: `apply_loop` decides what flies, `apply_job` runs the tasks.
 """
 
@@ -21,11 +21,11 @@ from penstock.changelog.log import ChangeLog
 from penstock.destinations.contract import Destination, JobRunner, WritePlan, WrittenPart
 from penstock.errors import (
     CommitUnknown,
-    DestinationUnreachable,
     PenstockError,
     PositionLost,
     StaleBase,
     StateError,
+    TableError,
 )
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow
@@ -38,6 +38,7 @@ from penstock.runtime.apply_job import run_tasks
 from penstock.runtime.apply_task import Applied, ApplyTask, tasks_for
 from penstock.runtime.batch import Batch, TableWork
 from penstock.runtime.log_context import inheriting
+from penstock.runtime.table_boundary import Contained
 from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
@@ -71,9 +72,9 @@ class Flight:
 
 
 class Flights:
-    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `contain` is given
-    what went wrong for a table, and during what: it raises what concerns all of them, and otherwise the table takes no
-    more changes."""
+    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `containing` is
+    around what is done for one table, and told what that is: it raises what concerns all of them, and otherwise the
+    table takes no more changes."""
 
     def __init__(
         self,
@@ -84,10 +85,10 @@ class Flights:
         state: StateStore,
         tables: Mapping[TableId, TrackedTable],
         followed: Callable[[TrackedTable, TableWork], Followed | None],
-        contain: Callable[[TrackedTable, str, Exception], None],
+        containing: Callable[[TrackedTable, str], Contained],
     ) -> None:
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
-        self._state, self._tables, self._followed, self._contain = state, tables, followed, contain
+        self._state, self._tables, self._followed, self._containing = state, tables, followed, containing
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
 
     def close(self) -> None:
@@ -122,20 +123,15 @@ class Flights:
             planned, results = flight.plans.get(table), flight.results.get(table)
             if planned is None or results is None or _has_nothing(planned, results):
                 continue
-            try:
+            next_one = None
+            with self._containing(self._tables[table], PLANNING):
                 next_one = self._ahead(flight, planned, results, work)
-            except Exception as error:
-                self._contain(self._tables[table], PLANNING, error)
-                self._discard(flight.results.pop(table))
-                return None
             if next_one is None:
                 return None
             found[table] = next_one
         return found
 
-    def _ahead(
-        self, flight: Flight, planned: Planned, results: Sequence[Applied], work: TableWork
-    ) -> Planned | None:
+    def _ahead(self, flight: Flight, planned: Planned, results: Sequence[Applied], work: TableWork) -> Planned | None:
         followed = follow(self._tables[work.feed.name].schema, work.versions)
         moves = planned.followed.changes or followed.changes or followed.resync
         if moves or any(result.truncated for result in results):
@@ -157,10 +153,10 @@ class Flights:
         tries = 1
         while pending := {table: work for table, work in pending.items() if not self._tables[table].errored}:
             if tries == REDOS:
-                raise DestinationUnreachable(
-                    f"table {next(iter(pending))}: somebody else keeps committing to it, {REDOS} tries were refused",
-                    "Stop the other writer",
-                )
+                for table in pending:
+                    with self._containing(self._tables[table], COMMITTING):
+                        raise _refused(table)
+                break
             tries += 1
             plans = self._plans(pending, flight.batch.end, presumed=False)
             results = self._run_job(pending, plans)
@@ -171,19 +167,16 @@ class Flights:
     def _submitted(
         self, plans: Mapping[TableId, Planned], results: Mapping[TableId, list[Applied]], end: Position
     ) -> dict[TableId, Future[Applied | None]]:
-        return {
-            table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()
-        }
+        return {table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()}
 
     def _committed(self, commits: Mapping[TableId, Future[Applied | None]]) -> dict[TableId, Applied]:
         """What was committed, once all have been tried. A table whose commit failed keeps the files: nobody can say
         whether a commit names them."""
         wait(commits.values())
+        outcomes = {}
         for table, done in commits.items():
-            error = done.exception()
-            if isinstance(error, Exception):
-                self._contain(self._tables[table], COMMITTING, error)
-        outcomes = {table: done.result() for table, done in commits.items() if done.exception() is None}
+            with self._containing(self._tables[table], COMMITTING):
+                outcomes[table] = done.result()
         return {table: done for table, done in outcomes.items() if done is not None}
 
     def refuse(self, flight: Flight, tables: Collection[TableId]) -> None:
@@ -202,7 +195,7 @@ class Flights:
         plans = {}
         for table, work in pending.items():
             tracked = self._tables[table]
-            try:
+            with self._containing(tracked, PLANNING):
                 followed = self._followed(tracked, work)
                 if followed is None:
                     continue
@@ -214,12 +207,9 @@ class Flights:
                         f"{position_text(plan.position)}: somebody else restored or replaced it",
                         f"Copy it again: penstock resync FILE {table}",
                     )
-            except Exception as error:
-                self._contain(tracked, PLANNING, error)
-                continue
-            tracked.position = plan.position
-            if tracked.position < end:
-                plans[table] = Planned(plan, followed)
+                tracked.position = plan.position
+                if tracked.position < end:
+                    plans[table] = Planned(plan, followed)
         return plans
 
     def _run_job(
@@ -228,10 +218,8 @@ class Flights:
         """One job for all tables, but for those of which something goes wrong."""
         tasks: list[ApplyTask] = []
         for table, planned in plans.items():
-            try:
+            with self._containing(self._tables[table], PLANNING):
                 tasks += self._tasks(pending[table], planned)
-            except Exception as error:
-                self._contain(self._tables[table], PLANNING, error)
         grouped: dict[TableId, list[Applied]] = {}
         for result in run_tasks(self._log, self._runner, tasks):
             grouped.setdefault(result.table, []).append(result)
@@ -241,7 +229,8 @@ class Flights:
             if error is None:
                 continue
             try:
-                self._contain(self._tables[table], APPLYING, error)
+                with self._containing(self._tables[table], APPLYING):
+                    raise error
             except PenstockError:
                 self._discard(result for group in grouped.values() for result in group)
                 raise
@@ -310,6 +299,13 @@ class Flights:
         parts = [result.part for result in results if result.part is not None]
         if parts:
             self._destination.discard(parts)
+
+
+def _refused(table: TableId) -> TableError:
+    return TableError(
+        f"table {table}: somebody else keeps committing to it, {REDOS} tries were refused",
+        "Stop the other writer, then `penstock retry`",
+    )
 
 
 def _parts(results: Iterable[Applied]) -> list[WrittenPart]:

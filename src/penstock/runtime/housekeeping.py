@@ -98,9 +98,7 @@ class Housekeeping:
             some, self._behind = self._behind[:ADVANCED_TOGETHER], self._behind[ADVANCED_TOGETHER:]
             followed = self._loop.tables
             still = [one for one in some if followed.get(one.table) is one and self._is_behind(one)]
-            for tracked, error in zip(still, self._loop.in_threads(self._advance, still), strict=True):
-                if error is not None:
-                    self._loop.contain(tracked, "its position was moved on", error)
+            self._loop.in_threads(self._advance, still)
             if time.monotonic() >= until:
                 return
 
@@ -140,51 +138,51 @@ class Housekeeping:
                     ),
                 )
 
-    def _advance(self, tracked: TrackedTable) -> Exception | None:
-        """Move one table's position on; gives what kept it from it, unless it is tried again anyway."""
-        try:
-            self._loop.destination.advance(tracked.target, self._loop.source, tracked.position, self._loop.processed)
-        except StaleBase as error:
-            LOG.info("position not advanced", table=str(tracked.table), what=error.what)
-            return None
-        except Exception as error:
-            return error
-        tracked.position = self._loop.processed
-        reach("apply.position_advanced")
-        return None
+    def _advance(self, tracked: TrackedTable) -> None:
+        loop = self._loop
+        with loop.containing(tracked, "its position was moved on"):
+            try:
+                loop.destination.advance(tracked.target, loop.source, tracked.position, loop.processed)
+            except StaleBase as error:
+                LOG.info("position not advanced", table=str(tracked.table), what=error.what)
+                return
+            tracked.position = loop.processed
+            reach("apply.position_advanced")
 
     def _maintain(self, until: float) -> None:
         """A few tables at a time, as long as batches may wait: those that were left the last time first."""
         names = [name for name, tracked in self._loop.tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
         waiting = deque(names[first:] + names[:first])
-        for outcomes in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
-            for name, outcome in outcomes:
-                if isinstance(outcome, MaintenanceReport):
-                    self._note(name, outcome)
-                else:
-                    self._loop.contain(self._loop.tables[name], "it was maintained", outcome)
+        for reports in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
+            for name, report in reports:
+                self._note(name, report)
         self._next = waiting[0] if waiting else None
         self._tell()
 
-    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport | Exception]]:
+    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport]]:
         """The next of those that wait, one at least, and more of them until then."""
         waiting, until = work
-        outcomes: list[tuple[TableId, MaintenanceReport | Exception]] = []
+        reports = []
         while waiting:
             try:
                 name = waiting.popleft()
             except IndexError:
                 break  # somebody else has taken the last one
-            outcome = self._maintained(name)
-            if outcome is not None:
-                outcomes.append((name, outcome))
+            report = self._maintained(name)
+            if report is not None:
+                reports.append((name, report))
             if time.monotonic() >= until:
                 break
-        return outcomes
+        return reports
 
-    def _maintained(self, name: TableId) -> MaintenanceReport | Exception | None:
-        """Maintain one table; gives what went wrong instead of a report, and None if it was put off."""
+    def _maintained(self, name: TableId) -> MaintenanceReport | None:
+        """Maintain one table; None if it was put off, or if the table cannot be maintained and is Errored."""
+        with self._loop.containing(self._loop.tables[name], "it was maintained"):
+            return self._maintain_one(name)
+        return None
+
+    def _maintain_one(self, name: TableId) -> MaintenanceReport | None:
         loop, target = self._loop, self._loop.tables[name].target
         try:
             with self.holds.part(f"maintenance of {name}"):
@@ -192,8 +190,6 @@ class Housekeeping:
         except StaleBase as error:
             LOG.info("maintenance put off", table=str(name), what=error.what)
             return None
-        except Exception as error:
-            return error
         if report.did_something:
             LOG.info("maintained", table=str(name), report=str(report))
         return report

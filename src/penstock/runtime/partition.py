@@ -73,7 +73,7 @@ def _run_one(function: Callable[[Task], Result], number: int, task: Task) -> Don
         return Done(number, function(task))
     except PenstockError as error:
         return Failed(number, error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised on the driver, with the traceback
         failed = TaskFailed(f"unexpected {type(error).__name__} in a task: {' '.join(str(error).split())[:300]}")
         failed.trace = "".join(traceback.format_exception(error))
         return Failed(number, failed)

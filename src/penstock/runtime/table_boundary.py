@@ -9,6 +9,7 @@ destination, the change log, the state store, Java) is raised again. Imported by
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 from penstock.destinations.contract import Destination
 from penstock.errors import (
@@ -28,6 +29,22 @@ JAVA_ENDED = "Spark's Java process has ended"
 START_AGAIN = "Start penstock again; spark.log in the pipeline's folder may say why"
 
 
+class Contained:
+    """The boundary as a block: what goes wrong in it is given to `handle`, which raises what is not the table's."""
+
+    def __init__(self, handle: Callable[[Exception], None]) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._handle(error)
+        return True
+
+
 def unexpected(table: TableId, error: Exception, doing: str = "its changes were applied") -> TableFailed:
     """Give an exception that nobody expected as the table's error. `doing` completes "while …"."""
     failed = TableFailed(
@@ -39,12 +56,9 @@ def unexpected(table: TableId, error: Exception, doing: str = "its changes were 
 
 def of_table(destination: Destination, source: str, feed: Feed, doing: str, error: Exception) -> TableError:
     """Give the error as the table's own, or raise what concerns more than this table."""
-    try:
-        told = _diagnosed(destination, source, feed, error)
-    except PenstockError:
-        raise
-    except Exception as another:
-        told = another
+    told: Exception = error
+    if isinstance(error, FileUnreadable):
+        told = destination.diagnose(feed.target, source, error)
     if isinstance(told, TableError):
         return told
     if isinstance(told, TaskFailed):
@@ -58,9 +72,3 @@ def of_table(destination: Destination, source: str, feed: Feed, doing: str, erro
     if java_has_ended(told):
         raise EnvironmentMissing(JAVA_ENDED, START_AGAIN) from told
     return unexpected(feed.name, told, doing)
-
-
-def _diagnosed(destination: Destination, source: str, feed: Feed, error: Exception) -> Exception:
-    if not isinstance(error, FileUnreadable):
-        return error
-    return destination.diagnose(feed.target, source, error)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from penstock.decode.rescue import RESCUED, followed
 from penstock.destinations.iceberg.metrics import Metrics
-from penstock.destinations.iceberg.storage import opened, removed_on_error
+from penstock.destinations.iceberg.storage import make_folder_again, opened, reading, removed_on_error
 from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn, inner_fields, leaves
 
 PREFIX = "penstock-"
@@ -99,8 +99,7 @@ def _write(
     first = next(tables)
     metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
     footers: list[pq.FileMetaData] = []
-    system, path = opened(location)
-    with removed_on_error(location), system.open_output_stream(path) as sink:
+    with removed_on_error(location), _created(location) as sink:
         with pq.ParquetWriter(
             sink,
             schema,
@@ -130,6 +129,17 @@ def _write(
     return WrittenFile(location, size, footer.num_rows, description)
 
 
+def _created(location: str) -> pa.NativeFile:
+    """A new file. That somebody removed the folder costs what was in it, and nothing else."""
+    system, path = opened(location)
+    try:
+        return system.open_output_stream(path)
+    except FileNotFoundError:
+        if not make_folder_again(location.rpartition("/")[0]):
+            raise
+        return system.open_output_stream(path)
+
+
 def _repetitive(rows: pa.Table) -> list[str]:
     """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
     sample = rows.slice(0, SAMPLED_ROWS)
@@ -149,8 +159,10 @@ class DataFile:
     """
 
     def __init__(self, location: str, known: Sequence[IcebergColumn] = ()) -> None:
-        system, path = opened(location)
-        self._file = pq.ParquetFile(system.open_input_file(path))
+        self._location = location
+        with reading(location):
+            system, path = opened(location)
+            self._file = pq.ParquetFile(system.open_input_file(path))
         self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
         self._names: dict[int, str] = {}
         begin = 0
@@ -175,7 +187,8 @@ class DataFile:
             return pa.nulls(
                 int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
             )
-        read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
+        with reading(self._location):
+            read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
         values = _single(read.cast(column.type))
         return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
 
