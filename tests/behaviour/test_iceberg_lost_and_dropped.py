@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, table, write
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.lost_files import MOST_READS
+from penstock.destinations.iceberg.plan import IcebergPlan
 from penstock.errors import (
     DestinationUnreachable,
     FilesLost,
@@ -200,7 +201,8 @@ def test_a_file_that_the_table_has_let_go_is_not_lost(iceberg: Lake) -> None:
     plan = driver.plan(ORDERS.table, SOURCE)
     other.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     apply(other, ORDERS, START + 4, net(ORDERS, rows(range(2)), truncated=True))
-    for old in plan.files:  # type: ignore[attr-defined] - Iceberg's
+    assert isinstance(plan, IcebergPlan)
+    for old in plan.files:
         Path(old.path).unlink()
     wanted = [("note", 0, {"id": 3})]
     error = unreadable(lambda: write(plan, net(ORDERS, [{"id": 3, "amount": 1, "note": None}], fetches=wanted)))
