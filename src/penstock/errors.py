@@ -22,14 +22,21 @@ PenstockError                    exit   retry
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
  │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
  │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
+ │   ├─ CopyNeeded               1      at once  the table's rows cannot be brought up to date: it is copied again
+ │   │   └─ TableDropped         1      at once  somebody dropped it at the destination
+ │   ├─ LineageLost              1      manual   somebody rolled back or replaced the table at the destination
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
- │   ├─ TableFailed              1      manual   a bug of ours, met on this table's changes
+ │   ├─ ColumnsRequired          1      manual   a table without columns; copied as soon as it has one
+ │   ├─ FilesLost                1      manual   a file of the table is missing or cannot be read; the store answers
+ │   ├─ TableFailed              1      manual   an exception that nobody expected, met on this table
  │   └─ PositionLost             1      manual   the log no longer holds what the table needs
  ├─ DestinationError
  │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
+ │   │   └─ FileUnreadable       3      backoff  one file: the destination finds out whether it is FilesLost
  │   ├─ StaleBase                1      at once  somebody else committed: read the table again and redo
  │   └─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
  ├─ StateError                   3      backoff  the state store does not answer
+ ├─ TaskFailed                   1      never    an unexpected exception in a task; becomes its table's TableFailed
  ├─ NoAnswer                     3      never    the run that was asked for something does not answer, or has ended
  └─ EnvironmentMissing           3      never    Java, a jar or Spark's cluster is not there
 """
@@ -145,12 +152,34 @@ class RangeVoid(TableError):
     retry = "at once"
 
 
+class CopyNeeded(TableError):
+    retry = "at once"
+
+
+class LineageLost(TableError):
+    pass
+
+
 class SchemaChanged(TableError):
     pass
 
 
-class TableFailed(TableError):
+class ColumnsRequired(TableError):
     pass
+
+
+class FilesLost(TableError):
+    pass
+
+
+class TableDropped(CopyNeeded):
+    pass
+
+
+class TableFailed(TableError):
+    """`trace` is the traceback of the exception, for the log."""
+
+    trace: str = ""
 
 
 class PositionLost(TableError):
@@ -166,6 +195,13 @@ class DestinationUnreachable(DestinationError):
     retry = "backoff"
 
 
+class FileUnreadable(DestinationUnreachable):
+    """`location` is the file, and `missing` says that the store has no such file."""
+
+    location: str = ""
+    missing: bool = False
+
+
 class StaleBase(DestinationError):
     retry = "at once"
 
@@ -177,6 +213,12 @@ class CommitUnknown(DestinationError):
 class StateError(PenstockError):
     exit_code = 3
     retry = "backoff"
+
+
+class TaskFailed(PenstockError):
+    """`trace` is the traceback of the exception where the task ran."""
+
+    trace: str = ""
 
 
 class NoAnswer(PenstockError):

@@ -1,7 +1,7 @@
 """What a Java exception says, as one line for people: its own words and those of the cause at the bottom.
 
 Spark puts whole traces into its messages: of an error on an executor the line that names it is what counts, of any
-other what stands before the trace. Knows nobody; exceptions come as py4j hands them over. `destinations/iceberg/java`,
+other what stands before the trace. Knows py4j and nobody else. `destinations/iceberg/java`,
 `runtime/spark_jobs` and `control` turn the line into errors of ours.
 """
 
@@ -10,12 +10,19 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 LONGEST = 300
 LONGEST_OF_TWO = 150  # of the outer one; what is at the bottom says more
 DEEPEST = 20
 TRACEBACK = "Traceback (most recent call last):"
 TRACE = re.compile(r"at [\w.$/]+\(|\.\.\. \d+ more|Driver stacktrace:|Caused by: |== |JVM stacktrace")
 NAMED_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+def java_has_ended(error: BaseException) -> bool:
+    """Whether a call failed because the Java process is gone, and not because Java threw something."""
+    return isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError)
 
 
 class JavaClass(Protocol):
@@ -34,19 +41,24 @@ class JavaException(Protocol):
 
 def java_reason(exception: JavaException) -> str:
     """One line of at most LONGEST characters, and never empty."""
-    root = exception
-    for _ in range(DEEPEST):
-        cause = root.getCause()
-        if cause is None:
-            break
-        root = cause
-    said, at_the_bottom = _said(exception), _said(root)
+    said, at_the_bottom = _said(exception), _said(java_causes(exception)[-1])
     if at_the_bottom in said:
         return _cut(said, LONGEST)
     if said in at_the_bottom:
         return _cut(at_the_bottom, LONGEST)
     outer = _cut(said, max(LONGEST_OF_TWO, LONGEST - len(at_the_bottom) - 2))
     return _cut(f"{outer}: {at_the_bottom}", LONGEST)
+
+
+def java_causes(exception: JavaException) -> list[JavaException]:
+    """The exception, its cause, the cause of that and so on."""
+    chain = [exception]
+    while len(chain) <= DEEPEST:
+        cause = chain[-1].getCause()
+        if cause is None:
+            break
+        chain.append(cause)
+    return chain
 
 
 def _said(exception: JavaException) -> str:

@@ -452,3 +452,21 @@ def test_buckets_are_as_few_as_speed_and_memory_allow(size: int, slots: int, exp
     assert work.buckets(slots) == (expected if work.shared(slots) else 1)
     work.feed = replace(work.feed, anomalies=True)
     assert work.buckets(slots) == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.CLONE, Mode.APPEND, Mode.HISTORY])
+def test_an_update_of_a_row_that_the_lake_lacks_is_no_null_in_place_of_what_was_not_sent(
+    bench: Bench, mode: Mode
+) -> None:
+    """The value is nowhere but at the source: the table is copied again, and the reason says how many rows it was."""
+    feed = Feed(PEOPLE.table, PEOPLE.table, TableId("lake", "people"), mode)
+    bench.follow(feed, PEOPLE)
+    bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 120, update("7", "Ada", UNSENT)))
+    drain(bench)
+    assert bench.loop.tables[feed.name].errored, "the table goes on with a value that nobody sent"
+    status = bench.state.table_status("lake")[feed.name]
+    assert (status.state, status.retry) == (State.INIT, "at once")
+    assert "1 updated row is missing in lake.people, and Postgres did not send 1 unchanged large value" in status.reason
+    assert bench.loop.resyncs.get(timeout=5) == (feed.name, status.reason)
+    assert bench.rows(PEOPLE, feed.target) == []
+    assert bench.rows(ORDERS) == [(1, "new")], "other tables go on"

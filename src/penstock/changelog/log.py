@@ -45,6 +45,7 @@ from penstock.model.table import TableSchema
 
 TEMPORARY = ".tmp"
 HEADER_BYTES_KEPT = 8 << 20  # as they are written; as objects they take several times as much
+HEADER_BYTES_IN_TASKS = 1 << 20  # a task needs those of its own batch: a worker that kept more would grow for hours
 START_DIGITS, NAME_LENGTH = 16, len(segment_name(0, 0, 0))
 MOST_SHARED = 16  # logs, of a process that works for many
 END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
@@ -89,6 +90,7 @@ class ChangeLog:
         self.filesystem, self.folder = _resolve(uri)
         self._headers: OrderedDict[str, tuple[SegmentHeader, int]] = OrderedDict()  # with their sizes
         self._header_bytes = 0
+        self._most_header_bytes = HEADER_BYTES_KEPT
         self._keeping = threading.Lock()
 
     def __reduce__(self) -> tuple[Callable[[str], ChangeLog], tuple[str]]:
@@ -335,7 +337,7 @@ class ChangeLog:
         with self._keeping:
             self._header_bytes += size - self._headers.get(text, (None, 0))[1]
             self._headers[text] = header, size
-            while self._header_bytes > HEADER_BYTES_KEPT and len(self._headers) > 1:
+            while self._header_bytes > self._most_header_bytes and len(self._headers) > 1:
                 _, (_, gone) = self._headers.popitem(last=False)
                 self._header_bytes -= gone
 
@@ -449,8 +451,10 @@ def _header_bytes(reader: Any) -> bytes:
 
 @lru_cache(maxsize=MOST_SHARED)
 def _shared(uri: str) -> ChangeLog:
-    """The log as tasks of this process have it."""
-    return ChangeLog(uri)
+    """Give the log as tasks of this process have it."""
+    log = ChangeLog(uri)
+    log._most_header_bytes = HEADER_BYTES_IN_TASKS
+    return log
 
 
 def _resolve(uri: str) -> tuple[fs.FileSystem, str]:

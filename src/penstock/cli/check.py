@@ -16,7 +16,15 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
-from penstock.errors import CheckFailed, ColumnNotCarried, ConfigError, EnvironmentMissing, SourceUnreachable
+from penstock.errors import (
+    CheckFailed,
+    ColumnNotCarried,
+    ColumnsRequired,
+    ConfigError,
+    EnvironmentMissing,
+    SourceUnreachable,
+)
+from penstock.fold.layout import layout_of
 from penstock.fold.projection import check_projection
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.owners import Owners
@@ -137,8 +145,14 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Ite
     """`where`, `columns`, `set` and the names of history columns must suit every table that they are for."""
     for schema in schemas:
         for feed in pipeline.feeds(schema.table):
-            for problem in check_projection(feed.projection, schema):
+            problems = check_projection(feed.projection, schema)
+            for problem in problems:
                 yield Finding("error", f"table {schema.table}: {problem}", "Correct the table's rule", schema.table)
+            try:
+                if not problems:
+                    layout_of(feed).kept(schema)
+            except ColumnsRequired as error:
+                yield Finding("warning", error.what, error.solution, schema.table)
             if feed.projection.where and schema.identity != "full":
                 yield Finding(
                     "warning",

@@ -62,9 +62,10 @@ been shut out of the table.
 **Threads.** Calls for different tables, or for different sources of one table, may run at the same time; calls for one
 source's table take turns.
 
-Errors that concern one table are TableError; those that concern the destination are DestinationError. `memory` is the
-twin of this contract in one process, `iceberg` the real thing. The runtime alone calls these, and knows no class
-behind them.
+Errors that concern one table are TableError; those that concern the destination are DestinationError. Between the two
+is FileUnreadable, which `diagnose` decides. TableDropped, from any call that reads the table: somebody dropped it, or
+replaced it by another; `ensure_table` makes it again. `memory` is the twin of this contract in one process, `iceberg`
+the real thing. The runtime alone calls these, and knows no class behind them.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.destinations.structure import OnDrop
+from penstock.errors import FileUnreadable, PenstockError
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Sid
@@ -361,4 +363,10 @@ class Destination(Protocol):
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         """Removes parts that will not be committed."""
+        ...
+
+    def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
+        """Find out whose trouble a file is that could not be read: FilesLost when the table consists of it and the
+        store answers otherwise, TableDropped when the table is gone, StaleBase when it no longer consists of the file,
+        DestinationUnreachable when the store does not answer, or the file may be read the next time."""
         ...

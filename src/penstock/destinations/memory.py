@@ -33,7 +33,16 @@ from penstock.destinations.memory_tables import (
 )
 from penstock.destinations.structure import OnDrop, numbered
 from penstock.destinations.union import require_same_names
-from penstock.errors import PositionLost, RangeVoid, SchemaChanged, StaleBase
+from penstock.errors import (
+    FilesLost,
+    FileUnreadable,
+    PenstockError,
+    PositionLost,
+    RangeVoid,
+    SchemaChanged,
+    StaleBase,
+    TableDropped,
+)
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
@@ -125,6 +134,15 @@ class MemoryDestination:
         """Where the store has what the source has of the table."""
         return target if target not in self.store.shared else share(target, source)
 
+    def _stored(self, target: TableId, source: str) -> StoredTable:
+        """What the store has of the source's table. TableDropped when it has none any more."""
+        table = self.store.tables.get(self._key(target, source))
+        if table is None:
+            raise TableDropped(
+                f"table {target} was dropped at the destination", "Nothing: it is copied again by itself"
+            )
+        return table
+
     def _united(self, target: TableId, source: str, schema: TableSchema | None) -> None:
         """SchemaChanged when the table cannot take what the source has become."""
         shared = self.store.shared.get(target)
@@ -136,7 +154,7 @@ class MemoryDestination:
         return None if table is None else table.positions.get(source)
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        return self.store.tables[self._key(target, source)].structure
+        return self._stored(target, source).structure
 
     def plan(
         self,
@@ -148,7 +166,7 @@ class MemoryDestination:
         thorough: bool = False,
         presumed: bool = False,
     ) -> MemoryPlan:
-        table, shared = self.store.tables[self._key(target, source)], self.store.shared.get(target)
+        table, shared = self._stored(target, source), self.store.shared.get(target)
         if source not in table.positions:
             raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
         if shared is not None:
@@ -170,7 +188,8 @@ class MemoryDestination:
             raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
         table, shared = plan.base, self.store.shared.get(plan.target)
         foreign = shared is not None and any(driver != id(self) for driver, _ in shared.turns[plan.turns :])
-        if foreign or table.version != self.store.tables[self._key(plan.target, plan.source)].version:
+        there = self.store.tables.get(self._key(plan.target, plan.source))
+        if foreign or there is None or table.version != there.version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
         table, rows = _written(plan, ours(parts), moment, truncated=truncated)
         self._replace(plan.target, plan.source, table, rows, position, parts)
@@ -190,11 +209,11 @@ class MemoryDestination:
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> MemoryCopy:
         key = self._key(target, source)
-        structure = schema or self.store.tables[key].structure
+        structure = schema or self._stored(target, source).structure
         self._united(target, source, structure)
         self._replaced_at[key] = self.position(target, source)
         self._becomes[key] = structure, on_drop
-        return MemoryCopy(target, arrow_schema(self.store.tables[key].layout.kept(structure)))
+        return MemoryCopy(target, arrow_schema(self._stored(target, source).layout.kept(structure)))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
@@ -206,7 +225,7 @@ class MemoryDestination:
 
     def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
         key = self._key(target, source)
-        table, written = self.store.tables[key], ours(parts)
+        table, written = self._stored(target, source), ours(parts)
         self._require_copied_over(target, source)
         structure, on_drop = self._becomes[key]
         if any(structure_of(part) != arrow_schema(table.layout.kept(structure)) for part in written if part.rows):
@@ -218,7 +237,7 @@ class MemoryDestination:
 
     def plan_merge(self, target: TableId, source: str) -> MemoryPlan:
         key, shared = self._key(target, source), self.store.shared.get(target)
-        table, turns = self.store.tables[key], 0 if shared is None else len(shared.turns)
+        table, turns = self._stored(target, source), 0 if shared is None else len(shared.turns)
         return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[key]), turns)
 
     def commit_merge(
@@ -240,7 +259,7 @@ class MemoryDestination:
         return [part.name not in self.store.discarded for part in ours(parts)]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        table = self.store.tables[self._key(target, source)]
+        table = self._stored(target, source)
         if table.positions.get(source) != expected:
             raise StaleBase(f"table {target} is not at {position_text(expected)}", "Its position is read again")
         self._replace(target, source, table, table.rows, position)
@@ -257,6 +276,10 @@ class MemoryDestination:
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         self.store.discarded.update(part.name for part in ours(parts))
+
+    def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
+        """A store in memory always answers."""
+        return FilesLost(f"table {target}: {error.what}", f"Copy it again: penstock resync FILE {target}")
 
     def _replace(
         self,

@@ -75,7 +75,7 @@ def resolve(before: TableSchema, after: TableSchema) -> TableSchema:
         columns=tuple(columns),
         storage=after.storage or before.storage,
         stamp=after.stamp or before.stamp,
-        numbered=after.numbered or max(before.numbered, *(column.number for column in columns)),
+        numbered=after.numbered or max([before.numbered, *(column.number for column in columns)]),
     )
 
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from penstock.errors import SchemaChanged
+from penstock.errors import ColumnsRequired, SchemaChanged
 from penstock.fold.envelope import event_schema
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import EVERYTHING, Feed, Mode, Period, Projection
@@ -45,8 +45,15 @@ class Layout:
     events: bool = False
 
     def kept(self, schema: TableSchema) -> TableSchema:
-        """The table that is made of the source's. SchemaChanged when the rule does not suit it."""
+        """The table that is made of the source's. SchemaChanged when the rule does not suit it, ColumnsRequired when no
+        column is left."""
         kept = kept_schema(self.projection, schema)
+        if not kept.columns:
+            raise ColumnsRequired(
+                f"table {schema.table}: it has no columns{' left' if schema.columns else ''}, and no table can be made "
+                "of none",
+                "Exclude it in the pipeline file; or give it a column, and it is copied by itself",
+            )
         return event_schema(kept) if self.events else kept
 
     @property

@@ -150,6 +150,11 @@ def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
             yield f"`columns` names {choice.column}, which it does not have; it has {', '.join(sorted(names))}"
         elif choice.column in schema.key:
             yield f"column {choice.column} is of its key, which is kept as it is"
+        elif choice.masked and not choice.dropped and not _can_be_masked(schema.column(choice.column)):
+            yield (
+                f"column {choice.column} of type {_type_name(schema.column(choice.column).type)} cannot be masked; "
+                f"carry it as text (`types: {{{choice.column}: text}}`), or drop it"
+            )
     gone = {choice.column for choice in projection.columns if choice.dropped or choice.name}
     after = [name for name in names if name not in gone]
     after += [choice.name for choice in projection.columns if choice.name and not choice.dropped]
@@ -161,6 +166,20 @@ def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
             parse(projection.where).check(schema)
         except BadCondition as bad:
             yield f"`where`: {bad}"
+
+
+def _can_be_masked(column: Column) -> bool:
+    """Whether values of the column's type have a text to be hashed: lists and structs have none."""
+    (field,) = arrow_schema(TableSchema(TableId("", ""), 0, (column,), ()))
+    try:
+        _masked(pa.chunked_array([pa.array([], field.type)]), "")
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _type_name(type: ColumnType) -> str:
+    return f"{type.element.name}[]" if type.element is not None else type.name
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,18 @@ from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.union import renamed
-from penstock.errors import KeyRequired, PenstockError, PositionLost, SchemaChanged, StateError, TableError
+from penstock.errors import (
+    ColumnsRequired,
+    CopyNeeded,
+    KeyRequired,
+    LineageLost,
+    PenstockError,
+    PositionLost,
+    SchemaChanged,
+    StateError,
+    TableError,
+    TableFailed,
+)
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, key_numbers
 from penstock.model.feed import Feed, Mode
@@ -31,6 +42,7 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply_task import Applied
 from penstock.runtime.batch import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.flights import Flight, Flights, Planned
+from penstock.runtime.table_boundary import Contained, of_table
 from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
@@ -57,7 +69,7 @@ class ApplyLoop:
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, TrackedTable] = {}  # by the feed's name
         self.processed: Position = 0
-        self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.mark_errored)
+        self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.containing)
         self.in_threads = self._flights.in_threads
 
     def close(self) -> None:
@@ -91,7 +103,7 @@ class ApplyLoop:
 
     def resume(self, tracked: TrackedTable) -> None:
         """Tries an Errored table again, from its own position."""
-        tracked.errored = tracked.lacks_key = False
+        tracked.errored = tracked.lacks_key = tracked.lacks_columns = False
         tracked.level = tracked.position
 
     def hold(self, tracked: TrackedTable, until: Position | None = None) -> Position:
@@ -188,8 +200,26 @@ class ApplyLoop:
                 seconds=round(time.monotonic() - flight.began, 3),
             )
 
+    def containing(self, tracked: TrackedTable, doing: str) -> Contained:
+        """Make what goes wrong in the block the table's own, or raise what concerns all tables. `doing` completes
+        "while …". May be called from any thread."""
+        return Contained(
+            lambda error: self.mark_errored(
+                tracked, of_table(self.destination, self.source, tracked.feed, doing, error)
+            )
+        )
+
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
-        LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution)
+        """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
+        lost = isinstance(error, LineageLost) and tracked.feed.mode is Mode.CLONE
+        if lost or isinstance(error, CopyNeeded):
+            try:
+                self.want_resync(tracked, error.what)
+                return
+            except TableError as refused:
+                error = refused
+        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
+        LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution, **trace)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
         if isinstance(error, Undecodable):
             self.state.quarantine(self.destination.name, tracked.table, error.messages)
@@ -197,6 +227,7 @@ class ApplyLoop:
         self.state.add_event("errored", error.what, tracked.table)
         tracked.errored = True
         tracked.lacks_key |= isinstance(error, KeyRequired)
+        tracked.lacks_columns |= isinstance(error, ColumnsRequired)
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""
@@ -252,7 +283,8 @@ class ApplyLoop:
         worked = False
         for tracked in [tracked for tracked in self.tables.values() if tracked.level is not None]:
             if not tracked.errored:
-                worked |= self._bring_on(tracked)
+                with self.containing(tracked, "it caught up with the others"):
+                    worked |= self._bring_on(tracked)
         return worked
 
     def _bring_on(self, tracked: TrackedTable) -> bool:

@@ -1,7 +1,7 @@
 """The work of one task of a batch, on an executor: read the table's slices, decode and fold them, write the net effect.
 
-A task never fails the job for what concerns its table alone: such an error is its result. Rows never leave the task but
-as files of the destination.
+A task never fails the job, which has tasks of other tables: whatever it meets is its result. Rows never leave the task
+but as files of the destination.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.decode.sift import sift, unfit
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import WritePlan, WrittenPart
-from penstock.errors import PenstockError
+from penstock.errors import CopyNeeded, PenstockError, TableError
 from penstock.fold.anomalies import find_anomalies
 from penstock.fold.clone import fold_append, fold_clone
 from penstock.fold.envelope import fold_events
@@ -41,9 +41,9 @@ from penstock.runtime.shares import (
     pieces_of,
     read_pieces,
     read_share,
-    unexpected,
     versioned,
 )
+from penstock.runtime.table_boundary import unexpected
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def apply(task: ApplyTask) -> Applied:
         changes, skipped = _fit(task) if task.plan.layout.events else (_changes(task), ())
         net = _folded(task, changes)
         part = task.plan.write(net)
-        if part.unresolved and task.feed.projection.where and task.doubt is None:
-            raise let_in_without_values(task.schema.table)
+        if part.unresolved and task.doubt is None:
+            raise _lacking(task, part)
         doubted = task.doubt.after(net, part) if task.doubt is not None else None
         anomalies = _anomalies(task)
     except Undecodable as error:
@@ -140,7 +140,7 @@ def apply(task: ApplyTask) -> Applied:
         return Applied(task.feed.name, error=error.keeping(messages or error.messages))
     except PenstockError as error:
         return Applied(task.feed.name, error=error)
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
         return Applied(task.feed.name, error=unexpected(task.feed.name, error))
     return Applied(
         task.feed.name,
@@ -152,6 +152,20 @@ def apply(task: ApplyTask) -> Applied:
         rescues=net.rescues,
         anomalies=anomalies,
         skipped=skipped,
+    )
+
+
+def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
+    """The error of an update whose row the table lacks, and of which large values were not sent: nobody but the source
+    has those values."""
+    if task.feed.projection.where:
+        return let_in_without_values(task.schema.table)
+    rows = "1 updated row is" if len(part.unresolved_rows) == 1 else f"{len(part.unresolved_rows)} updated rows are"
+    cells = "1 unchanged large value" if part.unresolved == 1 else f"{part.unresolved} unchanged large values"
+    return CopyNeeded(
+        f"table {task.feed.name}: {rows} missing in {task.plan.target}, and Postgres did not send {cells} of theirs; "
+        "somebody may have deleted rows there",
+        "Nothing: it is copied again by itself",
     )
 
 

@@ -24,25 +24,34 @@ from penstock.config.model import Pipeline
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
 from penstock.errors import (
+    ColumnsRequired,
     DestinationError,
     EnvironmentMissing,
+    FileUnreadable,
     KeyRequired,
     PenstockError,
     PositionLost,
     RangeVoid,
     SchemaChanged,
     SourceError,
+    StaleBase,
+    StateError,
+    TableDropped,
+    TableFailed,
 )
 from penstock.failpoints import reach
 from penstock.fold.history import require_key
+from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
+from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy_task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.copying_table import CopyingTable, ProgressView, recorded
 from penstock.runtime.log_context import inherited, inheriting
+from penstock.runtime.table_boundary import Contained, of_table
 from penstock.source.postgres.connect import everywhere
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
@@ -54,6 +63,7 @@ from penstock.state.store import CopyRecord, StateStore
 LOG = structlog.get_logger("copy")
 FIRST_RETRY_SECONDS = 10.0
 MOST_RETRIES = 5
+FIRST_VOID_SECONDS, LONGEST_VOID_SECONDS = 1.0, 60.0  # a copy starts over at once, then after 1 s, 2 s, 4 s …
 IDLE_SECONDS = 0.2
 WHOLE = 1 << 62  # bytes of a range: no relation is cut
 NOT_KEPT = (State.SYNC_WAIT, State.CATCHUP)
@@ -135,6 +145,12 @@ class Copier:
             copying = self._tables.get(table)
             return copying is not None and copying.lacks_key
 
+    def lacks_columns(self, table: TableId) -> bool:
+        """Whether the table's copy failed because the table had no columns."""
+        with self._lock:
+            copying = self._tables.get(table)
+            return copying is not None and copying.lacks_columns
+
     def needed_from(self) -> Position | None:
         """The lowest position from which a copy will replay the log."""
         with self._lock:
@@ -186,7 +202,7 @@ class Copier:
         """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
         publication = self._pipeline.source.publication
         copying.given_up = False
-        try:
+        with self._containing(copying):
             with snapshot_connection(self._url, snapshot.name) as connection:
                 self._url_everywhere = everywhere(self._url, connection)
                 snapshot.note_moment(connection)
@@ -208,10 +224,8 @@ class Copier:
                 looked = partitions.get(copying.schema.relation_id)
                 self._state.set_partitions(self._destination.name, copying.table, looked)
                 copying.replay_from = snapshot.position
-        except PenstockError as error:
-            self._failed(copying, error)
-            return False
-        return True
+            return True
+        return False
 
     def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> str | None:
         """Takes up finished ranges, if the table is still the one that they were read from.
@@ -269,17 +283,24 @@ class Copier:
         work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
-            try:
-                copying.plan = self._destination.plan_copy(
-                    copying.target, self._pipeline.key, copying.schema, copying.feed.on_column_drop
-                )
-            except PenstockError as error:
-                self._failed(copying, error)
-                continue
-            work += [(copying, item, copying.plan) for item in copying.left]
+            with self._containing(copying):
+                copying.plan = plan = self._planned(copying)
+                work += [(copying, item, plan) for item in copying.left]
         running = [self._ranges.submit(self._read, *item, snapshot, until) for item in work]
         for done in running:
             done.result()
+
+    def _planned(self, copying: CopyingTable) -> CopyPlan:
+        """Where the copy goes. A table that somebody dropped at the destination is made again first."""
+        destination, key, feed = self._destination, self._pipeline.key, copying.feed
+        try:
+            return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)
+        except TableDropped as dropped:
+            if copying.finished:
+                raise  # what was read before went with the table
+            LOG.warning("table created again", table=str(copying.table), what=dropped.what)
+            destination.ensure_table(feed.target, copying.schema, key, None, (), layout_of(feed), feed.sid)
+            return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)
 
     def _read(
         self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
@@ -293,30 +314,32 @@ class Copier:
         feed, timeout = copying.feed, self._settings.statement_timeout
         reads = AsEvents(snapshot.position, snapshot.moment or 0) if feed.mode is Mode.EVENTS else None
         task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict, reads)
-        try:
+        with self._containing(copying):
             result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
                 raise result.error
-        except PenstockError as error:
-            self._failed(copying, error)
-            return
-        assert result.part is not None
+            assert result.part is not None
+            self._finish(copying, item, FinishedRange(result.part, snapshot.position), result.rescues)
+
+    def _finish(
+        self, copying: CopyingTable, item: CopyRange, read: FinishedRange, rescues: tuple[RescueCount, ...]
+    ) -> None:
         current = self._state.finish_range(
             self._destination.name,
             copying.table,
             copying.copy,
             item.number,
-            snapshot.position,
-            pickle.dumps(result.part),
-            result.part.rows,
+            read.position,
+            pickle.dumps(read.part),
+            read.part.rows,
         )
-        if not current:  # the table's copy was begun anew meanwhile
-            self._discard([result.part])
+        if not current:  # the table's copy was begun again meanwhile
+            self._discard([read.part])
             return
         reach("copy.range_finished")
-        self._state.add_rescued(self._destination.name, copying.table, result.rescues)
-        copying.finished[item.number] = FinishedRange(result.part, snapshot.position)
-        copying.rows += result.part.rows
+        self._state.add_rescued(self._destination.name, copying.table, rescues)
+        copying.finished[item.number] = read
+        copying.rows += read.part.rows
         self._report(copying)
 
     def _hand_over(self, copying: CopyingTable, taken_at: Position, moment: int) -> None:
@@ -325,7 +348,8 @@ class Copier:
         self._set_state(copying, State.SYNC_WAIT)
         self._set_state(copying, State.CATCHUP)
         reach("copy.catching_up")
-        try:
+        position: Position | None = None
+        with self._containing(copying):
             position = catch_up(
                 self._destination,
                 self._runner,
@@ -341,16 +365,6 @@ class Copier:
                 lambda keys: self._reread(copying, keys),
                 lambda rescues: self._state.add_rescued(self._destination.name, copying.table, rescues),
             )
-        except Unresolved as error:
-            self._start_over(copying, str(error))
-            return
-        except PositionLost as error:
-            self._start_over(copying, error.what)
-            return
-        except PenstockError as error:
-            if not self._stopping.is_set():
-                self._failed(copying, error)
-            return
         if position is None:
             return
         reach("copy.committed")
@@ -406,7 +420,11 @@ class Copier:
         self._state.end_copy(self._destination.name, copying.table)
         self._discard([item.part for item in copying.finished.values()])
         copying.ranges, copying.finished, copying.rows, copying.replay_from = {}, {}, 0, None
-        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", "at once")
+        delay = _void_delay(copying.voids)
+        copying.voids += 1
+        copying.not_before = time.monotonic() + delay
+        retry = f"in {delay:.0f} s (started over {copying.voids} times)" if delay else "at once"
+        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", retry)
 
     def _discard(self, parts: list[WrittenPart]) -> None:
         """What cannot be removed now is an orphan, and goes at a later start."""
@@ -415,12 +433,21 @@ class Copier:
         except DestinationError as error:
             LOG.warning("files not removed", what=error.what)
 
+    def _containing(self, copying: CopyingTable) -> Contained:
+        """Make what goes wrong in the block the failure of this copy alone; raises what ends the whole run."""
+
+        def handle(error: Exception) -> None:
+            told = self._told(copying, error)
+            if isinstance(told, EnvironmentMissing | StateError):
+                raise told
+            if not self._stopping.is_set():
+                self._failed(copying, told)
+
+        return Contained(handle)
+
     def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
-        """The table alone: tried again after a while, a few times, and then when a person says so. Raises what ends the
-        whole run."""
-        if isinstance(error, EnvironmentMissing):
-            raise error
-        if isinstance(error, RangeVoid):
+        """The table alone: tried again after a while, a few times, and then when an operator says so."""
+        if isinstance(error, RangeVoid | TableDropped):
             self._start_over(copying, error.what)
             return
         if not self._give_up(copying) or not self._still_wanted(copying):
@@ -429,14 +456,30 @@ class Copier:
         manual = error.retry in ("manual", "never") or copying.failures > MOST_RETRIES
         delay = FIRST_RETRY_SECONDS * 2 ** (copying.failures - 1)
         copying.waits_for_person, copying.lacks_key = manual, isinstance(error, KeyRequired)
+        copying.lacks_columns = isinstance(error, ColumnsRequired)
         copying.not_before = time.monotonic() + delay
         retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures} of {MOST_RETRIES})"
         self._progress.drop(copying.table)
-        LOG.error("copy failed", table=str(copying.table), what=error.what, solution=error.solution, retry=retry)
+        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
+        what, solution = error.what, error.solution
+        LOG.error("copy failed", table=str(copying.table), what=what, solution=solution, retry=retry, **trace)
         if isinstance(error, Undecodable):
             self._state.quarantine(self._destination.name, copying.table, error.messages)
         self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
         self._state.add_event("errored", error.what, copying.table)
+
+    def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
+        """What went wrong, in our words; RangeVoid when the copy has to start over."""
+        if isinstance(met, Unresolved | PositionLost):
+            return RangeVoid(met.what if isinstance(met, PositionLost) else str(met))
+        try:
+            return of_table(self._destination, self._pipeline.key, copying.feed, "it was copied", met)
+        except StaleBase as error:
+            if isinstance(met, FileUnreadable):  # and it is no file of the table: then it is of the copy
+                return RangeVoid(f"table {copying.table}: files of its copy are gone: {met.what}")
+            return error
+        except PenstockError as error:
+            return error
 
     def _waiting(self, tables: Iterable[CopyingTable], blockers: list[Blocker]) -> None:
         who = "; ".join(map(str, blockers)) or "a snapshot"
@@ -457,3 +500,8 @@ class Copier:
             self._state.set_table_status(name, copying.table, TableStatus(State.FINISHED_COPY, now))
         status = TableStatus(state, now, reason or copying.why, solution, retry)
         self._state.set_table_status(name, copying.table, status)
+
+
+def _void_delay(voids: int) -> float:
+    """Seconds until a copy starts over that has done so `voids` times before."""
+    return 0.0 if voids == 0 else min(LONGEST_VOID_SECONDS, FIRST_VOID_SECONDS * 2 ** min(voids - 1, 30))

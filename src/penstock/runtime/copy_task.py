@@ -23,6 +23,7 @@ from penstock.model.position import Position
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
 from penstock.runtime.background import in_background
+from penstock.runtime.table_boundary import unexpected
 from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange
 from penstock.source.postgres.copy_read import CopySource, ignored, read_range
@@ -104,6 +105,8 @@ def copy_range(task: CopyTask) -> Copied:
         )
     except PenstockError as error:
         return Copied(error=error)
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
+        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,8 @@ def reread(task: RereadTask) -> Copied:
         return Copied(task.plan.write_rows(counting(kept, told, rescues)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
+        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
 
 
 def rows_of(

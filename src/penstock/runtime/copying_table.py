@@ -37,9 +37,11 @@ class CopyingTable:
     feed: Feed
     schema: TableSchema
     failures: int = 0
+    voids: int = 0  # how often its copy has started over
     not_before: float = 0.0
     waits_for_person: bool = False
     lacks_key: bool = False  # it failed for a change that only a key could place
+    lacks_columns: bool = False  # it failed for having none
     given_up: bool = False  # for this snapshot: it failed, or what was read is void
     rows: int = 0
     estimated_rows: int = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from penstock.decode.schema import arrow_schema
-from penstock.errors import CommitUnknown, DestinationUnreachable, PenstockError, StaleBase, StateError, TableError
+from penstock.errors import CommitUnknown, PenstockError, StaleBase, StateError
 from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
@@ -31,6 +31,10 @@ from penstock.state.store import StateStore
 LOG = structlog.get_logger("cuts")
 LOOK_EVERY = 0.5
 PASSED = "the table was past the position already: the run was started again meanwhile"
+
+
+class Refused(PenstockError):
+    """A cut that cannot be made, which says nothing against its table."""
 
 
 class Cuts:
@@ -84,18 +88,28 @@ class Cuts:
             self._go_on(cut.id)
             return
         tracked = self._loop.tables.get(cut.table)
-        try:
-            if tracked is None or tracked.errored:
-                raise self._not_followed(cut.table)
-            if cut.id not in self._holding:
-                if tracked.held:
-                    return  # for another cut: this one comes next
-                self._hold(cut, tracked)
-            if cut.position is not None:
+        if tracked is None or tracked.errored:
+            self._refuse(cut, self._not_followed(cut.table))
+            return
+        if cut.id not in self._holding:
+            if tracked.held:
+                return  # for another cut: this one comes next
+            self._hold(cut, tracked)
+        if cut.position is None:
+            return
+        failed = True
+        with self._loop.containing(tracked, "it was held for a comparison"):
+            try:
                 self._bring(cut, tracked, cut.position)
-        except TableError as error:
-            self._state.answer_cut(cut.id, snapshot=None, reason=error.what, solution=error.solution)
-            self._go_on(cut.id)
+            except Refused as error:
+                self._refuse(cut, error)
+            failed = False
+        if failed:
+            self._refuse(cut, self._not_followed(cut.table))
+
+    def _refuse(self, cut: Cut, why: Refused) -> None:
+        self._state.answer_cut(cut.id, snapshot=None, reason=why.what, solution=why.solution)
+        self._go_on(cut.id)
 
     def _hold(self, cut: Cut, tracked: TrackedTable) -> None:
         self._holding[cut.id] = cut.table
@@ -106,7 +120,7 @@ class Cuts:
     def _bring(self, cut: Cut, tracked: TrackedTable, position: Position) -> None:
         at = self._loop.hold(tracked, position)
         if at > position:
-            raise TableError(f"table {cut.table}: {PASSED}", "Ask again")
+            raise Refused(f"table {cut.table}: {PASSED}", "Ask again")
         if tracked.level is None or tracked.level < position:
             return  # the loop brings it there
         if cut.repair:
@@ -125,9 +139,9 @@ class Cuts:
         try:
             net: NetEffect = pickle.loads(Path(cut.repair).read_bytes())
         except OSError as error:
-            raise TableError(f"table {cut.table}: the rows to repair are not there: {error}", "Ask again") from error
+            raise Refused(f"table {cut.table}: the rows to repair are not there: {error}", "Ask again") from error
         if not net.upserts.schema.equals(arrow_schema(tracked.schema)):
-            raise TableError(
+            raise Refused(
                 f"table {cut.table}: its structure has changed at the source, and no row of it since, so the lake does "
                 "not have it yet",
                 "Ask again when a row of it has changed",
@@ -135,7 +149,7 @@ class Cuts:
         for _ in range(REDOS):
             plan = destination.plan(tracked.target, self._loop.source, thorough=True)
             if plan.position > position:
-                raise TableError(f"table {cut.table}: {PASSED}", "Ask again")
+                raise Refused(f"table {cut.table}: {PASSED}", "Ask again")
             part = plan.write(net)
             try:
                 destination.commit(plan, [part], truncated=False, position=position)
@@ -149,9 +163,9 @@ class Cuts:
             tracked.position = position
             self._state.add_event("repair", f"table {cut.table}: {net.changes} rows were put right", cut.table)
             return
-        raise DestinationUnreachable(
+        raise Refused(
             f"table {cut.table}: somebody else keeps committing to it, {REDOS} tries were refused",
-            "Stop the other writer",
+            "Stop the other writer, then ask again",
         )
 
     def _go_on(self, number: int) -> None:
@@ -160,10 +174,10 @@ class Cuts:
         if tracked is not None:
             self._loop.let_go(tracked)
 
-    def _not_followed(self, table: TableId) -> TableError:
+    def _not_followed(self, table: TableId) -> Refused:
         status = self._state.table_status(self._loop.destination.name).get(table)
         if status is None:
-            return TableError(f"table {table} is not followed", "See `penstock tables`")
+            return Refused(f"table {table} is not followed", "See `penstock tables`")
         if status.state is State.ERRORED:
-            return TableError(f"table {table} is Errored: {status.reason}", status.solution)
-        return TableError(f"table {table} is being copied ({status.state})", "Ask again when it is Ready")
+            return Refused(f"table {table} is Errored: {status.reason}", status.solution)
+        return Refused(f"table {table} is being copied ({status.state})", "Ask again when it is Ready")

@@ -1,10 +1,10 @@
-"""Takes batches to their tables: the base of each write, one Spark job, one commit a table; what is refused, again.
+"""Apply batches: plan each table's write, run one Spark job per batch, commit each table once, redo refused commits.
 
 The job of the next batch runs beside the commits of the one before: a destination can tell what those commits will make
 of a table before they are made (`plan_after`). Should one of them come to something else, what was written over it is
 void, and written again; no commit is made over anything but what it was written for. So at most two batches are under
-way, and in every table one commit after the other. Neighbours: `apply_loop` decides what flies, `apply_job` runs the
-tasks.
+way, and in every table one commit after the other. Whatever fails for one table is met by `containing`, which makes it
+that table's own or raises it. Neighbours: `apply_loop` decides what flies, `apply_job` runs the tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from penstock.changelog.log import ChangeLog
 from penstock.destinations.contract import Destination, JobRunner, WritePlan, WrittenPart
 from penstock.errors import (
     CommitUnknown,
-    DestinationUnreachable,
     PenstockError,
     PositionLost,
     StaleBase,
@@ -36,15 +35,17 @@ from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import merged
 from penstock.model.table import TableId
 from penstock.runtime.apply_job import run_tasks
-from penstock.runtime.apply_task import Applied, tasks_for
+from penstock.runtime.apply_task import Applied, ApplyTask, tasks_for
 from penstock.runtime.batch import Batch, TableWork
 from penstock.runtime.log_context import inheriting
+from penstock.runtime.table_boundary import Contained
 from penstock.runtime.tracked import TrackedTable
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
 COMMIT_THREADS = 6
 REDOS = 8
+PLANNING, APPLYING, COMMITTING = "its write was planned", "its changes were applied", "its commit was made"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -71,8 +72,9 @@ class Flight:
 
 
 class Flights:
-    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `errored` is told
-    of tables that cannot take their changes."""
+    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `containing` is
+    around what is done for one table, and told what that is: it raises what concerns all of them, and otherwise the
+    table takes no more changes."""
 
     def __init__(
         self,
@@ -83,10 +85,10 @@ class Flights:
         state: StateStore,
         tables: Mapping[TableId, TrackedTable],
         followed: Callable[[TrackedTable, TableWork], Followed | None],
-        errored: Callable[[TrackedTable, PenstockError], None],
+        containing: Callable[[TrackedTable, str], Contained],
     ) -> None:
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
-        self._state, self._tables, self._followed, self._errored = state, tables, followed, errored
+        self._state, self._tables, self._followed, self._containing = state, tables, followed, containing
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
 
     def close(self) -> None:
@@ -121,47 +123,61 @@ class Flights:
             planned, results = flight.plans.get(table), flight.results.get(table)
             if planned is None or results is None or _has_nothing(planned, results):
                 continue
-            next_one = follow(self._tables[table].schema, work.versions)
-            moves = planned.followed.changes or next_one.changes or next_one.resync
-            if moves or any(result.truncated for result in results):
+            next_one = None
+            with self._containing(self._tables[table], PLANNING):
+                next_one = self._ahead(flight, planned, results, work)
+            if next_one is None:
                 return None
-            plan = self._destination.plan_after(
-                planned.plan, _parts(results), position=flight.batch.end, moment=_moment(planned, results)
-            )
-            if plan is None:
-                return None
-            found[table] = Planned(plan, next_one)
+            found[table] = next_one
         return found
 
+    def _ahead(self, flight: Flight, planned: Planned, results: Sequence[Applied], work: TableWork) -> Planned | None:
+        followed = follow(self._tables[work.feed.name].schema, work.versions)
+        moves = planned.followed.changes or followed.changes or followed.resync
+        if moves or any(result.truncated for result in results):
+            return None
+        plan = self._destination.plan_after(
+            planned.plan, _parts(results), position=flight.batch.end, moment=_moment(planned, results)
+        )
+        return None if plan is None else Planned(plan, followed)
+
     def commit(self, flight: Flight) -> None:
-        """Begins to."""
-        flight.commits = {
-            table: self._threads.submit(self._commit, flight.plans[table], results, flight.batch.end)
-            for table, results in flight.results.items()
-        }
+        """Start the flight's commits in the background."""
+        flight.commits = self._submitted(flight.plans, flight.results, flight.batch.end)
 
     def land(self, flight: Flight) -> dict[TableId, Applied]:
-        """Waits for the commits, and does again what was refused or void; gives what was committed."""
-        wait(flight.commits.values())
-        outcomes = {table: done.result() for table, done in flight.commits.items()}
-        committed = {table: done for table, done in outcomes.items() if done is not None}
-        flight.void |= outcomes.keys() - committed.keys()
+        """Wait for the commits, redo what was refused or void, and give what was committed."""
+        committed = self._committed(flight.commits)
+        flight.void |= flight.commits.keys() - committed.keys()
         pending = {table: work for table, work in flight.batch.tables.items() if table in flight.void}
         tries = 1
         while pending := {table: work for table, work in pending.items() if not self._tables[table].errored}:
             if tries == REDOS:
-                raise DestinationUnreachable(
-                    f"table {next(iter(pending))}: somebody else keeps committing to it, {REDOS} tries were refused",
-                    "Stop the other writer",
-                )
+                for table in pending:
+                    with self._containing(self._tables[table], COMMITTING):
+                        raise _refused(table)
+                break
             tries += 1
             plans = self._plans(pending, flight.batch.end, presumed=False)
             results = self._run_job(pending, plans)
-            commits = [(plans[table], group) for table, group in results.items()]
-            again = self.in_threads(lambda commit: self._commit(*commit, flight.batch.end), commits)
-            committed |= {done.table: done for done in again if done is not None}
+            committed |= self._committed(self._submitted(plans, results, flight.batch.end))
             pending = {table: work for table, work in pending.items() if table in results and table not in committed}
         return committed
+
+    def _submitted(
+        self, plans: Mapping[TableId, Planned], results: Mapping[TableId, list[Applied]], end: Position
+    ) -> dict[TableId, Future[Applied | None]]:
+        return {table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()}
+
+    def _committed(self, commits: Mapping[TableId, Future[Applied | None]]) -> dict[TableId, Applied]:
+        """What was committed, once all have been tried. A table whose commit failed keeps the files: nobody can say
+        whether a commit names them."""
+        wait(commits.values())
+        outcomes = {}
+        for table, done in commits.items():
+            with self._containing(self._tables[table], COMMITTING):
+                outcomes[table] = done.result()
+        return {table: done for table, done in outcomes.items() if done is not None}
 
     def refuse(self, flight: Flight, tables: Collection[TableId]) -> None:
         """What was written of these tables, over commits that came to something else, is void."""
@@ -179,7 +195,7 @@ class Flights:
         plans = {}
         for table, work in pending.items():
             tracked = self._tables[table]
-            try:
+            with self._containing(tracked, PLANNING):
                 followed = self._followed(tracked, work)
                 if followed is None:
                     continue
@@ -191,31 +207,19 @@ class Flights:
                         f"{position_text(plan.position)}: somebody else restored or replaced it",
                         f"Copy it again: penstock resync FILE {table}",
                     )
-            except TableError as error:
-                self._errored(tracked, error)
-                continue
-            tracked.position = plan.position
-            if tracked.position < end:
-                plans[table] = Planned(plan, followed)
+                tracked.position = plan.position
+                if tracked.position < end:
+                    plans[table] = Planned(plan, followed)
         return plans
 
     def _run_job(
         self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, Planned]
     ) -> dict[TableId, list[Applied]]:
-        """One job for all tables. Tables whose changes cannot be applied become Errored here."""
-        tasks = [
-            task
-            for table, planned in plans.items()
-            for task in tasks_for(
-                self._log,
-                pending[table],
-                planned.plan.position,
-                planned.plan,
-                planned.followed,
-                until=pending[table].until,
-                slots=self._runner.slots,
-            )
-        ]
+        """One job for all tables, but for those of which something goes wrong."""
+        tasks: list[ApplyTask] = []
+        for table, planned in plans.items():
+            with self._containing(self._tables[table], PLANNING):
+                tasks += self._tasks(pending[table], planned)
         grouped: dict[TableId, list[Applied]] = {}
         for result in run_tasks(self._log, self._runner, tasks):
             grouped.setdefault(result.table, []).append(result)
@@ -224,13 +228,19 @@ class Flights:
             error = next((result.error for result in results if result.error), None)
             if error is None:
                 continue
-            if not isinstance(error, TableError):
+            try:
+                with self._containing(self._tables[table], APPLYING):
+                    raise error
+            except PenstockError:
                 self._discard(result for group in grouped.values() for result in group)
-                raise error
+                raise
             self._discard(results)
-            self._errored(self._tables[table], error)
             del grouped[table]
         return grouped
+
+    def _tasks(self, work: TableWork, planned: Planned) -> list[ApplyTask]:
+        plan, followed, slots = planned.plan, planned.followed, self._runner.slots
+        return tasks_for(self._log, work, plan.position, plan, followed, until=work.until, slots=slots)
 
     def _commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
         """Commits one table; None when it has to be done again from its new state."""
@@ -289,6 +299,13 @@ class Flights:
         parts = [result.part for result in results if result.part is not None]
         if parts:
             self._destination.discard(parts)
+
+
+def _refused(table: TableId) -> TableError:
+    return TableError(
+        f"table {table}: somebody else keeps committing to it, {REDOS} tries were refused",
+        "Stop the other writer, then `penstock retry`",
+    )
 
 
 def _parts(results: Iterable[Applied]) -> list[WrittenPart]:

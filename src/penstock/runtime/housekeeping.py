@@ -139,13 +139,15 @@ class Housekeeping:
                 )
 
     def _advance(self, tracked: TrackedTable) -> None:
-        try:
-            self._loop.destination.advance(tracked.target, self._loop.source, tracked.position, self._loop.processed)
-        except StaleBase as error:
-            LOG.info("position not advanced", table=str(tracked.table), what=error.what)
-            return
-        tracked.position = self._loop.processed
-        reach("apply.position_advanced")
+        loop = self._loop
+        with loop.containing(tracked, "its position was moved on"):
+            try:
+                loop.destination.advance(tracked.target, loop.source, tracked.position, loop.processed)
+            except StaleBase as error:
+                LOG.info("position not advanced", table=str(tracked.table), what=error.what)
+                return
+            tracked.position = loop.processed
+            reach("apply.position_advanced")
 
     def _maintain(self, until: float) -> None:
         """A few tables at a time, as long as batches may wait: those that were left the last time first."""
@@ -175,7 +177,12 @@ class Housekeeping:
         return reports
 
     def _maintained(self, name: TableId) -> MaintenanceReport | None:
-        """None if it was put off."""
+        """Maintain one table; None if it was put off, or if the table cannot be maintained and is Errored."""
+        with self._loop.containing(self._loop.tables[name], "it was maintained"):
+            return self._maintain_one(name)
+        return None
+
+    def _maintain_one(self, name: TableId) -> MaintenanceReport | None:
         loop, target = self._loop, self._loop.tables[name].target
         try:
             with self.holds.part(f"maintenance of {name}"):

@@ -26,6 +26,7 @@ from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
 from penstock.runtime.partition_watch import PartitionWatch
+from penstock.runtime.table_boundary import of_table
 from penstock.runtime.tracked import TrackedTable
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
@@ -36,6 +37,7 @@ LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
 ASKED_FOR = "a resync was asked for"
 MADE_ANEW = "the table was dropped and created again"
+COLUMNS_CAME = "it was Errored without columns, and has some now"
 COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP)
 
 
@@ -58,6 +60,8 @@ def _why_another(tracked: TrackedTable, schema: TableSchema) -> str:
     """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not. Tables of
     other modes keep rows by the key that they have: a new one is for a person to decide."""
     if tracked.errored:
+        if tracked.lacks_columns and schema.columns:
+            return COLUMNS_CAME
         comes_back = tracked.lacks_key and _has_key(schema) and tracked.feed.mode is Mode.CLONE
         return _key_came(schema) if comes_back else ""
     return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
@@ -117,13 +121,15 @@ class Membership:
         try:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
-        except TableError as error:
-            self._loop.track_errored(feed, schema, error)
+            follows = None if position is None else destination.structure(feed.target, self._pipeline.key)
+        except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
+            own = of_table(destination, self._pipeline.key, feed, "it was opened", error)
+            self._loop.track_errored(feed, schema, own)
             return
         if position is None or self._was_copying(feed.name, record, position):
             self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
-        follows = destination.structure(feed.target, self._pipeline.key)
+        assert follows is not None
         if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
@@ -188,12 +194,14 @@ class Membership:
             if tracked is None:
                 if _has_key(schema) and self._copier.lacks_key(feed.name):
                     self._copy_again(feed.name, _key_came(schema))
+                elif schema.columns and self._copier.lacks_columns(feed.name):
+                    self._copy_again(feed.name, COLUMNS_CAME)
             elif why := _why_another(tracked, schema):
                 try:
                     self._loop.want_resync(tracked, why)
                 except TableError as error:
                     self._loop.mark_errored(tracked, error)
-                tracked.lacks_key = False
+                tracked.lacks_key = tracked.lacks_columns = False
 
     def _copy_again(self, name: TableId, why: str) -> None:
         """Readers see the table as it is until its copy replaces it."""

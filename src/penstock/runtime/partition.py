@@ -1,6 +1,7 @@
 """What runs inside a Spark task: the tasks of one partition, one after another, errors as values.
 
-An error of ours reaches the driver whole, and not as text inside a Java exception; all tasks run even if one fails.
+Whatever a task raises reaches the driver whole, and not as text inside a Java exception, and fails no other task; what
+Spark itself fails, a lost executor, is for Spark to run again.
 With the outcomes comes where they were made, by which process and at which try: on a cluster that is what an operator
 looks for. Imported by every worker, so it imports little. Neighbour: `spark_jobs`.
 """
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import os
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pyspark.taskcontext import TaskContext
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TaskFailed
 from penstock.runtime.spark_daemon import EXECUTOR_PID
 
 Task = TypeVar("Task")
@@ -71,3 +73,7 @@ def _run_one(function: Callable[[Task], Result], number: int, task: Task) -> Don
         return Done(number, function(task))
     except PenstockError as error:
         return Failed(number, error)
+    except Exception as error:  # noqa: BLE001 - raised on the driver, with the traceback
+        failed = TaskFailed(f"unexpected {type(error).__name__} in a task: {' '.join(str(error).split())[:300]}")
+        failed.trace = "".join(traceback.format_exception(error))
+        return Failed(number, failed)

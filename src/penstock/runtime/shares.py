@@ -17,12 +17,13 @@ from penstock.changelog.scratch import Scratch
 from penstock.decode.sift import unfit
 from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
-from penstock.errors import PenstockError, TableFailed
+from penstock.errors import PenstockError
 from penstock.fold.sharing import Entangled, joined, shares
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+from penstock.runtime.table_boundary import unexpected
 
 SHARED_AT_ONCE = 32 << 20  # of the log: what a task of the first stage holds, and then cuts into one batch a bucket
 READ_AT_ONCE = 16 << 20  # of a share: its many small batches are joined up to this
@@ -128,7 +129,7 @@ def versioned(changes: RawChanges, feed: Feed, versions: Mapping[str, TableSchem
 
 
 def share(task: ShareTask) -> Shared:
-    """A task never fails the job for what concerns its table alone: such an error is its result."""
+    """Share out one task's pieces. A task never fails the job: whatever it meets is its result."""
     try:
         return Shared(task.feed.name, _shared(task))
     except Entangled:
@@ -141,15 +142,8 @@ def share(task: ShareTask) -> Shared:
         return Shared(task.feed.name, error=error.keeping(messages or error.messages))
     except PenstockError as error:
         return Shared(task.feed.name, error=error)
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
         return Shared(task.feed.name, error=unexpected(task.feed.name, error))
-
-
-def unexpected(table: TableId, error: Exception) -> TableFailed:
-    return TableFailed(
-        f"table {table}: unexpected {type(error).__name__} while its changes were applied: {error}",
-        "This is a bug: please report it with the table's definition; the other tables go on",
-    )
 
 
 def _shared(task: ShareTask) -> SharedFile:

@@ -19,6 +19,7 @@ class TrackedTable:
     changes: int = 0
     errored: bool = False
     lacks_key: bool = False  # it is Errored for a change that only a key could place
+    lacks_columns: bool = False  # it is Errored for having none
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
     held: bool = False  # it goes no further than `until`, and nowhere while that is None
     until: Position | None = None

@@ -21,14 +21,14 @@ from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
-from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
+from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.slices import Turn
 from penstock.destinations.iceberg.table_schema import rescued_column, rescued_schema
 from penstock.destinations.iceberg.table_state import OpenTable, held_files
 from penstock.destinations.structure import Steps
-from penstock.errors import DestinationError, PenstockError, StaleBase
+from penstock.errors import DestinationError, PenstockError, StaleBase, TableDropped
 from penstock.model.feed import Sid
 from penstock.model.table import TableSchema
 
@@ -204,7 +204,7 @@ def strict(
         with opened.turns.lock:
             with translated(what):
                 transaction = opened.table.newTransaction()  # reads the table's current state
-                begun = transaction.startMetadata()
+                begun = present(transaction.startMetadata(), opened.target)
                 start = begun.metadataFileLocation()
                 if not opened.turns.spans(base, start, opened.source, same_columns=same_columns):
                     opened.has_others = True
@@ -218,7 +218,7 @@ def strict(
             with translated(what, deciding=True):
                 transaction.commitTransaction()
             note_turn(opened, start, columns=ours.columns_changed)
-    except TableMissing as error:
+    except TableDropped as error:
         raise StaleBase(f"{what}: the table is gone: {error}", "It is looked for again") from error
 
 
@@ -229,11 +229,11 @@ def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
         return
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
-            metadata = opened.operations.current()
+            metadata = present(opened.operations.current(), opened.target)
             history = metadata.previousFiles()
             if history.size() and history.get(history.size() - 1).file() == start:
                 opened.turns.note(metadata.metadataFileLocation(), Turn(start, opened.source, columns))
-    except (DestinationError, TableMissing):
+    except (DestinationError, TableDropped):
         return
 
 
@@ -253,7 +253,7 @@ def carried_on(
     """
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
-            metadata = opened.operations.current()
+            metadata = present(opened.operations.current(), opened.target)
             if not opened.turns.spans(before.metadata, java.last(metadata.previousFiles()).file(), opened.source):
                 return None  # somebody else has committed since
             snapshot = metadata.currentSnapshot()
@@ -266,7 +266,7 @@ def carried_on(
             counts = (int(totals["total-data-files"]), int(totals["total-delete-files"]))
             if opened.slice is not None:
                 counts = _of_slice(counts, metadata, snapshot, before)
-    except (DestinationError, TableMissing):
+    except (DestinationError, TableDropped):
         return None  # the commit stands; only its outcome is not in sight
     return state if counts == (len(state.data), len(state.deletes)) else None
 

@@ -21,13 +21,15 @@ import pyarrow.parquet as pq
 
 from penstock.decode.rescue import RESCUED, followed
 from penstock.destinations.iceberg.metrics import Metrics
-from penstock.destinations.iceberg.storage import opened, removed_on_error
+from penstock.destinations.iceberg.storage import make_folder_again, opened, reading, removed_on_error
 from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn, inner_fields, leaves
 
 PREFIX = "penstock-"
 COPY_PREFIX = "penstock-copy-"
 ROWS_PER_GROUP = 1 << 17
 BYTES_PER_GROUP = 64 << 20
+SLICE_BYTES = 8 << 20  # of a row group, read at once
+SLICE_ROWS = 256
 SAMPLED_ROWS = 1 << 13
 LEAST_REPEATED = 8  # times each value, on average
 DELETE_COLUMNS = (  # numbers reserved by Iceberg's specification
@@ -67,8 +69,10 @@ def in_groups(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table
         rows, size = rows + batch.num_rows, size + batch.nbytes
         while rows >= ROWS_PER_GROUP or size >= BYTES_PER_GROUP:
             together = pa.concat_tables(held)
-            yield together.slice(0, ROWS_PER_GROUP)
-            rest = together.slice(ROWS_PER_GROUP)
+            fitting = rows if size < 2 * BYTES_PER_GROUP else max(1, rows * BYTES_PER_GROUP // size)
+            count = min(fitting, ROWS_PER_GROUP)
+            yield together.slice(0, count)
+            rest = together.slice(count)
             held, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
     if rows:
         yield pa.concat_tables(held)
@@ -99,8 +103,7 @@ def _write(
     first = next(tables)
     metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
     footers: list[pq.FileMetaData] = []
-    system, path = opened(location)
-    with removed_on_error(location), system.open_output_stream(path) as sink:
+    with removed_on_error(location), _created(location) as sink:
         with pq.ParquetWriter(
             sink,
             schema,
@@ -130,6 +133,17 @@ def _write(
     return WrittenFile(location, size, footer.num_rows, description)
 
 
+def _created(location: str) -> pa.NativeFile:
+    """A new file. That somebody removed the folder costs what was in it, and nothing else."""
+    system, path = opened(location)
+    try:
+        return system.open_output_stream(path)
+    except FileNotFoundError:
+        if not make_folder_again(location.rpartition("/")[0]):
+            raise
+        return system.open_output_stream(path)
+
+
 def _repetitive(rows: pa.Table) -> list[str]:
     """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
     sample = rows.slice(0, SAMPLED_ROWS)
@@ -149,8 +163,10 @@ class DataFile:
     """
 
     def __init__(self, location: str, known: Sequence[IcebergColumn] = ()) -> None:
-        system, path = opened(location)
-        self._file = pq.ParquetFile(system.open_input_file(path))
+        self._location = location
+        with reading(location):
+            system, path = opened(location)
+            self._file = pq.ParquetFile(system.open_input_file(path))
         self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
         self._names: dict[int, str] = {}
         begin = 0
@@ -175,24 +191,87 @@ class DataFile:
             return pa.nulls(
                 int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
             )
-        read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
-        values = _single(read.cast(column.type))
-        return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
+        with reading(self._location):
+            read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
+        return self._now(column, _single(read))
 
-    def cells(self, column: IcebergColumn, rows: Rows) -> pa.Array:
-        """The values of one column in some rows, in the order asked for; only their row groups are read."""
-        group_of = np.searchsorted(self._starts, rows, side="right") - 1
-        groups = np.unique(group_of)
-        values = self.column(column, groups.tolist())
-        lengths = self._starts[groups + 1] - self._starts[groups]
-        first = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-        return values.take(pa.array(first[np.searchsorted(groups, group_of)] + rows - self._starts[group_of]))
+    def group_of(self, row: int) -> int:
+        """The number of the row group that holds a row."""
+        return int(np.searchsorted(self._starts, row, side="right")) - 1
+
+    def slices(self, columns: Sequence[IcebergColumn], group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """A row group, a few rows at a time, with the number of the first of them."""
+        schema = pa.schema([column.field() for column in columns])
+        begin, end = int(self._starts[group]), int(self._starts[group + 1])
+        there = [column for column in columns if column.id in self._places]
+        if not there:
+            yield begin, pa.record_batch([pa.nulls(end - begin, column.type) for column in columns], schema=schema)
+            return
+        there.sort(key=lambda column: self._places[column.id])  # as they come
+        places = [place for column in there for place in self._places[column.id]]
+        at_once = self._rows_at_once(group, places)
+        batches = self._file.reader.iter_batches(at_once, row_groups=[group], column_indices=places)
+        while True:
+            with reading(self._location):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            read = {column.id: values for column, values in zip(there, batch.columns, strict=True)}
+            arrays = [
+                self._now(column, read[column.id]) if column.id in read else pa.nulls(batch.num_rows, column.type)
+                for column in columns
+            ]
+            yield begin, pa.record_batch(arrays, schema=schema)
+            begin += batch.num_rows
+
+    def _rows_at_once(self, group: int, places: Sequence[int]) -> int:
+        """So many that they take a few MiB. Of values in a dictionary nobody knows how large they are."""
+        told = self._file.metadata.row_group(group)
+        columns = [told.column(place) for place in places]
+        if any(column.has_dictionary_page for column in columns):
+            return SLICE_ROWS
+        size = sum(int(column.total_uncompressed_size) for column in columns)
+        return max(SLICE_ROWS, int(told.num_rows) * SLICE_BYTES // max(size, 1))
+
+    def _now(self, column: IcebergColumn, values: pa.Array) -> pa.Array:
+        """Values that were read, under the type and the names that the table has now."""
+        values = values.cast(column.type)
+        return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
 
     def batches(self, columns: Sequence[IcebergColumn]) -> Iterator[tuple[int, pa.Table]]:
         """Row groups with the number of their first row."""
         schema = pa.schema([column.field() for column in columns])
         for number in range(self._file.num_row_groups):
             yield int(self._starts[number]), pa.table([self.column(c, [number]) for c in columns], schema=schema)
+
+
+class Cursor:
+    """Reads some rows of a data file, a few at a time: what is held does not grow with the row groups. Rows that are
+    asked for in ascending order, in one call or several, are read in one pass."""
+
+    def __init__(self, file: DataFile, columns: Sequence[IcebergColumn]) -> None:
+        self._file, self._columns = file, columns
+        self._group = -1
+        self._slices: Iterator[tuple[int, pa.RecordBatch]] = iter(())
+        self._begin, self._rows = 0, pa.record_batch([], schema=pa.schema([]))
+
+    def take(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """These rows, none of which is lower than the one before it."""
+        at = 0
+        while at < len(rows):
+            self._go_to(int(rows[at]))
+            end = at + int(np.searchsorted(rows[at:], self._begin + self._rows.num_rows))
+            yield self._rows.take(pa.array(rows[at:end] - self._begin))
+            at = end
+
+    def _go_to(self, row: int) -> None:
+        """Makes the slice that has the row the current one."""
+        group = self._file.group_of(row)
+        if group != self._group or row < self._begin:
+            self._group, self._slices = group, self._file.slices(self._columns, group)
+            self._begin, self._rows = next(self._slices)
+        while row >= self._begin + self._rows.num_rows:
+            self._begin, self._rows = next(self._slices)
 
 
 def _renamed(names: Mapping[int, str], known: Sequence[IcebergColumn]) -> dict[str, str | None]:

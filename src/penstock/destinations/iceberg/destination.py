@@ -27,9 +27,10 @@ from penstock.destinations.iceberg.catalog import (
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
-from penstock.destinations.iceberg.java import Java, Session, TableMissing, translated
+from penstock.destinations.iceberg.java import Java, Session, present, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.live_files import TableState, live
+from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.moving import beside, move_again, move_to, rescued_for
 from penstock.destinations.iceberg.opening import Tables
@@ -51,7 +52,7 @@ from penstock.destinations.iceberg.version_files import Kind, kind_of
 from penstock.destinations.iceberg.version_plan import VersionPlan
 from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
-from penstock.errors import PositionLost, RangeVoid, StaleBase
+from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
@@ -68,6 +69,7 @@ class IcebergDestination:
         self._java = Java(spark)
         self._tables = Tables(settings, spark, self._java, index=index)
         self._beside = Beside()
+        self._diagnosis = Diagnosis(self._tables, settings, self._java)
 
     def open(self) -> None:
         self._tables.open_catalog()
@@ -156,7 +158,7 @@ class IcebergDestination:
         """What the metadata file of the table's state says."""
         if opened.standing is None or opened.standing.metadata != state.metadata:
             with translated(f"table {opened.target}: its position and columns cannot be read"):
-                metadata = opened.operations.current()
+                metadata = present(opened.operations.current(), opened.target)
                 position, moment = position_of(metadata, opened.source), moment_of(metadata, opened.source)
                 rescued = rescued_for(self._java, opened, None)
             opened.standing = Standing(state.metadata, position, moment, rescued)
@@ -258,7 +260,7 @@ class IcebergDestination:
     ) -> IcebergCopy:
         opened, _ = self._tables.current(target, source)
         with translated(f"table {target}: its position cannot be read"):
-            opened.copy_base = copy_base(opened.operations.current(), source, opened.fence)
+            opened.copy_base = copy_base(present(opened.operations.current(), target), source, opened.fence)
         opened.copy_move = move = move_to(self._java, opened, schema, on_drop)
         columns = move.columns if move else opened.columns
         with translated(f"table {target}: its columns cannot be read"):
@@ -333,7 +335,7 @@ class IcebergDestination:
     def _require_copied_over(self, opened: OpenTable, source: str, what: str) -> None:
         """StaleBase if another driver has taken the table over since its copy was planned."""
         with translated(what):
-            base = copy_base(opened.operations.current(), source, opened.fence)
+            base = copy_base(present(opened.operations.current(), opened.target), source, opened.fence)
         if base != opened.copy_base:
             raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
 
@@ -347,7 +349,7 @@ class IcebergDestination:
         what = f"table {target}: advancing its position"
         opened, state = self._tables.current(target, source)
         with translated(what):
-            found = position_of(opened.operations.current(), source)
+            found = position_of(present(opened.operations.current(), target), source)
         if found != expected:
             raise StaleBase(f"{what}: it is not at {position_text(expected)}", "Its position is read again")
         with strict(self._java, opened, state.metadata, what) as transaction:
@@ -373,12 +375,12 @@ class IcebergDestination:
         opened = self._tables.known(target, source)
         try:
             with opened.turns.lock, translated(f"table {target}: its tag {name} cannot be removed"):
-                metadata = opened.operations.refresh()
+                metadata = present(opened.operations.refresh(), target)
                 if opened.table.refs().containsKey(name):
                     opened.table.manageSnapshots().removeTag(name).commit()
                     opened.look_again = True
                     note_turn(opened, metadata.metadataFileLocation(), columns=False)
-        except (StaleBase, TableMissing):
+        except (StaleBase, TableDropped):
             return  # somebody else has removed it meanwhile, or the table
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
@@ -398,6 +400,9 @@ class IcebergDestination:
             for part in _ours(parts):
                 for file in part.files:
                     remove(file.path)
+
+    def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
+        return self._diagnosis.of(target, error)
 
 
 def _is_base(opened: OpenTable, plan: IcebergPlan) -> bool:

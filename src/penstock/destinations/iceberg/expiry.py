@@ -19,7 +19,7 @@ from pyarrow import fs
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.iceberg.java import Collected, Java, JavaObject, translated
+from penstock.destinations.iceberg.java import Collected, Java, JavaObject, present, translated
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching, remove
@@ -34,7 +34,7 @@ def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSetting
     oldest = int((time.time() - settings.time_travel) * 1000)
     let_go = Collected(java)
     with opened.turns.lock, translated(f"table {opened.target}: its old snapshots cannot be removed"):
-        start = opened.operations.refresh().metadataFileLocation()
+        start = present(opened.operations.refresh(), opened.target).metadataFileLocation()
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
         (expiry.planWith(java.at_once) if opened.is_local else expiry).deleteWith(let_go.consumer).commit()
         note_turn(opened, start, columns=False)
@@ -64,7 +64,7 @@ def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collect
 
 def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str]) -> list[str]:
     """In turn, and of the table as it is now: of what it was, another source may have expired the manifests."""
-    metadata = opened.operations.refresh()
+    metadata = present(opened.operations.refresh(), opened.target)
     snapshot = metadata.currentSnapshot()
     since = snapshot.timestampMillis() if snapshot is not None else 0
     live = {file.path for file in (*state.data, *state.deletes)}

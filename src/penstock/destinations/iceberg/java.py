@@ -8,6 +8,7 @@ only.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -16,13 +17,26 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from penstock.errors import CommitUnknown, DestinationUnreachable, EnvironmentMissing, StaleBase
-from penstock.java_error import java_reason
+from penstock.destinations.iceberg.storage import unreadable
+from penstock.errors import (
+    CommitUnknown,
+    DestinationUnreachable,
+    EnvironmentMissing,
+    FileUnreadable,
+    StaleBase,
+    TableDropped,
+)
+from penstock.java_error import JavaException, java_causes, java_reason
 from penstock.model.table import TableId
 
 REFUSED = ("CommitFailedException", "ValidationException")
 HADOOP = "hadoop."  # what a catalog's settings say for Hadoop begins with it
 MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
+ANOTHER_TABLE = "Table UUID does not match"
+FILE_MISSING = ("NotFoundException", "FileNotFoundException", "NoSuchFileException")
+FILE_DAMAGED = ("InvalidAvroMagicException", "AvroRuntimeException", "EOFException", "AccessDeniedException")
+LOCATION = re.compile(r"(?:[a-z0-9]+:/|/)[^\s'\"]+\.(?:avro|json|parquet)")
+COPIED_AGAIN = "Nothing: it is copied again by itself"
 
 JavaObject = Any
 
@@ -42,10 +56,6 @@ class Session(Protocol):
     def sparkContext(self) -> SparkContext: ...
 
     def sql(self, query: str, /) -> Any: ...
-
-
-class TableMissing(Exception):
-    """Iceberg's catalog has no such table. Never leaves this package."""
 
 
 class TableExists(Exception):
@@ -157,7 +167,9 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
     except Py4JJavaError as error:
         kind, message = error.java_exception.getClass().getSimpleName(), java_reason(error.java_exception)
         if kind in MISSING:
-            raise TableMissing(message) from error
+            raise TableDropped(f"{what}: it was dropped at the destination: {message}", COPIED_AGAIN) from error
+        if ANOTHER_TABLE in message:
+            raise TableDropped(f"{what}: somebody put another table in its place: {message}", COPIED_AGAIN) from error
         if kind == "AlreadyExistsException":
             raise TableExists(message) from error
         if kind in REFUSED:
@@ -166,7 +178,7 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
             raise CommitUnknown(
                 f"{what}: its outcome is not known: {message}", "The table's position is read to find out"
             ) from error
-        raise DestinationUnreachable(
+        raise _file_error(error.java_exception, message) or DestinationUnreachable(
             f"{what}: {message}", "See that catalog and warehouse are there, have room and may be written"
         ) from error
     except PySparkException as error:
@@ -181,3 +193,22 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
             f"{what}: Spark's Java process has ended",
             "Start penstock again; spark.log in the pipeline's folder may say why",
         ) from error
+
+
+def _file_error(exception: JavaException, message: str) -> FileUnreadable | None:
+    """The same as the error of a file that cannot be read, if it names one."""
+    causes = java_causes(exception)
+    kinds = {one.getClass().getSimpleName() for one in causes}
+    missing = bool(kinds & {*FILE_MISSING})
+    named = [found for one in causes if (found := LOCATION.search(one.getMessage() or ""))]
+    if not named or not (missing or kinds & {*FILE_DAMAGED}):
+        return None
+    return unreadable(named[0].group(), message, missing=missing)
+
+
+def present(metadata: JavaObject | None, target: TableId) -> JavaObject:
+    """A table's metadata. TableDropped when there is none: after Iceberg has said once that a table is gone, it gives
+    nothing."""
+    if metadata is None:
+        raise TableDropped(f"table {target} was dropped at the destination", COPIED_AGAIN)
+    return metadata

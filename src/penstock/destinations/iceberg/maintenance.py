@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+import structlog
+
 from penstock.destinations.contract import InProcessRunner, JobRunner
 from penstock.destinations.iceberg.beside import Beside, Counting, Merging, Moving, discard
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
@@ -29,7 +31,7 @@ from penstock.destinations.iceberg.compaction import (
 )
 from penstock.destinations.iceberg.data_files import PREFIX, WrittenFile
 from penstock.destinations.iceberg.expiry import expire_snapshots
-from penstock.destinations.iceberg.java import Java, translated
+from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.read_cost import dead_rows, read_cost
@@ -37,10 +39,11 @@ from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.table_state import OpenTable, look_for_rescued, read_state
 from penstock.destinations.iceberg.version_files import kind_index, kind_prefix
-from penstock.errors import DestinationError, StaleBase
+from penstock.errors import DestinationError, FileUnreadable, StaleBase
 from penstock.failpoints import reach
 from penstock.model.upkeep import TableShape
 
+LOG = structlog.get_logger("iceberg")
 WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
 MOST_MOVES = 4  # of delete files that came during a merge, beside batches; what is left then, they wait for
 MOST_FILES_HERE = 64  # the same: each takes some milliseconds, however small it is
@@ -77,7 +80,7 @@ def compact(
         return NOTHING
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
-        fence = opened.operations.current().properties().get(opened.fence)
+        fence = present(opened.operations.current(), opened.target).properties().get(opened.fence)
     is_long = takes_long(choice, is_local=opened.is_local)
     tasks = _tasks(
         opened,
@@ -212,11 +215,15 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     if sweeping is not None and not sweeping.found.done():
         return 0
     reach("maintain.before_expiry")
-    expire_snapshots(java, opened, settings)
+    try:
+        expire_snapshots(java, opened, settings)
+    except FileUnreadable as error:  # of what expires: the snapshots are gone all the same
+        LOG.warning("files of old snapshots not found", table=str(opened.target), what=error.what)
     reach("maintain.after_expiry")
     opened.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):
-        opened.state = read_state(java, opened.table, opened.operations.refresh(), state, opened.slice)
+        metadata = present(opened.operations.refresh(), opened.target)
+        opened.state = read_state(java, opened.table, metadata, state, opened.slice)
     return max(0, state.snapshots - opened.state.snapshots)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.destinations.iceberg.evolution import Move, planned, planned_union
-from penstock.destinations.iceberg.java import Java, translated
+from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.table_schema import IcebergColumn, coming_rescued_column, unfollowed
 from penstock.destinations.iceberg.table_state import OpenTable, look_for_rescued
@@ -51,7 +51,7 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColu
     if there is not None:
         return there
     added = [number for column in (move.columns if move else ()) for number in column.numbers]
-    return coming_rescued_column(max(opened.operations.current().lastColumnId(), *added, 0))
+    return coming_rescued_column(max(present(opened.operations.current(), opened.target).lastColumnId(), *added, 0))
 
 
 def beside(opened: OpenTable, move: Move | None) -> tuple[IcebergColumn, ...]:

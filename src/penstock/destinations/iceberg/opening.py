@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.catalog import (
@@ -31,7 +33,7 @@ from penstock.destinations.iceberg.evolution import (
     union_steps,
 )
 from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
-from penstock.destinations.iceberg.java import Java, JavaObject, Session, TableExists, TableMissing, translated
+from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, Session, TableExists, present, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.leaving import Leaving
 from penstock.destinations.iceberg.live_files import TableState
@@ -71,7 +73,7 @@ from penstock.destinations.iceberg.table_state import (
     unpartitioned_spec,
 )
 from penstock.destinations.structure import numbered
-from penstock.errors import DestinationError, PositionLost, StaleBase
+from penstock.errors import DestinationError, FileUnreadable, PositionLost, StaleBase, TableDropped
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
@@ -83,6 +85,9 @@ PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
     "commit.manifest.min-count-to-merge": "20",
 }
+
+
+LOG = structlog.get_logger("iceberg")
 
 
 class Tables:
@@ -109,8 +114,15 @@ class Tables:
         self._tables.clear()
 
     def known(self, target: TableId, source: str) -> OpenTable:
-        """A table that `ensure` has opened, as it was when somebody last looked."""
-        return self._tables[target, source]
+        """A table that `ensure` has opened, as it was when somebody last looked. TableDropped if it never has."""
+        opened = self._tables.get((target, source))
+        if opened is None:
+            raise TableDropped(f"table {target} has not been made at the destination", COPIED_AGAIN)
+        return opened
+
+    def metadata_files(self) -> list[str]:
+        """The metadata files of all open tables, as far as they are known."""
+        return [opened.state.metadata for opened in list(self._tables.values()) if opened.state is not None]
 
     def ensure(
         self,
@@ -159,10 +171,10 @@ class Tables:
         """The table and its state as it is now; cheap when the catalog names the metadata file that we know, or one
         that differs from it by our commits for other sources only."""
         require_warehouse(self._settings)
-        opened = self._tables[target, source]
+        opened = self.known(target, source)
         try:
             with translated(f"table {target}: its state cannot be read"):
-                metadata = opened.operations.refresh()
+                metadata = present(opened.operations.refresh(), target)
                 state = opened.state
                 location = metadata.metadataFileLocation()
                 if state is None or not opened.turns.spans(state.metadata, location, source):
@@ -176,16 +188,15 @@ class Tables:
                 elif location != state.metadata:
                     state = carried(state, metadata)
                 opened.state, opened.look_again = state, False
-        except TableMissing as error:
-            raise PositionLost(
-                f"table {target} is gone at the destination", "`penstock retry` copies it again"
-            ) from error
+        except TableDropped:
+            opened.state = None
+            raise
         return opened, state
 
     def presumed(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
         """The table as our own last commit left it, without asking the catalog, if nobody else is known to write to
         it: a commit on a base that has changed meanwhile is refused, and then the catalog is asked."""
-        opened = self._tables[target, source]
+        opened = self.known(target, source)
         if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
             return self.current(target, source)
         require_warehouse(self._settings)
@@ -195,7 +206,7 @@ class Tables:
         try:
             with translated(f"table {target}: it cannot be read"):
                 return self._catalog.loadTable(self._java.identifier(target))
-        except TableMissing:
+        except TableDropped:
             return None
 
     def index_of(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
@@ -364,7 +375,11 @@ class Tables:
     def _clean_up(self, opened: OpenTable, state: TableState, keep: Sequence[str]) -> None:
         """Removes what killed writers left behind; put off when somebody commits at this very moment."""
         self.index_of(opened).remove_all_but([*(file.path for file in state.data), *keep])
-        orphans = find_orphans(self._java, opened, state, keep)
+        try:
+            orphans = find_orphans(self._java, opened, state, keep)
+        except FileUnreadable as error:  # of an old snapshot: the present one has just been read
+            LOG.warning("leftovers not looked for", table=str(opened.target), what=error.what)
+            return
         if not orphans:
             return
         try:

@@ -11,30 +11,33 @@ a table's state or from a copy's parts, `copy_plan` writes copies, `commit` comm
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.decode.rescue import rescued_of, with_cells
 from penstock.destinations.iceberg.data_files import (
     PREFIX,
     DataFile,
     WrittenFile,
     deleted_rows,
+    in_groups,
     write_deletes,
     write_rows,
 )
 from penstock.destinations.iceberg.evolution import Move
+from penstock.destinations.iceberg.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.iceberg.slices import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import KeyReader
 from penstock.fold.layout import ROWS, Layout
-from penstock.fold.net_effect import Fetch, NetEffect
+from penstock.fold.net_effect import NetEffect
+from penstock.fold.versions import with_rescued
 from penstock.model.position import Position
 from penstock.model.table import TableId
 
@@ -52,7 +55,7 @@ class IcebergPart:
     unresolved: int = 0
     unresolved_rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()  # Iceberg's numbers of those that the data file was written with
-    past: tuple[WrittenFile, ...] = ()  # versions that have ended
+    past: tuple[WrittenFile, ...] = ()  # of a table of versions: all others, mostly with versions that have ended
     rescued: WrittenFile | None = None
     rescued_as: IcebergColumn | None = None
 
@@ -105,29 +108,48 @@ class IcebergPlan:
     sequence: int = 0  # of the base
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     follows: str | None = None  # the plan whose commit, still to be made, makes the base: then `metadata` is ""
+    piece_bytes: int = PIECE_BYTES  # of cells that are read from the base at once
     thorough: bool = False  # a touched key's rows are ended in every file, however often it is there
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
             deletes = {} if net.truncated or net.touched_keys is None else self._rows_of(net.touched_keys)
-            upserts, rescued, missing = self._filled(net)
-            data = self._write(upserts, rescued, net.upsert_keys) if upserts.num_rows else None
+            cells = self._cells(net)
+            data, rescues = self._write(net, cells) if net.upserts.num_rows else (None, False)
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
-        fetched = sum(len(fetch.rows) for fetch in net.fetches) - len(missing)
+        missing = cells.missing
+        fetched = len(cells.rows) - len(missing)
         rows_in_doubt = tuple(np.unique(missing).tolist())
         columns = tuple(column.id for column in self.columns)
         part = IcebergPart(data, delete, fetched, len(missing), rows_in_doubt, columns)
-        return part if rescued is None else replace(part, data=None, rescued=data, rescued_as=self.rescued)
+        return replace(part, data=None, rescued=data, rescued_as=self.rescued) if rescues else part
 
-    def _write(self, upserts: pa.Table, rescued: pa.Array | None, keys: pa.Array | None) -> WrittenFile:
-        columns = self.columns
-        if rescued is not None:
-            columns, upserts = (*columns, self.rescued), upserts.append_column(self.rescued.name, rescued)
-        written, rows = stored(self.slice, columns, upserts)
-        data = write_rows(self.folder, written, [rows], self.prefix)
-        if keys is not None:
-            self.index.write(data.path, keys)
-        return data
+    def _write(self, net: NetEffect, cells: BaseCells) -> tuple[WrittenFile, bool]:
+        """One file of the upserts, filled, with its sidecar; and whether it has the column RESCUED."""
+        pieces = self.pieces(net, cells)
+        first = next(pieces)
+        several = len(first.rows) < net.upserts.num_rows
+        rescues = first.rescued is not None or (several and (net.rescued is not None or cells.may_bring_rescued))
+        columns = (*self.columns, self.rescued) if rescues else self.columns
+        written, _ = stored(self.slice, columns, _rescuing(net.upserts.slice(0, 0), None, rescues=rescues))
+        order: list[Rows] = []
+
+        def groups() -> Iterator[pa.Table]:
+            for piece in chain([first], pieces):
+                order.append(piece.rows)
+                yield stored(self.slice, columns, _rescuing(piece.upserts, piece.rescued, rescues=rescues))[1]
+
+        data = write_rows(self.folder, written, in_groups(groups()), self.prefix)
+        if net.upsert_keys is not None:
+            keys = net.upsert_keys
+            self.index.write(data.path, keys.take(pa.array(np.concatenate(order))) if net.fetches else keys)
+        return data, rescues
+
+    def pieces(self, net: NetEffect, cells: BaseCells | None = None) -> Iterator[Filled]:
+        """The upserts, filled; there is at least one piece."""
+        if net.fetches:
+            return filled_pieces(net, cells or self._cells(net), self.piece_bytes)
+        return iter([Filled(np.arange(net.upserts.num_rows), net.upserts, net.rescued)])
 
     @property
     def groups(self) -> int:
@@ -165,23 +187,24 @@ class IcebergPlan:
     def _read_keys(self, file: IndexedFile) -> pa.Array:
         return KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=False)(file)
 
-    def _filled(self, net: NetEffect) -> tuple[pa.Table, pa.Array | None, Rows]:
-        """The upserts with missing cells read from the base; what is rescued of them; and for each cell that is not
-        there, which stays null, its row.
-        """
-        upserts, rescued, missing = net.upserts, net.rescued, [NO_ROWS]
-        if net.truncated or not net.fetches:
-            return upserts, rescued, NO_ROWS
-        located = [self._locate(fetch.keys) for fetch in net.fetches]
-        numbers = np.unique(np.concatenate([places.files for places in located]))
+    def _cells(self, net: NetEffect) -> BaseCells:
+        """Where the base has the cells that the source did not send."""
+        fetches = () if net.truncated else net.fetches
+        places = [self._locate(fetch.keys) for fetch in fetches]
+        numbers = np.unique(np.concatenate([NO_ROWS, *(one.files for one in places)]))
         dead = deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
-        for fetch, places in zip(net.fetches, located, strict=True):
-            found = self._live(places, dead, len(fetch.keys))
-            upserts, texts = self._with_cells(upserts, fetch, places, found)
-            of = np.array(list(texts), np.int64)
-            rescued = with_cells(rescued, upserts.num_rows, of, [fetch.column] * len(of), list(texts.values()))
-            missing.append(fetch.rows[found < 0])
-        return upserts, rescued, np.concatenate(missing)
+        located = []
+        for fetch, one in zip(fetches, places, strict=True):
+            found = self._live(one, dead, len(fetch.keys))
+            there = found >= 0
+            files, rows = np.full(len(found), -1), np.full(len(found), -1)
+            files[there], rows[there] = one.files[found[there]], one.rows[found[there]]
+            located.append(Located(fetch, files, rows))
+        by_name = {column.name: column for column in self.columns}
+        return BaseCells(located, self._open_file, by_name, self.rescued, net.upserts.num_rows)
+
+    def _open_file(self, number: int) -> DataFile:
+        return DataFile(self.files[number].path, self.columns)
 
     def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
         """For each key the newest of its places that is alive; -1 where none is."""
@@ -193,30 +216,6 @@ class IcebergPlan:
         found[places.keys[alive]] = np.flatnonzero(alive)  # of several for one key, the last stays
         return found
 
-    def _with_cells(
-        self, upserts: pa.Table, fetch: Fetch, places: Places, found: Rows
-    ) -> tuple[pa.Table, dict[int, str]]:
-        """The upserts with one column's cells from the places found; by row the texts of those that were rescued."""
-        number = upserts.schema.get_field_index(fetch.column)
-        column = self.columns[number]
-        values, order, length = [_one_array(upserts.column(number))], np.arange(upserts.num_rows), upserts.num_rows
-        cells_in_base = np.flatnonzero(found >= 0)
-        file_numbers = places.files[found[cells_in_base]]
-        rescued: dict[int, str] = {}
-        for file_number in np.unique(file_numbers):
-            here = cells_in_base[file_numbers == file_number]
-            file, rows = DataFile(self.files[file_number].path, self.columns), places.rows[found[here]]
-            cells = file.cells(column, rows)
-            if cells.null_count and file.has(self.rescued):
-                texts = rescued_of(file.cells(self.rescued, rows), column.name).to_pylist()
-                there = zip(fetch.rows[here].tolist(), texts, strict=True)
-                rescued |= {row: text for row, text in there if text is not None}
-            order[fetch.rows[here]] = length + np.arange(len(cells))
-            values.append(cells)
-            length += len(cells)
-        filled = pa.concat_arrays(values).take(pa.array(order))
-        return upserts.set_column(number, upserts.schema.field(number), filled), rescued
-
 
 def as_one_age(parts: Sequence[IcebergPart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
     """Data files and delete files of a copy's parts, as a plan takes them: a key may be in any of them."""
@@ -224,6 +223,5 @@ def as_one_age(parts: Sequence[IcebergPart]) -> tuple[tuple[IndexedFile, ...], t
     return data, tuple(part.delete.path for part in parts if part.delete is not None)
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+def _rescuing(rows: pa.Table, rescued: pa.Array | None, *, rescues: bool) -> pa.Table:
+    return with_rescued(rows, rescued) if rescues else rows

@@ -1,8 +1,9 @@
 """Files of tables by their location: a path, or any URI that `pyarrow.fs` knows. No Java, no Spark: this runs on
 executors.
 
-An unreachable store is DestinationUnreachable. Folders above a table are never made here: a warehouse that is away
-must not come back empty. Neighbours: `data_files` and `key_index` read and write through it.
+An unreachable store is DestinationUnreachable, and a file that cannot be read FileUnreadable, whatever the reason:
+`lost_files` finds out which of the two it is. Folders above a table are never made here: a warehouse that is away must
+not come back empty. Neighbours: `data_files` and `key_index` read and write through it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.errors import DestinationUnreachable
+from penstock.errors import DestinationUnreachable, FileUnreadable
+
+SOLUTION = "See that the warehouse is there, has room and may be written"
 
 
 def local_path(location: str) -> Path | None:
@@ -75,16 +78,50 @@ def names_in(location: str) -> list[str]:
 
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """Turns what a store throws into DestinationUnreachable. A damaged file counts as one: trying again costs
-    nothing.
-    """
+    """Turn what a store throws into DestinationUnreachable."""
+    try:
+        yield
+    except OSError as error:
+        raise DestinationUnreachable(f"{what}: {_said(error)}", SOLUTION) from error
+
+
+@contextmanager
+def reading(location: str) -> Iterator[None]:
+    """Turn what reading one file throws into FileUnreadable, with its location."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
-        raise DestinationUnreachable(
-            f"{what}: {' '.join(str(error).split())[:300]}",
-            "See that the warehouse is there, has room and may be written",
-        ) from error
+        raise unreadable(location, _said(error), missing=isinstance(error, FileNotFoundError)) from error
+
+
+def unreadable(location: str, said: str, *, missing: bool) -> FileUnreadable:
+    error = FileUnreadable(f"file {location} {'is missing' if missing else 'cannot be read'}: {said}", SOLUTION)
+    error.location, error.missing = location, missing
+    return error
+
+
+def is_readable(location: str) -> bool:
+    """Whether the store gives the file's first byte, now."""
+    system, path = opened(location)
+    try:
+        with system.open_input_file(path) as file:
+            file.read(1)
+    except OSError:
+        return False
+    return True
+
+
+def make_folder_again(location: str) -> bool:
+    """Make a local folder that somebody removed, if the one above it is there; False when there was nothing to do."""
+    path = local_path(location)
+    if path is None or path.exists() or not path.parent.is_dir():
+        return False
+    path.mkdir(exist_ok=True)
+    return True
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 @lru_cache(maxsize=1)

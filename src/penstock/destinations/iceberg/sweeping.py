@@ -24,12 +24,12 @@ from penstock.destinations.iceberg.beside import Beside, Sweeping
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.iceberg.expiry import referenced, shut_out
-from penstock.destinations.iceberg.java import Java, JavaObject, TableMissing, translated
+from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.leaving import AT_ONCE, remove_some
 from penstock.destinations.iceberg.storage import opened as opened_storage
 from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_state import OpenTable
-from penstock.errors import DestinationError
+from penstock.errors import DestinationError, TableDropped
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")
@@ -105,11 +105,11 @@ def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None
                 leaving = opened.leaving.locations()
             if table is None:
                 return []
-            metadata = table.operations().current()
+            metadata = present(table.operations().current(), opened.target)
             known = referenced(java, table, metadata) | leaving
             known.update(entry.file() for entry in metadata.previousFiles())
             known.add(metadata.metadataFileLocation())
-    except TableMissing:
+    except TableDropped:
         return []
     names = {path.rpartition("/")[2] for path in known}
     unknown = sorted(path for path in listed if path.rpartition("/")[2] not in names)

@@ -1,0 +1,97 @@
+"""Whose trouble is a file that cannot be read: the table's, which has lost it, or the store's, which is away for all?
+
+Decided by trying. If the store gives us the table's metadata, or when that is what is lost another file, it answers,
+and what it does not have is lost. A file that is there and cannot be read has to fail several times before it counts as
+lost: one read may fail for any reason. On the driver; `destination` calls it for what executors and Java have met.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from penstock.destinations.iceberg.catalog import IcebergSettings, require_warehouse
+from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, translated
+from penstock.destinations.iceberg.opening import Tables
+from penstock.destinations.iceberg.storage import is_readable, local_path, reaching, sizes
+from penstock.destinations.iceberg.table_state import read_state
+from penstock.errors import (
+    DestinationUnreachable,
+    FilesLost,
+    FileUnreadable,
+    PenstockError,
+    StaleBase,
+    TableDropped,
+)
+from penstock.model.table import TableId
+
+MOST_READS = 3  # of a file that is there, before it counts as lost
+MOST_WITNESSES = 8
+
+
+class Diagnosis:
+    """Decides for the tables of one destination, and remembers how often which file could not be read."""
+
+    def __init__(self, tables: Tables, settings: IcebergSettings, java: Java) -> None:
+        self._tables, self._settings, self._java = tables, settings, java
+        self._failed: Counter[str] = Counter()
+
+    def of(self, target: TableId, error: FileUnreadable) -> PenstockError:
+        """FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable:
+        the contract's `diagnose`."""
+        try:
+            require_warehouse(self._settings)
+            table = self._tables.load(target)
+        except FileUnreadable as own:
+            return self._of_metadata(target, own)
+        except DestinationUnreachable as away:
+            return away
+        if table is None:
+            return TableDropped(f"table {target} was dropped at the destination", COPIED_AGAIN)
+        if not is_readable(table.operations().current().metadataFileLocation()):
+            return error
+        try:
+            live = self._live(target, table)
+        except FileUnreadable as own:
+            return self._of_metadata(target, own)
+        except DestinationUnreachable as away:
+            return away
+        if error.location not in live:
+            return StaleBase(f"table {target}: {error.what}; the table no longer consists of it", "The work is redone")
+        return self._lost_or_away(target, error, f"copy the table again: penstock resync FILE {target}")
+
+    def _of_metadata(self, target: TableId, error: FileUnreadable) -> PenstockError:
+        """A metadata file or a manifest: without it the table cannot be read at all."""
+        if not self._answers():
+            return error
+        return self._lost_or_away(
+            target, error, f"drop {target} at the destination and run `penstock retry`, which copies it again"
+        )
+
+    def _lost_or_away(self, target: TableId, error: FileUnreadable, way_out: str) -> PenstockError:
+        try:
+            with reaching(f"table {target}: its files cannot be looked at"):
+                missing = sizes([error.location]) == [None]
+        except DestinationUnreachable as away:
+            return away
+        self._failed[error.location] += 1
+        if not missing and self._failed[error.location] < MOST_READS:
+            return error
+        del self._failed[error.location]
+        return FilesLost(
+            f"table {target}: {error.what}; the store answers otherwise",
+            f"Bring the file back and run `penstock retry`, or {way_out}",
+        )
+
+    def _live(self, target: TableId, table: JavaObject) -> set[str]:
+        """The files of which the table consists now, whichever source wrote them."""
+        with translated(f"table {target}: its state cannot be read"):
+            state = read_state(self._java, table, table.operations().current())
+        return {file.path for file in (*state.data, *state.deletes)}
+
+    def _answers(self) -> bool:
+        """Whether the store gives us anything: metadata of other tables, or its own catalog."""
+        if any(is_readable(location) for location in self._tables.metadata_files()[:MOST_WITNESSES]):
+            return True
+        root = local_path(self._settings.warehouse)
+        return root is not None and Path(root / "catalog.db").is_file()
