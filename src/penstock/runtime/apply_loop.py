@@ -228,6 +228,7 @@ class ApplyLoop:
         tracked.errored = True
         tracked.lacks_key |= isinstance(error, KeyRequired)
         tracked.lacks_columns |= isinstance(error, ColumnsRequired)
+        tracked.lost |= isinstance(error, PositionLost)
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""
@@ -341,6 +342,13 @@ class ApplyLoop:
             )
         self.want_resync(tracked, followed.resync)
         return None
+
+    def take_structure(self, tracked: TrackedTable, structure: TableSchema) -> None:
+        """Copy the table again if its rows cannot follow to a structure that the catalogue has and no row has told.
+
+        Where they can, they follow with the next row. TableError when the table has to wait for the operator.
+        """
+        self._followed(tracked, TableWork(tracked.feed, versions=[structure]))
 
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
         """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""

@@ -58,6 +58,7 @@ from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
+from penstock.source.postgres.table_marks import read_marks
 from penstock.state.store import CopyRecord, StateStore
 
 LOG = structlog.get_logger("copy")
@@ -216,6 +217,7 @@ class Copier:
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
                 partitions = read_partitions(connection, [copying.schema.relation_id])
+                marks = read_marks(connection, [publication], [copying.schema.relation_id])
             void = self._resume(copying, planned)
             if void is None:
                 self._state.note_copy(self._destination.name, copying.table, "")  # it waits no more
@@ -223,6 +225,7 @@ class Copier:
                 self._begin(copying, planned, void)
                 looked = partitions.get(copying.schema.relation_id)
                 self._state.set_partitions(self._destination.name, copying.table, looked)
+                self._state.set_marks(self._destination.name, copying.table, marks[copying.schema.relation_id])
                 copying.replay_from = snapshot.position
             return True
         return False
