@@ -163,6 +163,10 @@ ALTERED: dict[str, tuple[TableSchema, str]] = {
         replace(FOLLOWED, columns=(*FOLLOWED.columns, ADDED), storage=51, stamp=61, numbered=4),
         "rows were written anew",
     ),
+    "RENAME COLUMN": (
+        replace(FOLLOWED, columns=(*FOLLOWED.columns[:2], replace(FOLLOWED.columns[2], name="picture")), stamp=61),
+        "",
+    ),
     "another key": (replace(FOLLOWED, key=("name",)), "its key changed"),
 }
 
@@ -188,6 +192,10 @@ def test_a_structure_that_no_row_has_told_is_compared_once_the_stream_has_passed
     watched.membership.tend()
     assert watched.membership.is_settled(350)
     assert watched.copier.holds(PEOPLE.table) is bool(why)
+    if not why:
+        names = [column.name for column in watched.bench.lake.structure(PEOPLE.table, "shop").columns]
+        assert names == [column.name for column in found.columns], "a light change is followed without a row"
+        assert [column.name for column in tracked.schema.columns] == names
     assert why in " ".join(watched.told)
     look_at(watched, found, position=350)
     assert len(watched.told) == int(bool(why)), "once"

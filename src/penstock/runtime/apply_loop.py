@@ -23,12 +23,14 @@ from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.union import renamed
 from penstock.errors import (
     ColumnsRequired,
+    CommitUnknown,
     CopyNeeded,
     KeyRequired,
     LineageLost,
     PenstockError,
     PositionLost,
     SchemaChanged,
+    StaleBase,
     StateError,
     TableError,
     TableFailed,
@@ -344,11 +346,30 @@ class ApplyLoop:
         return None
 
     def take_structure(self, tracked: TrackedTable, structure: TableSchema) -> None:
-        """Copy the table again if its rows cannot follow to a structure that the catalogue has and no row has told.
+        """Follow a structure that the catalogue has and no row has told, or copy the table again if its rows cannot.
 
-        Where they can, they follow with the next row. TableError when the table has to wait for the operator.
+        The table must be level with the others, and everything up to the moment of the look applied: then no row of an
+        earlier structure is still to come. A commit that somebody else's crosses is left to the next look. TableError
+        when the table has to wait for the operator.
         """
-        self._followed(tracked, TableWork(tracked.feed, versions=[structure]))
+        followed = self._followed(tracked, TableWork(tracked.feed, versions=[structure]))
+        if followed is None or not followed.changes or tracked.feed.mode is Mode.EVENTS:
+            return
+        end = max(self.processed, tracked.position)
+        try:
+            plan = self.destination.plan(tracked.target, self.source, followed.schema, tracked.feed.on_column_drop)
+            if plan.position != tracked.position:
+                return
+            self.destination.commit(plan, [], truncated=False, position=end)
+        except StaleBase as error:
+            LOG.info("structure not followed yet", table=str(tracked.table), what=error.what)
+            return
+        except CommitUnknown as error:
+            LOG.warning("commit unknown", table=str(tracked.table), what=error.what)
+            if self.destination.position(tracked.target, self.source) != end:
+                return
+        tracked.position, tracked.schema = end, followed.schema
+        self._flights.tell_changes(tracked, followed, end)
 
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
         """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""

@@ -198,7 +198,7 @@ class Membership:
             self._unsettled = replace(look, followed=followed)
 
     def _compare_structures(self) -> None:
-        """Copy again what was altered so that its rows have other values, where no row has told so.
+        """Follow structures that no row has told, and copy again what was altered so that its rows have other values.
 
         What the stream told after the look, or has still to tell of the time before it, is left to the stream.
         """
