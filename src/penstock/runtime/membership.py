@@ -214,10 +214,8 @@ class Membership:
                     continue
                 before, structure = look.followed.get(feed.name, (None, None))
                 if before is tracked and structure is tracked.schema:
-                    try:
+                    with self._loop.containing(tracked, "its structure was followed"):
                         self._loop.take_structure(tracked, self._pipeline.carried(schema))
-                    except TableError as error:
-                        self._loop.mark_errored(tracked, error)
 
     def _followed(self) -> Followed:
         return {name: (tracked, tracked.schema) for name, tracked in list(self._loop.tables.items())}
