@@ -252,6 +252,7 @@ def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database,
     bench.copied()
     postgres.execute("drop table e0")
     assert bench.look() == [EVENTS]
+    assert bench.remarks() == [], "nothing is kept that would stand in the way of a copy"
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,10 @@ class PartitionWatch:
         return "; ".join(said) + more
 
     def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
-        """A partition that came back is no longer one whose rows are kept."""
+        """A partition that came back is no longer one whose rows are kept, and where none are to be kept, none is."""
+        drops = self._pipeline.drops_partitions(feed.table)
         back = {partition.relation for partition, kind in found if kind == "replaced"}
-        still = [remark for remark in before if remark.kind != "kept" or remark.relation not in back]
+        still = [one for one in before if one.kind != "kept" or not (drops or one.relation in back)]
         known = {(remark.relation, remark.kind) for remark in still}
         fresh = [(partition.relation, kind) for partition, kind in found if (partition.relation, kind) not in known]
         for relation, kind in fresh:
@@ -82,7 +83,8 @@ class PartitionWatch:
             what = f"partition {relation} of {feed.table} {_SAID[kind]}"
             self._state.add_event("partition", what, feed.name)
         moment = datetime.now(UTC)
-        return (*still, *(Remark(relation, kind, moment) for relation, kind in fresh))
+        kept = [(relation, kind) for relation, kind in fresh if kind != "kept" or not drops]
+        return (*still, *(Remark(relation, kind, moment) for relation, kind in kept))
 
 
 def differences(connection: Connection, before: Partitions, now: Partitions) -> Found:
