@@ -10,6 +10,7 @@ PenstockError                    exit   retry
  │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
  │   ├─ SlotBusy                 3      backoff  another process reads the slot
  │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
+ │   ├─ TableLocked              3      backoff  somebody holds a lock that keeps us from reading a table
  │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
  ├─ LogError
  │   ├─ LogDamaged               1      manual   a segment is missing or its checksum does not hold: by name
@@ -98,6 +99,11 @@ class SlotBusy(SourceError):
 
 
 class SnapshotBlocked(SourceError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class TableLocked(SourceError):
     exit_code = 3
     retry = "backoff"
 

@@ -20,6 +20,7 @@ from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import in_force
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import TableShape, Upkeep
 from penstock.state.memory import MemoryStateStore
@@ -299,6 +300,20 @@ def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
     store.set_partitions("lake", ODD, None)
     store.set_partitions("lake", ODD, None)
     assert list(store.partitions("lake")) == [ORDERS]
+
+
+def test_what_the_catalogue_said_at_a_copy_is_kept(store: StateStore) -> None:
+    label = EnumLabel(16400, 2**32 - 1, 16399, "mood", 'it\'s \\ "odd"', ("m", "n"))
+    published = (PublishedBy("shop", "16500:730", ("table 16501:731", "schema 16502:732/7")),)
+    marks = TableMarks(2**40, "2200:700", published, (label,), (Composite(16600, "pair", 2**32 - 1),))
+    store.set_marks("lake", ORDERS, TableMarks(1, "", ()))
+    store.set_marks("lake", ORDERS, marks)
+    store.set_marks("lake", ODD, TableMarks(1, "", ()))
+    assert store.marks("lake") == {ODD: TableMarks(1, "", ()), ORDERS: marks}
+    assert store.marks("other") == {}
+    store.set_marks("lake", ODD, None)
+    store.set_marks("lake", ODD, None)
+    assert list(store.marks("lake")) == [ORDERS]
 
 
 def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:

@@ -31,6 +31,11 @@ def remarks(file: PipelineFile, table: str) -> list[tuple[str, str]]:
     return [(one["partition"], one["is"]) for one in found["partitions"]]
 
 
+def state_of(file: PipelineFile, table: str) -> str:
+    (found,) = [one for one in file.status()["tables"] if one["table"] == table]
+    return str(found["state"])
+
+
 def until_equal(run: Running, lake: Lake, database: Database, *tables: str) -> None:
     """Until the lake equals the source: what is noticed by looking is not there at once."""
 
@@ -98,6 +103,7 @@ def test_partitions_come_and_go(pipeline: PipelineFactory, postgres: Database, l
         until_equal(run, lake, postgres, "public.mirror")
         expected = [("public.kept_1", "kept"), ("public.kept_2", "missing")]
         until(lambda: remarks(file, "public.kept") == expected, "two remarks", run)
+        until(lambda: state_of(file, "public.kept") == "Errored", "it is not Ready and different", run)
         assert lake.count("public.kept") == postgres.value("select count(*) from only kept_0") + gone + 1
         shown = " ".join(file.command("status", "FILE").stdout.split())
         assert "penstock resync" in shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.partition_watch import PartitionWatch
+from penstock.runtime.table_watch import TableWatch
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
 
 EVENTS = TableId("public", "events")
@@ -28,6 +29,9 @@ TABLES = (
     "create table events (id int, k int, body text, primary key (k, id)) partition by range (k)",
     "create table e0 partition of events for values from (0) to (10)",
     "create table e1 partition of events for values from (10) to (20)",
+    "create table e3 partition of events for values from (40) to (50) partition by range (k)",
+    "create table e30 partition of e3 for values from (40) to (50)",
+    "insert into events values (1, 41, 'deep')",
     "insert into events select g, g % 20, 'x' from generate_series(1, 100) g",
 )
 LOOSE = "create table loose (id int, k int not null, body text, primary key (k, id))"
@@ -39,24 +43,33 @@ class Bench:
     database: Database
     pipeline: Pipeline
     state: MemoryStateStore
+    why: dict[TableId, str] = field(default_factory=dict)
 
     def ready(self, table: TableId = EVENTS) -> None:
         self.state.set_table_status("lake", table, TableStatus(State.READY, datetime.now(UTC)))
 
-    def look(self) -> None:
-        """As a run does it: again and again."""
+    def copied(self) -> None:
+        """As a copy leaves it: with a record of the catalogue as it is."""
+        with connect(self.database.url) as connection:
+            for schema in discover(connection, self.wanted, "", self.pipeline.each_partition):
+                marks = read_marks(connection, [], [schema.relation_id])[schema.relation_id]
+                self.state.set_marks("lake", schema.table, marks)
+                looked = read_partitions(connection, [schema.relation_id]).get(schema.relation_id)
+                self.state.set_partitions("lake", schema.table, looked)
+                self.ready(schema.table)
+
+    def look(self) -> list[TableId]:
+        """As a run does it, again and again; gives the tables that have to be copied again."""
         with connect(self.database.url) as connection:
             schemas = discover(connection, self.wanted, "", self.pipeline.each_partition)
-            PartitionWatch(self.pipeline, self.state).look(connection, schemas)
+            self.why = dict(TableWatch(self.pipeline, self.state).look(connection, schemas, {}).copy_again)
+        return list(self.why)
 
     def wanted(self, table: TableId) -> bool:
         return self.pipeline.rule_for(table) is not None
 
     def remarks(self) -> list[tuple[str, str]]:
         return [(one.relation.name, one.kind) for one in self.state.partitions("lake")[EVENTS].remarks]
-
-    def resyncs(self) -> list[TableId]:
-        return [one.table for one in self.state.requests()]
 
 
 def bench_of(database: Database, folder: Path, **rule: Any) -> Bench:
@@ -120,7 +133,48 @@ HAPPENED: dict[str, tuple[list[str], list[tuple[str, str]], bool]] = {
             "insert into e0 values (1000, 5, 'never sent')",
             "alter table events attach partition e0 for values from (0) to (10)",
         ],
-        [("e0", "missing")],
+        [("e0", "replaced")],
+        True,
+    ),
+    "detached, emptied and attached again between two looks": (
+        [
+            "alter table events detach partition e0",
+            "delete from e0",
+            "alter table events attach partition e0 for values from (0) to (10)",
+        ],
+        [("e0", "replaced")],
+        True,
+    ),
+    "a part of a tree detached, emptied and attached again": (
+        [
+            "alter table events detach partition e3",
+            "truncate e3",
+            "alter table events attach partition e3 for values from (40) to (50)",
+        ],
+        [("e30", "replaced")],
+        True,
+    ),
+    "dropped and created again under its name": (
+        ["drop table e0", "create table e0 partition of events for values from (0) to (10)"],
+        [("e0", "replaced")],
+        True,
+    ),
+    "swapped for another of its name": (
+        [
+            "begin; alter table events detach partition e0; alter table e0 rename to e0_old;"
+            "create table e0 partition of events for values from (0) to (10);"
+            "insert into events select * from e0_old where id % 2 = 0; commit"
+        ],
+        [("e0", "replaced")],
+        True,
+    ),
+    "created, filled and truncated before it was looked at": (
+        [
+            "create table e2 partition of events for values from (20) to (30)",
+            "insert into events values (1, 25, 'x')",
+            "truncate e2",
+        ],
+        [("e2", "stale")],
         True,
     ),
     "truncated": (["truncate e0"], [("e0", "stale")], True),
@@ -135,7 +189,7 @@ HAPPENED: dict[str, tuple[list[str], list[tuple[str, str]], bool]] = {
         True,
     ),
     "rewritten": (["vacuum full e0", "cluster e1 using e1_pkey", "vacuum freeze e0"], [], False),
-    "dropped and truncated": (["drop table e0", "truncate e1"], [("e0", "kept"), ("e1", "stale")], False),
+    "dropped and truncated": (["drop table e0", "truncate e1"], [("e0", "kept"), ("e1", "stale")], True),
 }
 
 
@@ -143,36 +197,62 @@ HAPPENED: dict[str, tuple[list[str], list[tuple[str, str]], bool]] = {
 def test_what_happened_to_partitions(any_postgres: Database, tmp_path: Path, case: str) -> None:
     statements, remarks, copied_anew = HAPPENED[case]
     bench = bench_of(any_postgres, tmp_path)
-    bench.ready()
-    bench.look()
+    bench.copied()
     any_postgres.execute(*statements)
-    bench.look()
+    expected = [EVENTS] if copied_anew else []
+    assert bench.look() == expected
     assert bench.remarks() == remarks
-    assert bench.resyncs() == ([EVENTS] if copied_anew else [])
-    bench.look()
-    assert bench.remarks() == remarks, "what was found is found once"
-    assert len(bench.resyncs()) == int(copied_anew)
+    assert bench.look() == expected, "until it is copied"
+    assert bench.remarks() == remarks, "what was found is said once"
+    bench.copied()
+    assert bench.look() == []
+    assert bench.remarks() == []
 
 
-def test_detached_and_attached_again_with_other_rows_is_seen(postgres: Database, tmp_path: Path) -> None:
-    """Rows that it took while it was no partition were not sent; a look in between tells."""
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "insert into e0 values (1000, 5, 'unsent')",
+            "alter table events attach partition e0 for values from (0) to (10)",
+        ),
+        ("delete from e0", "alter table events attach partition e0 for values from (0) to (10)"),
+        ("drop table e0", "create table e0 partition of events for values from (0) to (10)"),
+    ],
+)
+def test_a_partition_that_was_gone_at_a_look_comes_back(
+    postgres: Database, tmp_path: Path, statements: tuple[str, str]
+) -> None:
+    """Its rows are no longer kept for their own sake, and what happened to them meanwhile was not sent."""
     bench = bench_of(postgres, tmp_path)
-    bench.ready()
-    bench.look()
-    postgres.execute("alter table events detach partition e0", "insert into e0 values (1, 5, 'unsent')")
-    bench.look()
-    postgres.execute("alter table events attach partition e0 for values from (0) to (10)")
-    bench.look()
-    assert bench.remarks() == [("e0", "kept"), ("e0", "missing")]
+    bench.copied()
+    postgres.execute("alter table events detach partition e0")
+    assert bench.look() == []
+    assert bench.remarks() == [("e0", "kept")]
+    postgres.execute(*statements)
+    assert bench.look() == [EVENTS]
+    assert bench.remarks() == [("e0", "replaced")]
+
+
+def test_a_partition_that_somebody_has_locked_is_looked_at_later(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path)
+    bench.copied()
+    postgres.execute("truncate e0", "insert into events values (1, 5, 'x')")
+    with connect(postgres.url) as connection, postgres.connect() as other:
+        schemas = discover(connection, bench.wanted, "", bench.pipeline.each_partition)
+        with other.transaction():
+            other.execute("lock table e0 in access exclusive mode")
+            assert not TableWatch(bench.pipeline, bench.state).look(connection, schemas, {}).copy_again
+            assert bench.remarks() == []
+    assert bench.look() == [EVENTS]
 
 
 def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database, tmp_path: Path) -> None:
     bench = bench_of(postgres, tmp_path, on_partition_drop="delete")
-    bench.ready()
-    bench.look()
+    bench.copied()
     postgres.execute("drop table e0")
-    bench.look()
-    assert bench.resyncs() == [EVENTS]
+    assert bench.look() == [EVENTS]
+    assert bench.remarks() == [], "nothing is kept that would stand in the way of a copy"
 
 
 @pytest.mark.parametrize(
@@ -190,31 +270,26 @@ def test_modes_that_keep_their_past(
 ) -> None:
     """Append ignores removals; a copy of either takes nothing away."""
     bench = bench_of(postgres, tmp_path, mode=mode)
-    bench.ready()
-    bench.look()
+    bench.copied()
     postgres.execute(statement)
-    bench.look()
+    assert bench.look() == ([EVENTS] if copied_anew else [])
     assert bench.remarks() == remarks
-    assert bench.resyncs() == ([EVENTS] if copied_anew else [])
 
 
 @pytest.mark.parametrize("state", [State.INIT, State.DATA_SYNC, State.ERRORED])
 def test_a_table_that_is_not_ready_is_compared_later(postgres: Database, tmp_path: Path, state: State) -> None:
     bench = bench_of(postgres, tmp_path)
-    bench.ready()
-    bench.look()
+    bench.copied()
     bench.state.set_table_status("lake", EVENTS, TableStatus(State.ERRORED, datetime.now(UTC)))
     if state is not State.ERRORED:
         for step in (State.INIT, State.DATA_SYNC)[: 1 + (state is State.DATA_SYNC)]:
             bench.state.set_table_status("lake", EVENTS, TableStatus(step, datetime.now(UTC)))
     postgres.execute("truncate e0")
-    bench.look()
-    assert bench.resyncs() == []
+    assert bench.look() == []
     bench.state = bench.state if state is not State.DATA_SYNC else _ready_again(bench.state)
     if state is not State.DATA_SYNC:
         bench.ready()
-    bench.look()
-    assert bench.resyncs() == [EVENTS]
+    assert bench.look() == [EVENTS]
 
 
 def _ready_again(state: MemoryStateStore) -> MemoryStateStore:
@@ -226,16 +301,15 @@ def _ready_again(state: MemoryStateStore) -> MemoryStateStore:
 def test_only_tables_with_partitions_are_looked_at(postgres: Database, tmp_path: Path) -> None:
     bench = bench_of(postgres, tmp_path)
     postgres.execute("create table plain (id int primary key)")
-    bench.ready()
-    bench.ready(TableId("public", "plain"))
-    bench.look()
+    bench.copied()
+    assert bench.look() == []
     assert list(bench.state.partitions("lake")) == [EVENTS]
     with connect(postgres.url) as connection:
         assert read_partitions(connection, []) == {}
 
 
 def test_each_partition_as_a_table_of_its_own(any_postgres: Database, tmp_path: Path) -> None:
-    bench = bench_of(any_postgres, tmp_path, partitions="each", exclude=["public.e1"])
+    bench = bench_of(any_postgres, tmp_path, partitions="each", exclude=["public.e1", "public.e3%"])
     any_postgres.execute(
         "create table plain (id int primary key)",
         "create table deep (id int primary key) partition by hash (id)",

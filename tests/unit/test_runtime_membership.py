@@ -6,22 +6,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
-from loop_bench import ORDERS, PEOPLE, Bench, drain
+from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import InProcessRunner
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import CopyingTable
-from penstock.runtime.membership import Membership, is_copying
+from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
+from penstock.runtime.table_watch import Look
+from penstock.state.store import Health
 from pgoutput_messages import insert, update
+from running import await_condition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEYED = replace(ORDERS, table=TableId("public", "later"), relation_id=3, identity="full")
@@ -48,9 +53,10 @@ class Watched:
         described = {
             "version": 1,
             "name": "shop",
-            "source": {"type": "postgres", "url": "postgresql://db/shop"},
+            "source": {"type": "postgres", "url": "postgresql://127.0.0.1:1/shop"},
             "tables": [{"match": "public.*", "mode": mode}],
             "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
+            "copy": {"discover_every": "10ms"},
         }
         pipeline = Pipeline.model_validate(described, context={"folder": folder})
         bench, runner = self.bench, InProcessRunner()
@@ -67,8 +73,8 @@ class Watched:
     def joined(self, copied: CopyingTable, position: Position) -> None:
         raise AssertionError("no copy is made here")
 
-    def look(self, *found: TableSchema) -> TableStatus:
-        self.membership.looked([*found, PEOPLE])
+    def look(self, *found: TableSchema, position: Position = 0) -> TableStatus:
+        self.membership.looked(Look([*found, PEOPLE], position))
         self.membership.tend()
         return self.bench.state.table_status("lake")[KEYLESS.table]
 
@@ -140,6 +146,120 @@ def test_a_table_that_was_errored_while_it_streamed_goes_on(watched: Watched) ->
     assert not watched.bench.loop.tables[PEOPLE.table].errored
 
 
+FOLLOWED = numbered(PEOPLE, 1, 2, 3, storage=50, stamp=60, numbered=3)
+ADDED = Column("extra", ColumnType(23, "int4"), number=4)
+ALTERED: dict[str, tuple[TableSchema, str]] = {
+    # what a look finds of a table that no row has told · why it is copied again
+    "nothing": (FOLLOWED, ""),
+    "VACUUM FULL, CLUSTER, TRUNCATE": (replace(FOLLOWED, storage=51), ""),
+    "a column's statistics": (replace(FOLLOWED, stamp=61), ""),
+    "ALTER TYPE USING": (replace(FOLLOWED, storage=51, stamp=61), "rows were written anew"),
+    "ADD COLUMN": (replace(FOLLOWED, columns=(*FOLLOWED.columns, ADDED), stamp=61, numbered=4), ""),
+    "ADD COLUMN DEFAULT 7": (
+        replace(FOLLOWED, columns=(*FOLLOWED.columns, replace(ADDED, filled="7")), stamp=61, numbered=4),
+        "older rows show '7'",
+    ),
+    "ADD COLUMN serial": (
+        replace(FOLLOWED, columns=(*FOLLOWED.columns, ADDED), storage=51, stamp=61, numbered=4),
+        "rows were written anew",
+    ),
+    "RENAME COLUMN": (
+        replace(FOLLOWED, columns=(*FOLLOWED.columns[:2], replace(FOLLOWED.columns[2], name="picture")), stamp=61),
+        "",
+    ),
+    "another key": (replace(FOLLOWED, key=("name",)), "its key changed"),
+}
+
+
+def look_at(watched: Watched, found: TableSchema, *, position: Position, **rest: Any) -> None:
+    watched.membership.looked(Look([KEYLESS, found], position, **rest))
+    watched.membership.tend()
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_a_structure_that_no_row_has_told_is_compared_once_the_stream_has_passed_it(
+    watched: Watched, case: str
+) -> None:
+    found, why = ALTERED[case]
+    loop, tracked = watched.bench.loop, watched.bench.loop.tables[PEOPLE.table]
+    tracked.schema = FOLLOWED
+    assert loop.processed == 300
+    look_at(watched, found, position=350)
+    assert not watched.copier.holds(PEOPLE.table), "the stream may have it yet"
+    assert not watched.membership.is_settled(350)
+    watched.bench.seal(400, (KEYLESS, 310, insert("2", "new")))
+    drain(watched.bench)
+    watched.membership.tend()
+    assert watched.membership.is_settled(350)
+    assert watched.copier.holds(PEOPLE.table) is bool(why)
+    if not why:
+        names = [column.name for column in watched.bench.lake.structure(PEOPLE.table, "shop").columns]
+        assert names == [column.name for column in found.columns], "a light change is followed without a row"
+        assert [column.name for column in tracked.schema.columns] == names
+    assert why in " ".join(watched.told)
+    look_at(watched, found, position=350)
+    assert len(watched.told) == int(bool(why)), "once"
+
+
+def test_what_the_stream_tells_after_a_look_is_left_to_the_stream(watched: Watched) -> None:
+    loop, tracked = watched.bench.loop, watched.bench.loop.tables[PEOPLE.table]
+    tracked.schema = FOLLOWED
+    look_at(watched, FOLLOWED, position=350)
+    tracked.schema = replace(FOLLOWED, storage=51, stamp=61)  # as a batch leaves it, after the look
+    watched.bench.seal(400, (KEYLESS, 310, insert("2", "new")))
+    drain(watched.bench)
+    watched.membership.tend()
+    followed = {PEOPLE.table: (tracked, FOLLOWED)}  # a look that began before that batch and comes after it
+    look_at(watched, FOLLOWED, position=350, followed=followed)
+    assert not watched.copier.holds(PEOPLE.table)
+    assert loop.tables[PEOPLE.table] is tracked
+
+
+def test_a_look_from_before_a_copy_does_not_copy_again(watched: Watched) -> None:
+    tracked = watched.bench.loop.tables[PEOPLE.table]
+    earlier = replace(tracked)
+    why = {PEOPLE.table: "it left the publication"}
+    look_at(watched, PEOPLE, position=0, copy_again=why, followed={PEOPLE.table: (earlier, earlier.schema)})
+    assert not watched.copier.holds(PEOPLE.table)
+    look_at(watched, PEOPLE, position=0, copy_again=why, followed={PEOPLE.table: (tracked, tracked.schema)})
+    assert watched.copier.holds(PEOPLE.table)
+    assert watched.told == ["table public.people is copied again: it left the publication"]
+
+
+def test_a_table_that_was_away_is_copied_when_it_comes_back(watched: Watched) -> None:
+    state = watched.bench.state
+    state.set_marks("lake", PEOPLE.table, TableMarks(1, "", ()))
+    watched.membership.looked(Look([KEYLESS], 0))
+    watched.membership.tend()
+    assert state.table_status("lake")[PEOPLE.table].state is State.ERRORED
+    assert PEOPLE.table not in state.marks("lake"), "a later start must not take it for unchanged"
+    watched.look(KEYLESS)
+    assert watched.copier.holds(PEOPLE.table)
+    assert "for a while" in watched.told[-1]
+
+
+def test_looks_that_fail_are_shown(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = watched.bench.state
+
+    def health() -> Health:
+        return state.health()["source tables"]
+
+    watched.membership.start()
+    await_condition(lambda: "source tables" in state.health() and health().attempts >= 2, "two failures", 30)
+    failing = health()
+    assert (failing.state, "cannot connect" in failing.message, bool(failing.solution)) == ("retrying", True, True)
+    await_condition(lambda: health().attempts > failing.attempts, "another failure", 30)
+    assert health().since == failing.since, "since it fails"
+
+    def broken(url: str) -> NoReturn:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr("penstock.runtime.membership.connect", broken)
+    await_condition(lambda: "unforeseen" in health().message, "an unexpected failure, after which it looks again", 30)
+    watched.membership.stop()
+    assert health().state == "stopped"
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
@@ -153,4 +273,4 @@ def test_a_table_that_was_errored_while_it_streamed_goes_on(watched: Watched) ->
     ],
 )
 def test_a_copy_was_on_its_way_also_between_two_tries(status: TableStatus, expected: bool) -> None:
-    assert is_copying(status) is expected
+    assert status.is_copying is expected

@@ -27,6 +27,7 @@ REMARKS: dict[RemarkKind, str] = {
     "kept": "is gone at the source, and its rows are kept here; a resync would remove them",
     "missing": f"was attached with rows that were never sent: they are missing here. {_BY_HAND}",
     "stale": f"was truncated at the source, which is never sent: its rows are still here. {_BY_HAND}",
+    "replaced": f"was detached and attached again, or created again: its rows may differ here. {_BY_HAND}",
 }
 HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from penstock.model.table import TableId
 
-RemarkKind = Literal["kept", "missing", "stale"]
+RemarkKind = Literal["kept", "missing", "stale", "replaced"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Remark:
     """How the destination differs from the source for one partition, until the table is copied anew.
 
     "kept": gone at the source, its rows are kept. "missing": attached with rows that were never sent. "stale":
-    truncated at the source, its rows are still there.
+    truncated at the source, its rows are still there. "replaced": detached and attached again, or dropped and created
+    again under its name, so that its rows may be others.
     """
 
     relation: TableId

@@ -12,7 +12,7 @@
 | Errored      | any      | yes  | reason, what to do about it, when it is tried again   |
 
 States that are not kept are FinishedCopy to the next start. A table that the destination holds with a position when a
-pipeline first meets it (its state store was lost) goes from Init straight to Ready.
+pipeline first meets it (its state store was lost) goes from Init straight to Ready, and is then copied again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ LEGAL_MOVES: dict[State, frozenset[State]] = {
 }
 
 
+COPYING = frozenset({State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP})
+
+
 @dataclass(frozen=True)
 class TableStatus:
     """Where a table stands. `reason` and `solution` are set when Errored; `retry` says who tries again, and when:
@@ -58,6 +61,12 @@ class TableStatus:
     reason: str = ""
     solution: str = ""
     retry: str = ""
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it
+        is to replace."""
+        return self.state in COPYING or self.tried_again_by_itself
 
     @property
     def tried_again_by_itself(self) -> bool:

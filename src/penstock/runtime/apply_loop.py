@@ -23,12 +23,14 @@ from penstock.destinations.contract import Destination, JobRunner
 from penstock.destinations.union import renamed
 from penstock.errors import (
     ColumnsRequired,
+    CommitUnknown,
     CopyNeeded,
     KeyRequired,
     LineageLost,
     PenstockError,
     PositionLost,
     SchemaChanged,
+    StaleBase,
     StateError,
     TableError,
     TableFailed,
@@ -228,6 +230,7 @@ class ApplyLoop:
         tracked.errored = True
         tracked.lacks_key |= isinstance(error, KeyRequired)
         tracked.lacks_columns |= isinstance(error, ColumnsRequired)
+        tracked.lost |= isinstance(error, PositionLost)
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""
@@ -341,6 +344,32 @@ class ApplyLoop:
             )
         self.want_resync(tracked, followed.resync)
         return None
+
+    def take_structure(self, tracked: TrackedTable, structure: TableSchema) -> None:
+        """Follow a structure that the catalogue has and no row has told, or copy the table again if its rows cannot.
+
+        The table must be level with the others, and everything up to the moment of the look applied: then no row of an
+        earlier structure is still to come. A commit that somebody else's crosses is left to the next look. TableError
+        when the table has to wait for the operator.
+        """
+        followed = self._followed(tracked, TableWork(tracked.feed, versions=[structure]))
+        if followed is None or not followed.changes or tracked.feed.mode is Mode.EVENTS:
+            return
+        end = max(self.processed, tracked.position)
+        try:
+            plan = self.destination.plan(tracked.target, self.source, followed.schema, tracked.feed.on_column_drop)
+            if plan.position != tracked.position:
+                return
+            self.destination.commit(plan, [], truncated=False, position=end)
+        except StaleBase as error:
+            LOG.info("structure not followed yet", table=str(tracked.table), what=error.what)
+            return
+        except CommitUnknown as error:
+            LOG.warning("commit unknown", table=str(tracked.table), what=error.what)
+            if self.destination.position(tracked.target, self.source) != end:
+                return
+        tracked.position, tracked.schema = end, followed.schema
+        self._flights.tell_changes(tracked, followed, end)
 
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
         """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""

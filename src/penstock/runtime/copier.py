@@ -46,18 +46,21 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks, difference
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy_task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.copying_table import CopyingTable, ProgressView, recorded
 from penstock.runtime.log_context import inherited, inheriting
 from penstock.runtime.table_boundary import Contained, of_table
+from penstock.runtime.table_watch import NOT_RECORDED
 from penstock.source.postgres.connect import everywhere
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
+from penstock.source.postgres.table_marks import read_marks
 from penstock.state.store import CopyRecord, StateStore
 
 LOG = structlog.get_logger("copy")
@@ -216,18 +219,20 @@ class Copier:
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
                 partitions = read_partitions(connection, [copying.schema.relation_id])
-            void = self._resume(copying, planned)
+                marks = read_marks(connection, [publication], [copying.schema.relation_id])
+            void = self._resume(copying, planned, marks[copying.schema.relation_id])
             if void is None:
                 self._state.note_copy(self._destination.name, copying.table, "")  # it waits no more
             else:
                 self._begin(copying, planned, void)
                 looked = partitions.get(copying.schema.relation_id)
                 self._state.set_partitions(self._destination.name, copying.table, looked)
+                self._state.set_marks(self._destination.name, copying.table, marks[copying.schema.relation_id])
                 copying.replay_from = snapshot.position
             return True
         return False
 
-    def _resume(self, copying: CopyingTable, planned: list[CopyRange]) -> str | None:
+    def _resume(self, copying: CopyingTable, planned: list[CopyRange], marks: TableMarks) -> str | None:
         """Takes up finished ranges, if the table is still the one that they were read from.
 
         Otherwise the reason why not, "" when there are none.
@@ -236,7 +241,9 @@ class Copier:
         if record is None:
             return copying.from_zero
         ranges, finished = recorded(record)
-        void = self._why_void(copying, planned, record, ranges, finished)
+        before = self._state.marks(self._destination.name).get(copying.table)
+        void = NOT_RECORDED if before is None else difference(before, marks)
+        void = void or self._why_void(copying, planned, record, ranges, finished)
         if void:
             return void if finished else copying.from_zero
         copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished

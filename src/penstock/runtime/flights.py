@@ -275,7 +275,7 @@ class Flights:
         reach("apply.after_commit")
         tracked.position, tracked.schema = end, followed.schema
         if followed.changes:
-            self._tell_changes(tracked, followed, end)
+            self.tell_changes(tracked, followed, end)
         return total
 
     def _keep_skipped(self, tracked: TrackedTable, skipped: Sequence[RawMessage]) -> None:
@@ -285,7 +285,8 @@ class Flights:
         self._state.quarantine(self._destination.name, tracked.table, skipped)
         self._state.add_event("quarantine", what, tracked.table)
 
-    def _tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
+    def tell_changes(self, tracked: TrackedTable, followed: Followed, position: Position) -> None:
+        """Log and record that the destination's table has moved to another structure."""
         what = "; ".join(followed.changes)
         guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""
         LOG.info("structure followed", table=str(tracked.table), what=what, guessed=followed.guessed)

@@ -28,11 +28,11 @@ from penstock.runtime.cuts import Cuts
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
-from penstock.runtime.partition_watch import PartitionWatch
 from penstock.runtime.preparation import Prepared, prepare_source
 from penstock.runtime.registry import SchemaRegistry
 from penstock.runtime.signals import SignalFlag
 from penstock.runtime.supervisor import CaptureSupervisor
+from penstock.runtime.table_watch import Look, TableWatch
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.slot import flush_position
 from penstock.state.store import Health, HealthState, StateStore
@@ -53,13 +53,14 @@ class Lane:
         self._log = ChangeLog(pipeline.log_uri)
         self._capture = CaptureSupervisor(pipeline, state)
         self._prepared: Prepared | None = None
+        self._look: Look | None = None
         self._until: Position | None = None  # with `once`
 
     def prepare(self) -> None:
         """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
         with connect(self.pipeline.source.url.get_secret_value()) as connection:
             self._prepared = self._prepare(connection)
-            PartitionWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
+            self._look = TableWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
             self._until = flush_position(connection) if self._once else None
 
     def start_capture(self) -> None:
@@ -71,6 +72,7 @@ class Lane:
     def stream(self, destination: Destination, runner: JobRunner, stop: SignalFlag) -> None:
         """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
         assert self._prepared is not None
+        assert self._look is not None
         pipeline, state, log = self.pipeline, self.state, self._log
         if remove_leftovers(log):
             LOG.info("removed scratch", what="that a run left behind which was killed", log=log.uri)
@@ -97,6 +99,7 @@ class Lane:
             for tracked in loop.tables.values():
                 if not tracked.errored:
                     registry.held(tracked.schema, tracked.position)
+            membership.looked(self._look)
             membership.tend()
             copier.start()
             cleanup.callback(copier.stop)
@@ -151,7 +154,9 @@ class Lane:
         self.tell(component, "ok")
 
         def drained() -> bool:
-            return until is not None and loop.processed >= until and not copier.busy and loop.level
+            if until is None or loop.processed < until or copier.busy:
+                return False
+            return membership.is_settled(until) and loop.level
 
         while not stop.is_set() and not drained():
             if copier.failure is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
 
@@ -19,32 +20,27 @@ from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_state import State, TableStatus
+from penstock.model.table_state import COPYING, State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
-from penstock.runtime.partition_watch import PartitionWatch
 from penstock.runtime.table_boundary import of_table
+from penstock.runtime.table_watch import Followed, Look, TableWatch
 from penstock.runtime.tracked import TrackedTable
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publication import ensure_publication
-from penstock.state.store import CopyRecord, Request, StateStore
+from penstock.state.store import CopyRecord, Health, Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
 ASKED_FOR = "a resync was asked for"
 MADE_ANEW = "the table was dropped and created again"
 COLUMNS_CAME = "it was Errored without columns, and has some now"
-COPYING = (State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYNC_WAIT, State.CATCHUP)
-
-
-def is_copying(status: TableStatus) -> bool:
-    """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it is
-    to replace."""
-    return status.state in COPYING or status.tried_again_by_itself
+AWAY = "it was not at the source, or not published, for a while"
+COMPONENT = "source tables"
 
 
 def _has_key(schema: TableSchema) -> bool:
@@ -82,11 +78,12 @@ class Membership:
         self._log_begins, self._owners = log_begins, owners
         self._known: dict[TableId, TableSchema] = {}
         self._feeds: dict[TableId, Feed] = {}  # by name
-        self._looked: SimpleQueue[list[TableSchema]] = SimpleQueue()
+        self._looked: SimpleQueue[Look] = SimpleQueue()
+        self._unsettled: Look | None = None  # whose structures are compared when the stream has passed it
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
         self._asked_at = 0.0
-        self._partitions = PartitionWatch(pipeline, state)
+        self._tables = TableWatch(pipeline, state)
 
     def start(self) -> None:
         self._thread.start()
@@ -146,19 +143,24 @@ class Membership:
         """Whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older than
         its commit."""
         status = self._state.table_status(self._loop.destination.name).get(table)
-        if status is None or not (is_copying(status) or (status.state is State.ERRORED and record is not None)):
+        if status is None or not (status.is_copying or (status.state is State.ERRORED and record is not None)):
             return False
         snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
         return not snapshots or position < max(snapshots)
 
-    def looked(self, found: list[TableSchema]) -> None:
+    def looked(self, look: Look) -> None:
         """The source's tables as they are now: acted on between two batches. May be called from any thread."""
-        self._looked.put(found)
+        self._looked.put(look)
+
+    def is_settled(self, until: Position) -> bool:
+        """Tell whether all that was seen of the source up to this position has been acted on."""
+        return self._looked.empty() and (self._unsettled is None or self._unsettled.position > until)
 
     def tend(self) -> None:
         """Between two batches."""
         while not self._looked.empty():
             self._compare(self._looked.get())
+        self._compare_structures()
         while not self._loop.resyncs.empty():
             self._copy_again(*self._loop.resyncs.get())
         if time.monotonic() - self._asked_at < REQUESTS_EVERY:
@@ -171,8 +173,8 @@ class Membership:
         except StateError as error:
             LOG.warning("requests not read", what=error.what)
 
-    def _compare(self, present: list[TableSchema]) -> None:
-        there = {schema.table: schema for schema in present}
+    def _compare(self, look: Look) -> None:
+        there = {schema.table: schema for schema in look.schemas}
         for table, schema in there.items():
             if table in self._known:
                 self._known[table] = self._pipeline.carried(schema)
@@ -183,8 +185,50 @@ class Membership:
                 self.admit(schema)
                 for feed in self._pipeline.feeds(table):
                     self._resume(feed)
+                    if (tracked := self._loop.tables.get(feed.name)) is not None:
+                        self._want_resync(tracked, AWAY)
         for table in [table for table in self._known if table not in there]:
             self._vanished(table)
+        followed = self._followed() if look.followed is None else look.followed
+        for name, why in look.copy_again.items():
+            tracked = self._loop.tables.get(name)
+            if tracked is not None and name in followed and followed[name][0] is tracked:
+                self._want_resync(tracked, why)
+        if self._unsettled is None:
+            self._unsettled = replace(look, followed=followed)
+
+    def _compare_structures(self) -> None:
+        """Follow structures that no row has told, and copy again what was altered so that its rows have other values.
+
+        What the stream told after the look, or has still to tell of the time before it, is left to the stream.
+        """
+        look = self._unsettled
+        if look is None or self._loop.processed < look.position:
+            return
+        self._unsettled = None
+        assert look.followed is not None
+        for schema in look.schemas:
+            for feed in self._pipeline.feeds(schema.table):
+                tracked = self._loop.tables.get(feed.name)
+                if tracked is None or tracked.errored or tracked.held or tracked.level is not None:
+                    continue
+                before, structure = look.followed.get(feed.name, (None, None))
+                if before is tracked and structure is tracked.schema:
+                    with self._loop.containing(tracked, "its structure was followed"):
+                        self._loop.take_structure(tracked, self._pipeline.carried(schema))
+
+    def _followed(self) -> Followed:
+        return {name: (tracked, tracked.schema) for name, tracked in list(self._loop.tables.items())}
+
+    def _want_resync(self, tracked: TrackedTable, why: str) -> None:
+        """Have the table copied again, unless it is Errored for something that a copy would not put right."""
+        if tracked.errored and not tracked.lost:
+            return
+        tracked.lost = False
+        try:
+            self._loop.want_resync(tracked, why)
+        except TableError as error:
+            self._loop.mark_errored(tracked, error)
 
     def _look_again(self, schema: TableSchema) -> None:
         """A table that was dropped and made again is seen here, even if no row of it ever changes; and so is the key
@@ -231,6 +275,7 @@ class Membership:
             self._copier.remove(feed.name)
             self._loop.mark_errored(self._loop.tables.get(feed.name) or TrackedTable(feed, schema, 0), gone)
             self._loop.forget(feed.name)
+            self._state.set_marks(self._loop.destination.name, feed.name, None)  # it is copied if it comes back
 
     def _answer(self, request: Request) -> None:
         table, feed = request.table, self._feeds.get(request.table)
@@ -259,16 +304,37 @@ class Membership:
     def _watch(self) -> None:
         """Looks at the source again and again; what cannot be reached now is looked at next time."""
         url, publication = self._pipeline.source.url.get_secret_value(), self._pipeline.source.publication
+        failures, since = 0, datetime.now(UTC)
+        self._tell(Health("ok", since))
         while not self._stopping.wait(self._pipeline.copying.discover_every):
             try:
                 with connect(url) as connection:
+                    followed = self._followed()
                     found = self._discover(connection)
                     ensure_publication(connection, publication, [one.table for one in found], self._pipeline.name)
                     found = self._discover(connection)
-                    self.looked(found)
-                    self._partitions.look(connection, found)
+                    self.looked(self._tables.look(connection, found, followed))
             except PenstockError as error:
-                LOG.warning("tables not looked for", what=error.what, solution=error.solution)
+                what, solution = error.what, error.solution
+                LOG.warning("tables not looked at", what=what, solution=solution)
+            except Exception as error:
+                what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
+                LOG.exception("tables not looked at")
+            else:
+                if failures:
+                    self._tell(Health("ok", datetime.now(UTC)))
+                failures = 0
+                continue
+            since = since if failures else datetime.now(UTC)
+            failures += 1
+            self._tell(Health("retrying", since, what, solution, failures))
+        self._tell(Health("stopped", datetime.now(UTC)))
+
+    def _tell(self, health: Health) -> None:
+        try:
+            self._state.set_health(COMPONENT, health)
+        except StateError as away:
+            LOG.warning("health not recorded", what=away.what)
 
     def _discover(self, connection: Connection) -> list[TableSchema]:
         pipeline = self._pipeline

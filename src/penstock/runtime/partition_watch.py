@@ -1,16 +1,18 @@
-"""Notices what happens to whole partitions, which no stream tells, and sees to it that no table silently differs.
+"""Notice what happens to whole partitions, which no stream tells, so that no table silently differs.
 
-| found                                   | what is done                                                              |
-|-----------------------------------------|---------------------------------------------------------------------------|
-| created in place                        | nothing: all of its rows are sent                                         |
-| attached, with rows                     | they were never sent: the table is copied anew                            |
-| truncated                               | Postgres sends no such TRUNCATE: the table is copied anew                 |
-| detached or dropped                     | its rows are kept, or the table is copied anew (`on_partition_drop`)      |
+| found                                        | what is done                                                       |
+|----------------------------------------------|--------------------------------------------------------------------|
+| created in place                             | nothing: all of its rows are sent                                  |
+| attached, with rows                          | they were never sent: the table is copied again                    |
+| truncated                                    | Postgres sends no such TRUNCATE: the table is copied again         |
+| detached and attached again                  | its rows may be others: the table is copied again                  |
+| dropped and created again under its name     | the same, also when a look in between found it gone                |
+| detached or dropped                          | its rows are kept, or the table is copied again (`on_partition_drop`) |
 
-A clone that holds kept partitions is never copied anew by itself, for that would end them: then a remark says what
-differs, and a person decides. Copies of append and history tables keep their past; append heeds no removal at all.
-`look` is called at the start and by `membership`'s watch; it leaves requests in the state store as people do. The look
-to compare with is of the snapshot that the table was copied from: the copier keeps it when it begins.
+A clone that holds the rows of partitions that are gone is never copied again by itself, for that would remove them: it
+becomes Errored, and the operator decides. Copies of append and history tables keep their past; append ignores removals.
+The look to compare with is of the snapshot that the table was copied from: the copier keeps it when a copy begins.
+After a look that finds nothing to do, the next one is compared with that. Neighbour: `table_watch` calls `compare`.
 """
 
 from __future__ import annotations
@@ -22,25 +24,25 @@ from datetime import UTC, datetime
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.model.feed import Feed, Mode
+from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
-from penstock.model.table import TableSchema
-from penstock.model.table_state import State
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.partitions import has_rows, has_rows_before, read_partitions
+from penstock.source.postgres.partitions import has_rows, has_rows_before
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("partitions")
+NAMED = 3  # partitions in a reason
 
 _SAID: dict[RemarkKind, str] = {
     "kept": "is gone at the source: detached or dropped",
     "missing": "was attached with rows that were never sent as changes",
     "stale": "was truncated at the source, which is never sent",
+    "replaced": "was detached and attached again, or dropped and created again, and its rows may be others",
 }
+_HEEDED: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing", "replaced"})}  # other modes heed all
+_COPIED_AGAIN = frozenset({"clone", "append", "history"})
 
-
-_HEEDED: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing"})}  # other modes heed all
-_COPIED_ANEW = frozenset({"clone", "append", "history"})
+Found = list[tuple[Partition, RemarkKind]]
 
 
 class PartitionWatch:
@@ -48,62 +50,62 @@ class PartitionWatch:
         self._pipeline, self._state = pipeline, state
         self._destination = pipeline.destinations[0].name
 
-    def look(self, connection: Connection, schemas: Sequence[TableSchema]) -> None:
-        """Compares with the last look. Tables that are being copied, or Errored, are compared when they are Ready."""
-        seen = read_partitions(connection, [schema.relation_id for schema in schemas])
-        if not seen:
-            return
-        status, before = self._state.table_status(self._destination), self._state.partitions(self._destination)
-        for schema in schemas:
-            now = seen.get(schema.relation_id)
-            if now is None:
-                continue
-            for feed in self._pipeline.feeds(schema.table):
-                known = status.get(feed.name)
-                if known is None or known.state is not State.READY or self._asked(feed):
-                    continue
-                self._compare(connection, feed, before.get(feed.name), now)
+    def compare(self, connection: Connection, feed: Feed, before: Partitions, now: Partitions) -> str:
+        """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.
 
-    def _asked(self, feed: Feed) -> bool:
-        return any(one.kind == "resync" and one.table == feed.name for one in self._state.requests())
-
-    def _compare(self, connection: Connection, feed: Feed, before: Partitions | None, now: Partitions) -> None:
-        if before is None:
-            self._state.set_partitions(self._destination, feed.name, now)
-            return
+        What was found is kept for `status`, as remarks, until the table is copied. TableLocked when it cannot be told
+        now, because somebody holds a lock on a partition.
+        """
         if now.partitions == before.partitions:
-            return
+            return ""
         heeded = _HEEDED.get(feed.mode, _SAID.keys())
-        found = [one for one in self._differences(connection, before, now) if one[1] in heeded]
-        for partition, kind in found:
-            LOG.info("partition", table=str(feed.name), partition=str(partition.relation), what=_SAID[kind])
-            what = f"partition {partition.relation} of {feed.table} {_SAID[kind]}"
+        found = [one for one in differences(connection, before, now) if one[1] in heeded]
+        remarks = self._remarks(feed, before.remarks, found)
+        reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
+        copied_again = bool(reasons) and feed.mode in _COPIED_AGAIN
+        content = before if copied_again else now
+        self._state.set_partitions(self._destination, feed.name, replace(content, remarks=remarks))
+        if not copied_again:
+            return ""
+        said = [f"partition {partition.relation} {_SAID[kind]}" for partition, kind in reasons[:NAMED]]
+        more = f"; and {len(reasons) - NAMED} more partitions" if len(reasons) > NAMED else ""
+        return "; ".join(said) + more
+
+    def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
+        """A partition that came back is no longer one whose rows are kept, and where none are to be kept, none is."""
+        drops = self._pipeline.drops_partitions(feed.table)
+        back = {partition.relation for partition, kind in found if kind == "replaced"}
+        still = [one for one in before if one.kind != "kept" or not (drops or one.relation in back)]
+        known = {(remark.relation, remark.kind) for remark in still}
+        fresh = [(partition.relation, kind) for partition, kind in found if (partition.relation, kind) not in known]
+        for relation, kind in fresh:
+            LOG.info("partition differs", table=str(feed.name), partition=str(relation), what=_SAID[kind])
+            what = f"partition {relation} of {feed.table} {_SAID[kind]}"
             self._state.add_event("partition", what, feed.name)
-        copied_anew = [kind for _, kind in found if kind != "kept" or self._pipeline.drops_partitions(feed.table)]
         moment = datetime.now(UTC)
-        remarks = (*before.remarks, *(Remark(partition.relation, kind, moment) for partition, kind in found))
-        if copied_anew and feed.mode in _COPIED_ANEW and not _holds_kept(remarks, self._pipeline, feed):
-            self._state.add_request("resync", feed.name)
-        self._state.set_partitions(self._destination, feed.name, replace(now, remarks=remarks))
+        kept = [(relation, kind) for relation, kind in fresh if kind != "kept" or not drops]
+        return (*still, *(Remark(relation, kind, moment) for relation, kind in kept))
 
-    def _differences(
-        self, connection: Connection, before: Partitions, now: Partitions
-    ) -> list[tuple[Partition, RemarkKind]]:
-        earlier = {one.relation_id: one for one in before.partitions}
-        present = {one.relation_id for one in now.partitions}
-        found: list[tuple[Partition, RemarkKind]] = [
-            (one, "kept") for one in before.partitions if one.relation_id not in present
-        ]
-        for one in now.partitions:
-            known = earlier.get(one.relation_id)
-            if known is None or known.link != one.link:
-                if not one.made_here and has_rows(connection, one):
+
+def differences(connection: Connection, before: Partitions, now: Partitions) -> Found:
+    """Return the partitions whose rows the stream did not tell all about, and in which way."""
+    earlier = {one.relation_id: one for one in before.partitions}
+    present, names = {one.relation_id for one in now.partitions}, {one.relation for one in now.partitions}
+    gone = [one for one in before.partitions if one.relation_id not in present]
+    missed = {one.relation for one in gone} | {one.relation for one in before.remarks if one.kind == "kept"}
+    found: Found = [(one, "kept") for one in gone if one.relation not in names]
+    for one in now.partitions:
+        known = earlier.get(one.relation_id)
+        if known is None:
+            if one.relation in missed:
+                found.append((one, "replaced"))
+            elif not one.made_here:
+                if has_rows(connection, one):
                     found.append((one, "missing"))
-            elif known.file != one.file and not has_rows_before(connection, one, before.horizon):
+            elif one.file != one.relation_id:  # as it was created; it was truncated or rewritten before the first look
                 found.append((one, "stale"))
-        return found
-
-
-def _holds_kept(remarks: Sequence[Remark], pipeline: Pipeline, feed: Feed) -> bool:
-    kept = any(remark.kind == "kept" for remark in remarks)
-    return feed.mode is Mode.CLONE and kept and not pipeline.drops_partitions(feed.table)
+        elif known.link != one.link:
+            found.append((one, "replaced"))
+        elif known.file != one.file and not has_rows_before(connection, one, before.horizon):
+            found.append((one, "stale"))
+    return found

@@ -20,6 +20,7 @@ class TrackedTable:
     errored: bool = False
     lacks_key: bool = False  # it is Errored for a change that only a key could place
     lacks_columns: bool = False  # it is Errored for having none
+    lost: bool = False  # it is Errored because the log no longer has what it needs: a copy puts that right
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
     held: bool = False  # it goes no further than `until`, and nowhere while that is None
     until: Position | None = None

@@ -17,6 +17,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.schema_version import SchemaVersion, obsolete
 from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut, CutState
@@ -51,6 +52,7 @@ class MemoryStateStore:
         self._requests: dict[int, Request] = {}
         self._request_ids = count(1)
         self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
+        self._marks: defaultdict[str, dict[TableId, TableMarks]] = defaultdict(dict)
         self._schemas: list[SchemaVersion] = []
         self._schema_sequence = count(1)
         self._schemas_seen: dict[str, Position] = {}
@@ -219,6 +221,16 @@ class MemoryStateStore:
     def partitions(self, destination: str) -> dict[TableId, Partitions]:
         with self._lock:
             return dict(sorted(self._partitions[destination].items()))
+
+    def set_marks(self, destination: str, table: TableId, marks: TableMarks | None) -> None:
+        with self._lock:
+            self._marks[destination].pop(table, None)
+            if marks is not None:
+                self._marks[destination][table] = marks
+
+    def marks(self, destination: str) -> dict[TableId, TableMarks]:
+        with self._lock:
+            return dict(sorted(self._marks[destination].items()))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

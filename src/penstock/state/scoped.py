@@ -18,6 +18,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut
@@ -142,6 +143,12 @@ class ScopedStateStore:
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]:
         return self._own(self._store.partitions(destination))
+
+    def set_marks(self, destination: str, table: TableId, marks: TableMarks | None) -> None:
+        self._store.set_marks(destination, self._named(table), marks)
+
+    def marks(self, destination: str) -> dict[TableId, TableMarks]:
+        return self._own(self._store.marks(destination))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

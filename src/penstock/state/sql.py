@@ -34,6 +34,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas, sql_upkeep
@@ -45,6 +46,7 @@ from penstock.state.sql_tables import (
     EVENTS,
     FORMAT,
     HEALTH,
+    MARKS,
     METADATA,
     PARTITIONS,
     PROCESSED,
@@ -308,6 +310,20 @@ class SqlStateStore:
         with self._transaction() as connection:
             rows = connection.execute(of_destination(PARTITIONS, destination)).all()
         found = {TableId(row.table_schema, row.table_name): Partitions.from_json(row.content) for row in rows}
+        return dict(sorted(found.items()))
+
+    def set_marks(self, destination: str, table: TableId, marks: TableMarks | None) -> None:
+        key = table_key(destination, table)
+        with self._writing() as connection:
+            if marks is None:
+                connection.execute(delete(MARKS).filter_by(**key))
+            else:
+                put(connection, MARKS, key, {"content": marks.to_json()})
+
+    def marks(self, destination: str) -> dict[TableId, TableMarks]:
+        with self._transaction() as connection:
+            rows = connection.execute(of_destination(MARKS, destination)).all()
+        found = {TableId(row.table_schema, row.table_name): TableMarks.from_json(row.content) for row in rows}
         return dict(sorted(found.items()))
 
     def record_schemas(

@@ -21,6 +21,7 @@ from penstock.model.quarantine import Quarantined, RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.state.cut import Cut
@@ -211,6 +212,11 @@ class StateStore(Protocol):
         """The last look at a table's partitions; None: it is not partitioned."""
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]: ...
+
+    def set_marks(self, destination: str, table: TableId, marks: TableMarks | None) -> None:
+        """Keep what the catalogue said of the table when it was copied; None: nothing is known any more."""
+
+    def marks(self, destination: str) -> dict[TableId, TableMarks]: ...
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

@@ -7,8 +7,12 @@ command, the system columns among them, while ATTACH writes every user column an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import psycopg
+
+from penstock.errors import TableLocked
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.table import TableId
 from penstock.source.postgres.connect import Connection, source_errors
@@ -31,6 +35,9 @@ _TREE = """
     ORDER BY 1, 3, 4
 """
 _XIDS = 2**32
+_NEXT_XID = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+_LOCK_WAIT = "500ms"
+_LONGEST_READ = "30s"  # a run that is told to stop waits no longer for it
 
 
 def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:
@@ -53,12 +60,35 @@ def has_rows(connection: Connection, partition: Partition) -> bool:
 def has_rows_before(connection: Connection, partition: Partition, horizon: int) -> bool:
     """Whether a row is older than a look with that horizon: then the partition was not truncated since.
 
-    A rewrite keeps its rows' transactions, so this finds one at once; after a TRUNCATE there is none.
+    A rewrite keeps its rows' transactions, so this finds one at once; after a TRUNCATE there is none. Rows carry the
+    lower 32 bits of their transaction only. If the look is two billion transactions old, those say nothing, and the
+    answer is no; an age below zero is of a frozen row that is older than that. No is also the answer when the rows are
+    too many to look at them all.
     """
-    return _exists(connection, partition, f"age(xmin) > age('{horizon % _XIDS}'::xid)")
+    older = f"(age(xmin) > age('{horizon % _XIDS}'::xid) OR age(xmin) < 0)"
+    return _exists(connection, partition, f"{_NEXT_XID} - {horizon} < {_XIDS // 2} AND {older}")
 
 
 def _exists(connection: Connection, partition: Partition, condition: str) -> bool:
     query = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted_table(partition.relation)} WHERE {condition})"
     with source_errors(f"looking into partition {partition.relation}"):
-        return bool(connection.execute(query.encode()).fetchall()[0][0])
+        try:
+            with unlocked(connection, partition.relation):
+                return bool(connection.execute(query.encode()).fetchall()[0][0])
+        except psycopg.errors.QueryCanceled:
+            return False  # no such row was found in time
+
+
+@contextmanager
+def unlocked(connection: Connection, table: TableId) -> Iterator[None]:
+    """Read a user's table without waiting for a lock that somebody holds on it: TableLocked."""
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'".encode())
+            connection.execute(f"SET LOCAL statement_timeout = '{_LONGEST_READ}'".encode())
+            yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise TableLocked(
+            f"table {table} is locked at the source, so what happened to its rows cannot be seen",
+            "It is looked at again; pg_blocking_pids() and pg_locks say who holds the lock",
+        ) from error
