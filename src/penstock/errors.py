@@ -9,6 +9,7 @@ PenstockError                    exit   retry
  │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
  │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
  │   ├─ SlotBusy                 3      backoff  another process reads the slot
+ │   ├─ StreamOutOfStep          3      backoff  a transaction in the stream lacks its beginning or end: read again
  │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
  │   ├─ TableLocked              3      backoff  somebody holds a lock that keeps us from reading a table
  │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
@@ -94,6 +95,11 @@ class SourceMisconfigured(SourceError):
 
 
 class SlotBusy(SourceError):
+    exit_code = 3
+    retry = "backoff"
+
+
+class StreamOutOfStep(SourceError):
     exit_code = 3
     retry = "backoff"
 

@@ -1,7 +1,8 @@
-"""Column numbers in captured versions: from the catalogue while it is in time, guessed when not, certain by trigger."""
+"""Captured versions: what the catalogue adds to a message, what the DDL trigger proves, and who can write messages."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import psycopg
@@ -10,12 +11,16 @@ import pytest
 from capturing import CaptureBench, rows
 from databases import Database
 from penstock.changelog.log import ChangeLog
+from penstock.config.load import load
 from penstock.errors import SourceMisconfigured
 from penstock.fold.evolution import follow
-from penstock.model.table import UNSURE, TableSchema
+from penstock.model.table import TableSchema
+from penstock.runtime.preparation import prepare_source
+from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.ddl_trigger import install, is_installed, remove
+from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_statements, read_secret, remove, state
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.slot import drop_slot
 from running import PipelineFactory
 
 
@@ -58,11 +63,12 @@ def test_a_catalogue_in_time_tells_numbers_and_what_old_rows_show(bench: Capture
     assert first == before
     assert (described(second), second.columns[2].filled) == ([(1, "id"), (2, "b"), (3, "c")], "was")
     assert (second.guessed, second.storage == first.storage, third.storage == first.storage) == (False, True, False)
-    assert "written anew" in follow(second, [third]).resync
+    assert "written again" in follow(second, [third]).resync
 
 
 def test_a_catalogue_that_has_moved_on_is_not_believed(bench: CaptureBench) -> None:
     bench.prepare("create table t (id int primary key, a text, b text)")
+    base = now(bench)
     bench.database.execute(
         "insert into t values (1, 'x', 'y')",
         "alter table t drop b; alter table t add b text",  # the same names, another column
@@ -72,8 +78,10 @@ def test_a_catalogue_that_has_moved_on_is_not_believed(bench: CaptureBench) -> N
     )
     bench.capture_all()
     first, last = versions(bench)[0], versions(bench)[-1]
-    assert (described(first), first.guessed, first.storage) == ([(0, "id"), (0, "a"), (0, "b")], True, 0)
-    assert (described(last), last.guessed) == ([(1, "id"), (2, "c"), (4, "b")], False)
+    assert (described(first), first.guessed) == ([(0, "id"), (0, "a"), (0, "b")], True)
+    assert (described(last), last.guessed, last.exact) == ([(1, "id"), (2, "c"), (4, "b")], False, False)
+    assert "which column is which" in follow(base, [first]).resync
+    assert "which column is which" in follow(base, [last]).resync
 
 
 def test_what_a_transaction_altered_itself_is_taken_with_care(bench: CaptureBench) -> None:
@@ -87,68 +95,178 @@ def test_what_a_transaction_altered_itself_is_taken_with_care(bench: CaptureBenc
         capture.drain()
         base = versions(bench)[0]
         found = follow(base, versions(bench))
-        assert (found.resync, found.changes, found.guessed) == ("", ("column b added (text)",), True)
+        assert (found.resync, found.changes) == ("", ("column b added (text)",))
         bench.database.execute(
             "begin; insert into t values (3, 'x'); alter table t drop b; alter table t add b text; "
             "insert into t values (4, 'x', 'y'); commit"
         )
         capture.drain()
-    assert versions(bench)[-1].storage == UNSURE
-    assert "several times within one transaction" in follow(base, versions(bench)).resync
+    assert "which column is which" in follow(base, versions(bench)).resync
 
 
-def test_with_the_trigger_every_version_is_certain(bench: CaptureBench) -> None:
-    """Everything happens before anybody reads: by then the catalogue knows only the end of it."""
+def test_with_the_trigger_what_the_catalogue_confirms_is_certain(bench: CaptureBench) -> None:
+    """Alterations one after the other, each captured before the next: also columns dropped and added again."""
     bench.prepare("create table t (id int primary key, a text, n int)")
     with connect(bench.database.url) as connection:
-        assert not is_installed(connection)
+        assert state(connection) == "absent"
         install(connection)
         install(connection)
-        assert is_installed(connection)
+        assert state(connection) == "trusted"
     base = now(bench)
-    bench.database.execute(
-        "insert into t values (1, 'x', 1)",
-        "begin; alter table t rename a to b; insert into t values (2, 'x', 1); alter table t drop b; "
-        "alter table t add b text; insert into t values (3, 1, 'y'); commit",
-        "alter table t add c text default 'was'",
-        "insert into t values (4, 1, 'y', 'z')",
-        "alter table t alter n type bigint",
-        "insert into t values (5, 1, 'y', 'z')",
-        "alter table t alter n type bigint using n + 1",
-        "insert into t values (6, 1, 'y', 'z')",
-        "alter table t rename id to key; alter table t replica identity full; update t set n = 7",
+    steps = (
+        ("alter table t drop a; alter table t add a text", "insert into t values (1, 1, 'x')"),
+        ("begin; alter table t drop n; alter table t add n int; insert into t values (2, 'x', 1); commit",),
+        ("alter table t add c text default 'was'", "insert into t values (3, 'x', 1, 'z')"),
+        ("alter table t rename id to key; alter table t replica identity full; update t set n = 7",),
+        ("alter table t alter n type bigint", "insert into t values (5, 'x', 1, 'z')"),
     )
-    bench.capture_all()
-    first, *told = versions(bench)
-    assert described(first) == [(0, "id"), (0, "a"), (0, "n")]  # from before the first message
+    with bench.capturing() as capture:
+        for statements in steps:
+            bench.database.execute(*statements)
+            capture.drain()
+    told = versions(bench)
     assert [described(one) for one in told[:4]] == [
-        [(1, "id"), (2, "b"), (3, "n")],
-        [(1, "id"), (3, "n"), (4, "b")],
-        [(1, "id"), (3, "n"), (4, "b"), (5, "c")],
-        [(1, "id"), (3, "n"), (4, "b"), (5, "c")],
+        [(1, "id"), (3, "n"), (4, "a")],
+        [(1, "id"), (4, "a"), (5, "n")],
+        [(1, "id"), (4, "a"), (5, "n"), (6, "c")],
+        [(1, "key"), (4, "a"), (5, "n"), (6, "c")],
     ]
-    assert not any(one.guessed for one in told)
-    assert [one.columns[-1].filled for one in told[2:4]] == ["was", None]  # written anew, every row has it
-    assert follow(base, [first, *told[:2]]).resync == ""
+    assert [(one.exact, one.guessed) for one in told] == [(True, False)] * 5
+    assert follow(base, told[:2]).resync == ""
     assert "older rows show 'was'" in follow(told[1], [told[2]]).resync
-    assert follow(told[2], [told[3]]).resync == ""  # no USING: Iceberg's own promotion
-    assert "written anew" in follow(told[3], [told[4]]).resync
-    assert (told[-1].key, told[-1].identity) == (("key",), "full")
+    assert (told[3].key, told[3].identity) == (("key",), "full")
+    assert "written again" in follow(told[3], [told[4]]).resync
 
 
 def test_a_trigger_that_is_removed_is_believed_no_more(bench: CaptureBench) -> None:
     bench.prepare("create table t (id int primary key, a text)")
+    with connect(bench.database.url) as connection, bench.capturing() as capture:
+        install(connection)
+        bench.database.execute("alter table t drop a; alter table t add a text", "insert into t values (1, 'x')")
+        capture.drain()
+        remove(connection)
+        assert state(connection) == "absent"
+        bench.database.execute("alter table t drop a; alter table t add a text", "insert into t values (2, 'x')")
+        capture.drain()
+    first, last = versions(bench)
+    assert (described(first), first.exact) == ([(1, "id"), (3, "a")], True)
+    assert (described(last), last.exact) == ([(1, "id"), (4, "a")], False)
+    assert "which column is which" in follow(first, [last]).resync
+    assert bench.database.value("select count(*) from pg_namespace where nspname = 'penstock'") == 0
+
+
+FORGED = (
+    "12",
+    "[]",
+    '{"relation": 5}',
+    '{"columns": 1, "stamps": 2, "key": 3}',
+    '{"relation": "x", "columns": {}, "stamps": [], "key": []}',
+    '{"unknown": "none"}',
+    "no json",
+    "0" * 64 + "{}",
+)
+
+
+def test_nobody_else_can_speak_for_the_trigger(bench: CaptureBench) -> None:
+    """Neither with messages of their own nor with the trigger's, and nothing in a message ends capture."""
+    bench.prepare("create table t (id int primary key, a text, b text)")
+    role = f"nobody_{bench.database.name}"
+    base = now(bench)
     with connect(bench.database.url) as connection:
         install(connection)
-        bench.database.execute("alter table t rename a to b", "insert into t values (1, 'x')")
+        secret = read_secret(connection)
+        assert secret is not None
+        assert len(secret) == 32
+        connection.execute(f"create role {role}".encode())
+        connection.execute(f"set role {role}".encode())
+        for reading in ("select * from penstock.secret", "refresh materialized view penstock.secret"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(reading.encode())
+        for content in FORGED:
+            connection.execute("select pg_logical_emit_message(true, 'penstock', %s::text)", (content,))
+            connection.execute("select pg_logical_emit_message(false, 'penstock', %s::text)", (content,))
+        connection.execute("select pg_logical_emit_message(true, 'penstock', %s::bytea)", (b"\xff\x00" * 100,))
+        connection.execute("select pg_logical_emit_message(true, 'penstock', repeat('x', 20000000))")
+        connection.execute("select pg_logical_emit_message(true, repeat('p', 100000), 'x')")
+        connection.execute("select pg_logical_emit_message(true, '', '')")
+        connection.execute("reset role")
+        with bench.capturing() as capture:
+            bench.database.execute("insert into t values (1, 'x', 'y')")
+            capture.drain()
+            forged = _forged(bench, base)
+            connection.execute(f"set role {role}".encode())
+            connection.execute("begin")
+            connection.execute("select pg_logical_emit_message(true, 'penstock', %s::text)", (forged,))
+            connection.execute("commit")
+            connection.execute("reset role")
+            bench.database.execute("alter table t replica identity full", "insert into t values (2, 'x', 'y')")
+            capture.drain()
+            (report,) = capture.events("ignored")
+            assert report["trusted"] is True
+        connection.execute(f"drop role {role}".encode())
+    assert [described(one) for one in versions(bench)] == [[(1, "id"), (2, "a"), (3, "b")]] * 2
+
+
+def _forged(bench: CaptureBench, base: TableSchema) -> str:
+    """What the trigger would say of t with two columns exchanged, without its signature."""
+    told = {
+        "xid": 0,
+        "relation": base.relation_id,
+        "storage": base.storage,
+        "stamps": ["1:1", "2:1", "3:1"],
+        "columns": [[1, "id", 23, -1], [3, "a", 25, -1], [2, "b", 25, -1]],
+        "key": ["id"],
+        "plain": True,
+    }
+    return "0" * 64 + json.dumps(told)
+
+
+def test_a_role_that_cannot_read_the_secret_does_not_trust_the_trigger(bench: CaptureBench) -> None:
+    role = f"reader_{bench.database.name}"
+    bench.prepare("create table t (id int primary key, a text)")
+    with connect(bench.database.url) as connection:
+        install(connection)
+        connection.execute(f"create role {role}".encode())
+        try:
+            connection.execute(f"set role {role}".encode())
+            assert (state(connection), read_secret(connection)) == ("unreadable", None)
+            connection.execute("reset role")
+            for statement in install_statements(role):
+                connection.execute(statement.encode())
+            connection.execute(f"set role {role}".encode())
+            assert state(connection) == "trusted"
+            assert read_secret(connection) is not None
+            connection.execute("reset role")
+            connection.execute(f"alter event trigger {TRIGGER} disable".encode())
+            assert state(connection) == "disabled"
+            connection.execute("drop materialized view penstock.secret")
+            connection.execute("create table penstock.secret as select 'mine'::bytea as key")
+            connection.execute(f"alter event trigger {TRIGGER} enable".encode())
+            assert (state(connection), read_secret(connection)) == ("outdated", None)
+            connection.execute("drop table penstock.secret")
+        finally:
+            connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
+
+
+def test_the_trigger_of_an_older_version_is_no_trigger(bench: CaptureBench) -> None:
+    """It signs nothing: check says what to do, and init brings it up to date."""
+    bench.prepare("create table t (id int primary key, a text)")
+    bench.database.execute(
+        "create schema penstock",
+        "create function penstock.tell_structure() returns event_trigger language plpgsql as "
+        "$$ begin perform pg_logical_emit_message(true, 'penstock', '{}'); end $$",
+        "create event trigger penstock_ddl on ddl_command_end execute function penstock.tell_structure()",
+    )
+    with connect(bench.database.url) as connection:
+        assert state(connection) == "outdated"
+        (finding,) = check_ddl_trigger(connection)
+        assert "penstock init" in finding.fix
+        bench.database.execute("alter table t drop a; alter table t add a text", "insert into t values (1, 'x')")
+        bench.capture_all()
+        assert not versions(bench)[-1].exact
+        install(connection)
+        assert (state(connection), list(check_ddl_trigger(connection))) == ("trusted", [])
         remove(connection)
-        assert not is_installed(connection)
-    bench.database.execute("alter table t drop b; alter table t add b text", "insert into t values (2, 'x')")
-    bench.capture_all()
-    first, last = versions(bench)
-    assert (described(first), first.guessed) == ([(1, "id"), (2, "b")], False)
-    assert (described(last), last.guessed) == ([(1, "id"), (3, "b")], False)
-    assert bench.database.value("select count(*) from pg_namespace where nspname = 'penstock'") == 0
 
 
 def test_the_trigger_never_fails_a_command(bench: CaptureBench) -> None:
@@ -160,6 +278,10 @@ def test_the_trigger_never_fails_a_command(bench: CaptureBench) -> None:
     try:
         bench.database.execute(f"create role {role}", f"grant create on schema public to {role}")
         bench.database.execute(f"set role {role}; create table mine (id int); alter table mine add a text")
+        bench.database.execute(
+            f"set role {role}; create temp table pg_class (oid oid); create temp table secret (key bytea); "
+            "alter table mine add b text"
+        )
         bench.database.execute(
             "create temp table s (id int); alter table s add a text",
             "create table p (id int, at date) partition by range (at); create table p1 partition of p default; "
@@ -175,7 +297,12 @@ def test_the_trigger_never_fails_a_command(bench: CaptureBench) -> None:
 
 def test_init_installs_prints_and_removes(pipeline: PipelineFactory, postgres: Database) -> None:
     file = pipeline()
-    assert "CREATE EVENT TRIGGER penstock_ddl" in file.command("init", "FILE", "--sql").stdout
+    printed = file.command("init", "FILE", "--sql").stdout
+    assert "CREATE EVENT TRIGGER penstock_ddl" in printed
+    assert 'GRANT SELECT ON penstock.secret TO "postgres"' in printed
+    postgres.execute(printed)
+    with connect(postgres.url) as connection:
+        assert state(connection) == "trusted"
     done = file.command("init", "FILE")
     assert (done.returncode, "--remove takes it away" in done.stdout) == (0, True), done.stderr
     assert "removed event trigger" in file.command("init", "FILE", "--remove").stdout
@@ -192,3 +319,35 @@ def test_a_role_without_the_right_is_told_what_to_do(postgres: Database) -> None
         assert "init FILE --sql" in refused.value.solution
     finally:
         postgres.execute("drop role weak")
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_run_installs_the_trigger_by_itself_where_it_may(postgres: Database, tmp_path: Path, may: bool) -> None:
+    role = f"runner_{postgres.name}"
+    postgres.execute("create table t (id int primary key)", f"create role {role} login replication superuser")
+    url = postgres.url.replace("postgres@", f"{role}@")
+    text = f"""
+name: shop
+source: {{type: postgres, url: "{url}", ddl_trigger: auto}}
+destinations: [{{type: iceberg, warehouse: "{tmp_path}/lake"}}]
+tables: [{{match: public.t}}]
+"""
+    (tmp_path / "shop.yaml").write_text(text)
+    pipeline = load(tmp_path / "shop.yaml")
+    try:
+        if not may:
+            postgres.execute(
+                f"alter role {role} nosuperuser",
+                f"grant create on database {postgres.name} to {role}",
+                f"alter table t owner to {role}",
+            )
+        with connect(url) as connection:
+            prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")))
+            assert state(connection) == ("trusted" if may else "absent")
+            if may:
+                connection.execute(f"alter event trigger {TRIGGER} disable".encode())
+                prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")))
+                assert state(connection) == "disabled"  # somebody wanted that
+            drop_slot(connection, pipeline.source.slot)
+    finally:
+        postgres.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}")

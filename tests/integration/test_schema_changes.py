@@ -34,7 +34,6 @@ LIGHT = {
     "renamed": ["alter table {0} rename a to z"],
     "key_renamed": ["alter table {0} rename id to ident"],
     "swapped": ["alter table {0} rename a to t; alter table {0} rename v to a; alter table {0} rename t to v"],
-    "again": ["alter table {0} drop a; alter table {0} add a text"],
     "nullable": ["alter table {0} alter v set not null; alter table {0} alter v drop not null"],
     "longer": ["alter table {0} alter v type varchar(40)", "alter table {0} alter v type text"],
     "precise": ["alter table {0} alter n type numeric(12,2)"],
@@ -49,6 +48,7 @@ HEAVY = {
     "retyped": ["alter table {0} alter i type text"],
     "computed": ["alter table {0} alter v type varchar(20) using upper(v)"],
     "rekeyed": ["alter table {0} drop constraint {0}_pkey; alter table {0} add primary key (id, i)"],
+    "again": ["alter table {0} drop a; alter table {0} add a text"],
     "anew": [
         "drop table {0}; create table {0} (id int primary key, q text); insert into {0} select n, 'q' from "
         "generate_series(1, 20) n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import SourceError
+from penstock.errors import SourceError, StreamOutOfStep
 from penstock.source.postgres import transaction_buffer
 from penstock.source.postgres.pgoutput import Begin
 from penstock.source.postgres.transaction_buffer import TransactionBuffer
@@ -224,3 +224,35 @@ def test_every_row_leaves_once_whatever_happens_when(steps: list[Sent | str], pa
     for fingerprint in {row[0] for row in got}:
         places = [row[1:3] for row in got if row[0] == fingerprint]
         assert places == sorted(places), "in stream order within a table"
+
+
+def test_a_transaction_within_another_is_no_data() -> None:
+    buffer = buffer_with_schemas()
+    buffer.begin(begun(1))
+    buffer.frames.append(frame(insert("1", "a", relation=7)))
+    with pytest.raises(StreamOutOfStep, match="transaction 2 begins within transaction 1"):
+        buffer.begin(begun(2))
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_stands_outside_transactions_is_no_data(after: int) -> None:
+    """Neither at the start nor behind a transaction, under whose position it would go."""
+
+    def used() -> TransactionBuffer:
+        buffer = buffer_with_schemas()
+        for number in range(1, after + 1):
+            buffer.begin(begun(number))
+            buffer.frames.append(frame(insert("1", "a", relation=7)))
+            buffer.commit(number * 100 + 50)
+        return buffer
+
+    with pytest.raises(StreamOutOfStep, match="ends that did not begin"):
+        used().commit(999)
+    with pytest.raises(StreamOutOfStep, match="truncate"):
+        used().truncate(frame(truncate(7)), (7,))
+    stray = used()
+    stray.frames.append(frame(insert("2", "b", relation=7)))
+    stray.pack()
+    for take in (stray.take_closed, lambda: stray.begin(begun(3)), lambda: stray.closed_rows):
+        with pytest.raises(StreamOutOfStep, match="a row comes outside"):
+            take()

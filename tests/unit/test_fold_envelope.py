@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penstock.changelog.log import ChangeLog
 from penstock.decode.schema import arrow_schema
+from penstock.decode.types.choices import chosen
 from penstock.destinations.memory import MemoryDestination
 from penstock.errors import RowIncomplete
+from penstock.fold.column_identity import resolve
 from penstock.fold.envelope import fold_events, read_events
-from penstock.fold.evolution import resolve
 from penstock.fold.layout import Layout
+from penstock.fold.projection import kept_schema
 from penstock.model.feed import ColumnChoice, Projection
+from penstock.runtime.registry import SchemaRegistry
+from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
 
 THINGS = table_schema({"id": INT8, "body": TEXT, "note": TEXT})
@@ -47,7 +54,7 @@ def test_every_change_is_a_row(buckets: int) -> None:
         ("truncate", 200, 2, None, None, None),
     ]
     first = table.to_pylist()[0]
-    assert (first["schema"], first["table"], first["schema_version"]) == ("public", "things", THINGS.fingerprint)
+    assert (first["schema"], first["table"], first["schema_version"]) == ("public", "things", THINGS.structure)
     assert (first["xid"], first["start_lsn"], first["commit_time"].timestamp()) == (1, 100, 1)
     assert sum(net.changes for net in folded) == 5
 
@@ -81,13 +88,28 @@ def test_markers_stand_around_their_transaction(buckets: int) -> None:
 
 def test_the_copys_rows_stand_before_what_follows() -> None:
     source = pa.Table.from_pylist([image(1, "a", "x"), image(2, "b", None)], schema=arrow_schema(THINGS))
-    read = read_events(source, THINGS, position=100, moment=500_000, first=7)
+    read = read_events(source, THINGS, THINGS, position=100, moment=500_000, first=7)
     both = pa.concat_tables([fold_events([STREAM.raw(THINGS)], position=100).upserts, read])
     assert rows(both, "op", "after")[:3] == [
         ("read", image(1, "a", "x")),
         ("read", image(2, "b", None)),
         ("insert", image(1, "a", "x")),
     ]
+
+
+def test_events_and_the_copys_rows_carry_the_version_that_the_registry_has(tmp_path: Path) -> None:
+    """Whatever was chosen for its columns, and whatever of them is kept."""
+    projection = Projection("", (ColumnChoice("body", dropped=True),), (("region", "eu"),))
+    carried = chosen(THINGS, (("note", "text"),))
+    kept = kept_schema(projection, carried)
+    rows = pa.Table.from_pylist([{"id": 1, "note": "x", "region": "eu"}], schema=arrow_schema(kept))
+    streamed = fold_events([STREAM.raw(replace(carried, storage=9, stamp=9))], position=0, projection=projection)
+    copied = read_events(rows, carried, kept, position=100, moment=0, first=0)
+    state = MemoryStateStore()
+    SchemaRegistry(ChangeLog(str(tmp_path)), state).held(carried, 100)
+    (recorded,) = state.schema_versions()
+    found = {*streamed.upserts["schema_version"].to_pylist(), *copied["schema_version"].to_pylist()}
+    assert found == {recorded.fingerprint}
 
 
 def test_where_and_columns() -> None:

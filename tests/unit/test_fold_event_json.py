@@ -104,7 +104,7 @@ def test_the_place_of_markers_sorts_as_text_too() -> None:
 def test_what_was_rescued_and_whose_it_is() -> None:
     rows = pa.table({"id": [1], "price": pa.array([None], pa.decimal128(6, 2)), "body": ["x"]})
     rescued = pa.array([[("price", "NaN")]], pa.map_(pa.string(), pa.string()))
-    copied = read_events(rows.append_column("_rescued", rescued), THINGS, 100, 5_000, 7)
+    copied = read_events(rows.append_column("_rescued", rescued), THINGS, THINGS, 100, 5_000, 7)
     (batch,) = copied.append_column("sid", pa.array([3])).to_batches()
     (line,) = event_lines(batch, "sid")
     assert json.loads(line) == {

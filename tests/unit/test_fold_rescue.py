@@ -183,10 +183,13 @@ def test_rows_of_the_copy_as_events_have_it_too() -> None:
     assert whole.rescued is not None
     rows = project_rows(PROJECTION, PRICES, whole.upserts.append_column(pa.field(RESCUED, RESCUED_TYPE), whole.rescued))
     kept = kept_schema(PROJECTION, PRICES)
-    events = read_events(rows, kept, position=100, moment=0, first=0)
+    events = read_events(rows, PRICES, kept, position=100, moment=0, first=0)
     cells = [[("after.price", "NaN")], [("after.at", "infinity")], None]
     assert events[RESCUED].to_pylist() == cells
-    assert RESCUED not in read_events(rows.drop_columns([RESCUED]), kept, position=100, moment=0, first=0).column_names
+    assert (
+        RESCUED
+        not in read_events(rows.drop_columns([RESCUED]), PRICES, kept, position=100, moment=0, first=0).column_names
+    )
     lake = MemoryDestination()
     lake.ensure_table(PRICES.table, PRICES, "shop", None, layout=Layout(projection=PROJECTION, events=True))
     part = lake.plan_copy(PRICES.table, "shop").write_rows([events])

@@ -90,6 +90,7 @@ class PostgresSource(Section):
     sid: Annotated[str | int | None, BeforeValidator(_sid)] = None
     publication: Identifier = ""
     slot: SlotName = ""
+    ddl_trigger: Literal["manual", "auto"] = "manual"
 
     _pipeline: str = PrivateAttr("")
 

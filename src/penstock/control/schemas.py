@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from penstock.config.model import Pipeline
 from penstock.errors import UsageError
-from penstock.fold.evolution import differences, resolve
+from penstock.fold.column_identity import resolve
+from penstock.fold.evolution import differences
 from penstock.model.position import Position, parse_position
 from penstock.model.schema_version import SchemaVersion, in_force
 from penstock.source.postgres.slot import parse_lsn

@@ -17,7 +17,8 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
-from penstock.fold.evolution import resolve, widens
+from penstock.fold.column_identity import resolve
+from penstock.fold.evolution import widens
 from penstock.model.table import TableSchema
 
 OnDrop = Literal["keep", "drop", "rename"]

@@ -6,7 +6,7 @@
 | schema, table               | the table's name at its source                                                |
 | commit_lsn, tx_ordinal      | its place: sorted by both, events are in the order of the stream              |
 | start_lsn, commit_time, xid | where and when, and by which transaction                                      |
-| schema_version              | the fingerprint of the structure that it was under                            |
+| schema_version              | the fingerprint, in the schema registry, of the structure that it was under   |
 | before, after               | the row's images, as far as Postgres sends them                               |
 | unchanged                   | columns that are null in `after` because an UPDATE left a large value alone   |
 
@@ -28,6 +28,7 @@ from penstock.decode.columns import Into, column
 from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Places
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
+from penstock.decode.types.choices import unchosen
 from penstock.errors import RowIncomplete
 from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
 from penstock.fold.evolution import places
@@ -126,10 +127,12 @@ def fold_events(
     )
 
 
-def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment: int, first: int) -> pa.Table:
+def read_events(
+    rows: pa.Table, source: TableSchema, kept: TableSchema, position: Position, moment: int, first: int
+) -> pa.Table:
     """Rows of the copy, perhaps with RESCUED, as events. They are as of `position` (exclusive), and numbered from
-    `first`."""
-    wanted, count = arrow_schema(event_schema(schema)), rows.num_rows
+    `first`. `source` is the table as its source has it, `kept` as the rows are."""
+    wanted, count = arrow_schema(event_schema(kept)), rows.num_rows
     inner = list(wanted.field("after").type)
     after = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in inner], fields=inner)
     values = {
@@ -139,7 +142,7 @@ def read_events(rows: pa.Table, schema: TableSchema, position: Position, moment:
         "commit_time": pa.repeat(pa.scalar(moment, pa.int64()), count).cast(pa.timestamp("us", "UTC")),
         "after": after,
     }
-    events, rescued = _table(values, schema, wanted, count), None
+    events, rescued = _table(values, source, wanted, count), None
     if RESCUED in rows.column_names and (cells := whole(rows[RESCUED])) is not None:
         rescued = renamed(cells, {field.name: f"after.{field.name}" for field in inner})
     return events if rescued is None else events.append_column(pa.field(RESCUED, RESCUED_TYPE), rescued)
@@ -344,7 +347,7 @@ def _table(values: dict[str, pa.Array], schema: TableSchema, wanted: pa.Schema, 
     values = {
         "schema": pa.repeat(schema.table.schema, count),
         "table": pa.repeat(schema.table.name, count),
-        "schema_version": pa.repeat(schema.fingerprint, count),
+        "schema_version": pa.repeat(unchosen(schema).structure, count),
         **values,
     }
     columns = [

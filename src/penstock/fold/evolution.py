@@ -2,21 +2,22 @@
 
 Columns are told apart by their numbers, so that a rename is no drop and add. A change is **light** when the rows that
 the destination holds are right under the new structure as they are, or with a column more (all NULL), renamed or gone.
-Everything else needs the table copied again: `Followed.resync` then says why. A version that had to be guessed is
-followed only where a wrong guess could do no harm. docs/schema-changes.md has the whole table, and the reasons.
+Everything else needs the table copied again: `Followed.resync` then says why. So does a version of which it is not
+certain which column is which (column_identity.py). docs/schema-changes.md has the whole table, and the reasons.
 
 Pure. `clone.py` aligns decoded columns with it, destinations their columns, the runtime decides by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.decode.types.registry import codec
-from penstock.model.table import UNSURE, Column, TableSchema
+from penstock.fold.column_identity import identify, resolve
+from penstock.model.table import Column, TableSchema
 
 
 @dataclass(frozen=True)
@@ -47,36 +48,17 @@ def follow(base: TableSchema, versions: Iterable[TableSchema]) -> Followed:
     misfits: list[str] = []
     guessed = False
     for version in versions:
-        following = resolve(current, version)
+        identified = identify(current, version)
+        following = identified.schema
         numbered[version.fingerprint] = following
         seen = differences(current, following)
         changes += seen
         guessed |= version.guessed and bool(seen)
-        why += [one for one in _heavy(current, following, version) if one not in why]
+        heavy = [identified.doubt] if identified.doubt else _heavy(current, following, version)
+        why += [one for one in heavy if one not in why]
         misfits += _misfits(current, following)
         current = following
     return Followed(current, numbered, tuple(changes), "; ".join(why), "; ".join(misfits), guessed)
-
-
-def resolve(before: TableSchema, after: TableSchema) -> TableSchema:
-    """`after` with every column numbered: where a number is not known, by name; a name that is new gets a number below
-    zero. What else is not known of it is as before."""
-    known = {column.name: column.number for column in before.columns}
-    fresh = min([0, *known.values()])
-    columns = []
-    for column in after.columns:
-        number = column.number or known.get(column.name, 0)
-        if number == 0:
-            fresh -= 1
-            number = fresh
-        columns.append(column if number == column.number else replace(column, number=number))
-    return replace(
-        after,
-        columns=tuple(columns),
-        storage=after.storage or before.storage,
-        stamp=after.stamp or before.stamp,
-        numbered=after.numbered or max([before.numbered, *(column.number for column in columns)]),
-    )
 
 
 def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
@@ -141,26 +123,21 @@ def type_text(column: Column) -> str:
 
 
 def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[str]:
-    """Why rows cannot follow. `given` is `after` before its unknown numbers were resolved."""
+    """Why rows cannot follow. `given` is `after` as it was recorded, with what the catalogue said then."""
     if before.relation_id != after.relation_id:
         return ["the table was dropped and created again"]
-    if given.storage == UNSURE:
-        return ["it was altered several times within one transaction, in an order that the catalogue does not tell"]
     was, now = _by_label(before), _by_label(after)
     added = [column for label, column in now.items() if label not in was]
     retyped = [
         (was[label], column) for label, column in now.items() if label in was and _type_differs(was[label], column)
     ]
     why = [one for column in added if (one := _old_rows(column, before, given))]
-    if given.guessed:
-        why += _guesses(before, after, [new for _, new in retyped])
     if key_numbers(before) != key_numbers(after):
         why.append(f"its key changed from ({', '.join(before.key)}) to ({', '.join(after.key)})")
     elif any(arrow_type(was[label]) != arrow_type(now[label]) for label in key_numbers(after)):
         why.append("a column of its key has another type")
-    widened = all(widens(arrow_type(old), arrow_type(new)) for old, new in retyped)
-    if _rewritten(before, after) and not (after.plain and widened and not added):
-        why.append("its rows were written anew, and their values may be others (ALTER TYPE, a computed default)")
+    if _rewritten(before, given):
+        why.append("its rows were written again, and their values may be others (ALTER TYPE, a computed default)")
     why += [
         f"column {new.name} changed from {type_text(old)} to {type_text(new)}"
         for old, new in retyped
@@ -173,20 +150,11 @@ def _old_rows(column: Column, before: TableSchema, given: TableSchema) -> str:
     """Why rows from before an added column may show something else than NULL in it; "" when they do not."""
     if column.filled is not None:
         return f"older rows show {column.filled!r} in the new column {column.name}"
-    if column.number < 0:
+    if column.number < 0 or (given.guessed and column.number > before.numbered):
         return f"column {column.name} is new, and the catalogue had moved on: what older rows show is not known"
     if before.numbered and column.number <= before.numbered:
         return f"column {column.name} is published only now, and older rows have values in it"
     return ""
-
-
-def _guesses(before: TableSchema, after: TableSchema, retyped: Sequence[Column]) -> list[str]:
-    numbers = {column.name: column.number for column in before.columns}
-    anew = [column.name for column in after.columns if numbers.get(column.name, column.number) != column.number]
-    return [
-        f"column {name} may be another one, and the catalogue does not tell since when"
-        for name in [*anew, *(column.name for column in retyped if column.name not in anew)]
-    ]
 
 
 def _misfits(before: TableSchema, after: TableSchema) -> list[str]:

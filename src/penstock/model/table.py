@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-UNSURE = -1
-
 
 @dataclass(frozen=True, order=True)
 class TableId:
@@ -72,11 +70,11 @@ class TableSchema:
     `key` names the columns that identify a row (empty: the table has no key). `identity` is what the source sends
     of a row's old image: "key" (the key columns, when they change), "full" (all columns) or "nothing".
 
-    The rest tells versions apart that look alike. `storage` names what holds the rows, and changes when they are
-    written anew; `stamp` changes whenever a column's definition does; `numbered` is how many column numbers were ever
-    given (0: not known, for all three). A `storage` of UNSURE: altered more than once, in an order that nobody knows.
-    `guessed`: the source's catalogue may be newer than the version. `plain`: the commands that made it are known, and
-    none of them computed new values.
+    The rest is what the catalogue said when the version was recorded, which is at its place in the stream or later.
+    `storage` names what holds the rows, and changes when they are written again; `stamp` changes whenever a column's
+    definition does; `numbered` is how many column numbers were ever given, and `live` are the numbers of the columns
+    that a publication without a column list sends (0 and (): not known). `guessed`: the catalogue had other columns by
+    then, or could not be read. `exact`: the catalogue is proven to be of this very place.
     """
 
     table: TableId
@@ -88,7 +86,8 @@ class TableSchema:
     stamp: int = 0
     numbered: int = 0
     guessed: bool = False
-    plain: bool = False
+    live: tuple[int, ...] = ()
+    exact: bool = False
 
     @cached_property
     def fingerprint(self) -> str:
@@ -124,7 +123,9 @@ class TableSchema:
                 Column(**{**column, "type": ColumnType.from_raw(column["type"])}) for column in raw["columns"]
             ),
             key=tuple(raw["key"]),
-            **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed", "plain")},
+            live=tuple(raw.get("live", ())),
+            exact=raw.get("exact", False),
+            **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed")},
         )
 
     def column(self, name: str) -> Column:

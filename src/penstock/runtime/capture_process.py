@@ -7,6 +7,7 @@ slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON
     {"event": "started", "position": POSITION}
     {"event": "sealed", "end": POSITION, "bytes": N}          at most four a second; N since the last such line
     {"event": "waiting", "error": …, "solution": …, "attempts": N}
+    {"event": "ignored", "messages": N, "trusted": BOOL}      logical messages that do not prove who wrote them, in all
     {"event": "failed", "kind": CLASS OF errors.py, "what": …, "solution": …}     then it exits with the error's code
 
 `run_capture` is the same without a parent, for `penstock capture`.

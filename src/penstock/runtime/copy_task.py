@@ -38,13 +38,17 @@ class AsEvents:
 
 
 def read_as_events(
-    snapshot: AsEvents, kept: TableSchema, number: int, batches: Iterable[pa.RecordBatch | pa.Table]
+    snapshot: AsEvents,
+    source: TableSchema,
+    kept: TableSchema,
+    number: int,
+    batches: Iterable[pa.RecordBatch | pa.Table],
 ) -> Iterator[pa.Table]:
     """The rows of one range, which has a number, as events."""
     first = number << RANGE_SHIFT
     for batch in batches:
         rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        yield read_events(rows, kept, snapshot.position, snapshot.moment, first)
+        yield read_events(rows, source, kept, snapshot.position, snapshot.moment, first)
         first += rows.num_rows
 
 
@@ -99,7 +103,7 @@ def copy_range(task: CopyTask) -> Copied:
         kept = project_batches(task.projection, task.source.schema, batches)
         if task.as_events is not None:
             schema = kept_schema(task.projection, task.source.schema)
-            kept = read_as_events(task.as_events, schema, task.range.number, kept)
+            kept = read_as_events(task.as_events, task.source.schema, schema, task.range.number, kept)
         return Copied(
             in_background(lambda: task.plan.write_rows(counting(kept, told, rescues))), rescues=merged(rescues)
         )

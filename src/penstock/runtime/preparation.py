@@ -14,6 +14,7 @@ from penstock.config.model import Pipeline
 from penstock.errors import GapError, SourceMisconfigured
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+from penstock.source.postgres import ddl_trigger
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import discover
@@ -37,6 +38,8 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -
     def wanted(table: TableId) -> bool:
         return pipeline.rule_for(table) is not None
 
+    if source.ddl_trigger == "auto":
+        _ensure_ddl_trigger(connection)
     for finding in check_source(connection, source, wanted, pipeline.each_partition, pipeline.modes):
         if finding.level == "error" and finding.table is None:
             raise SourceMisconfigured(finding.what, f"Fix: {finding.fix}")
@@ -49,6 +52,18 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -
         LOG.info("publication", statement=statement)
     found = discover(connection, wanted, source.publication, pipeline.each_partition)
     return Prepared(found, _ensure_slot(connection, pipeline, log))
+
+
+def _ensure_ddl_trigger(connection: Connection) -> None:
+    """Install the DDL trigger where the role may, unless somebody has disabled it. The pipeline runs without it too."""
+    if ddl_trigger.state(connection) not in ("absent", "outdated"):
+        return
+    try:
+        ddl_trigger.install(connection)
+    except SourceMisconfigured as error:
+        LOG.warning("DDL trigger not installed", what=error.what, solution=error.solution)
+    else:
+        LOG.info("DDL trigger installed", trigger=ddl_trigger.TRIGGER)
 
 
 def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> Position:

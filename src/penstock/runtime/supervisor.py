@@ -116,6 +116,12 @@ class CaptureSupervisor:
             case "sealed" if self._waiting:
                 self._tell("ok", "reading", "", 0)
                 LOG.info("capture goes on")
+            case "ignored":
+                LOG.warning(
+                    "logical messages ignored, not signed by the DDL trigger",
+                    messages=report.get("messages"),
+                    trigger="trusted" if report.get("trusted") else "not trusted, see penstock check",
+                )
             case "failed":
                 return reported_error(report)
         return None

@@ -20,15 +20,24 @@ from typing import NoReturn, Protocol
 import psycopg
 
 from penstock import failpoints
-from penstock.errors import LogFull, LogUnreachable, PenstockError, SlotBusy, SourceError, SourceUnreachable
+from penstock.errors import (
+    LogFull,
+    LogUnreachable,
+    PenstockError,
+    SlotBusy,
+    SourceError,
+    SourceUnreachable,
+    StreamOutOfStep,
+)
 from penstock.model.position import Position, position_text
-from penstock.source.postgres import ddl_trigger, pgoutput
+from penstock.source.postgres import pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
+from penstock.source.postgres.ddl_messages import DdlMessages
 from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
 from penstock.source.postgres.relation_schema import RelationSchemas
 from penstock.source.postgres.resume import require_unmoved, resume_position
 from penstock.source.postgres.stream import ReplicationStream
-from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
+from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer, out_of_step
 from penstock.source.sink import CapturedSlice, Origin, SegmentSink
 
 CHUNK_BYTES = 512 << 10
@@ -83,7 +92,7 @@ class Capture:
                 self._session()
             except _Stopped:
                 return
-            except (SourceUnreachable, LogFull, LogUnreachable) as error:
+            except (SourceUnreachable, StreamOutOfStep, LogFull, LogUnreachable) as error:
                 if not self._reached:
                     raise
                 try:
@@ -150,7 +159,8 @@ class _Session:
         self._durable = position
         self._buffer = TransactionBuffer()
         self._schemas = RelationSchemas(connection)
-        self._xid = 0
+        self._ddl_messages = DdlMessages(connection, self._schemas, report)
+        self._xid: int | None = None  # of the transaction that is being sent
         self._skipping = False
         self._in_parts = False
         self._closed_since: float | None = None
@@ -200,16 +210,23 @@ class _Session:
         body = frame[HEADER_BYTES:]
         if kind == pgoutput.BEGIN:
             begin = pgoutput.read_begin(body)
+            if self._xid is not None:
+                raise out_of_step(f"transaction {begin.xid} begins within transaction {self._xid}")
             self._xid = begin.xid
             self._skipping = begin.commit_lsn < self._position
             if not self._skipping:
                 self._buffer.begin(begin)
         elif kind == pgoutput.COMMIT:
+            if self._xid is None:
+                raise out_of_step("a transaction ends that did not begin")
+            self._xid = None
             if self._skipping:
                 self._skipping = False
             else:
                 self._take_commit(pgoutput.read_commit_end(body))
         elif kind == pgoutput.RELATION:
+            if self._xid is None:
+                raise out_of_step("a table is described outside any transaction")
             self._buffer.relation(self._schemas.schema(pgoutput.read_relation(body), self._xid))
         elif kind == pgoutput.TYPE:
             self._schemas.type_name(*pgoutput.read_type(body))
@@ -217,7 +234,7 @@ class _Session:
             if not self._skipping:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))
         elif kind == pgoutput.MESSAGE:
-            ddl_trigger.take_message(self._schemas, *pgoutput.read_logical_message(body))
+            self._ddl_messages.take(body, self._xid)
         elif kind != pgoutput.ORIGIN:
             raise SourceError(
                 f"the server sent a message of kind {chr(kind)!r}, which pgoutput's protocol 1 does not have",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from penstock.model.table import TableId
 from penstock.source.postgres.check_copy import check_capacity, check_readable
+from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.check_partitions import check_each
 from penstock.source.postgres.check_slot import check_slot
 from penstock.source.postgres.check_tables import check_tables
@@ -62,6 +63,7 @@ def check_source(
             *check_capacity(connection, slot),
             *_publication(connection, source, publication, tables),
             *check_slot(connection, source.slot, slot, publication),
+            *check_ddl_trigger(connection),
             *_no_table(connection, tables),
             *check_tables(connection, schemas, source.publication, publication, slot, wanted, modes),
             *(check_each(connection, schemas, wanted, each) if each is not None else ()),

@@ -100,6 +100,15 @@ def endpoint(url: str) -> str:
     return f"{where}/{parts.get('dbname') or parts.get('user') or 'postgres'}"
 
 
+def role_of(url: str) -> str:
+    """The role that a connection to the URL is made as."""
+    named = _parts(url).get("user")
+    if named:
+        return str(named)
+    defaults = {option.keyword: option.val or option.compiled for option in pq.Conninfo.get_defaults()}
+    return (defaults.get(b"user") or b"").decode()
+
+
 def connect(url: str, *, autocommit: bool = True, application_name: str = "penstock") -> Connection:
     """An ordinary session with SESSION_SETTINGS. SourceUnreachable says endpoint, reason and way out."""
     try:

@@ -12,7 +12,7 @@ columns, types and key flags from the message and only the rest from here.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg.rows import TupleRow
@@ -41,10 +41,7 @@ class CatalogueColumn:
 
 @dataclass(frozen=True)
 class CatalogueFacts:
-    """What the catalogue knows of a relation now; of all its columns, by name and in order.
-
-    `changed_by` are the transactions that last wrote the definitions of its columns, dropped ones included.
-    """
+    """What the catalogue knows of a relation now; of all its columns, by name and in order."""
 
     table: TableId
     relation_id: int
@@ -54,15 +51,28 @@ class CatalogueFacts:
     storage: int
     stamp: int
     numbered: int
-    changed_by: frozenset[int]
 
     def schema(self, names: Sequence[str]) -> TableSchema:
         """The structure of these columns, in this order. The key is empty when one of its columns is not among them."""
         columns = tuple(self.columns[name].column() for name in names)
         key = self.key if set(self.key) <= set(names) else ()
         return TableSchema(
-            self.table, self.relation_id, columns, key, self.identity, self.storage, self.stamp, self.numbered
+            self.table,
+            self.relation_id,
+            columns,
+            key,
+            self.identity,
+            self.storage,
+            self.stamp,
+            self.numbered,
+            live=self.live(names),
         )
+
+    def live(self, names: Collection[str]) -> tuple[int, ...]:
+        """The columns that a publication without a column list sends, if these are among what it sends. Generated
+        columns are sent all or not at all."""
+        with_generated = any(column.generated and column.name in names for column in self.columns.values())
+        return tuple(column.number for column in self.columns.values() if with_generated or not column.generated)
 
 
 STORAGE = """CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
@@ -197,7 +207,6 @@ def _facts(row: Sequence[object], columns: Mapping[str, CatalogueColumn]) -> Cat
         storage,
         stamp_of(stamps),
         len(stamps),
-        frozenset(int(item.partition(":")[2]) for item in stamps),
     )
 
 

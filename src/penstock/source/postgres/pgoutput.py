@@ -74,9 +74,14 @@ def read_type(message: Bytes) -> tuple[int, str]:
     return _whole("Type", message, _type)
 
 
-def read_logical_message(message: Bytes) -> tuple[str, bytes]:
-    """The prefix and the content of what somebody wrote with pg_logical_emit_message."""
-    return _whole("Message", message, _logical_message)
+def read_logical_message(message: Bytes, prefix: bytes) -> bytes | None:
+    """The content of a transactional message that somebody wrote with pg_logical_emit_message under this prefix.
+
+    None of any other message: its bytes are anybody's, of any size and encoding, and are not looked at."""
+    begins = 10 + len(prefix) + 1
+    if len(message) < begins + 4 or not message[1] & 1 or bytes(message[10:begins]) != prefix + b"\0":
+        return None
+    return bytes(message[begins + 4 :])
 
 
 def read_truncate(message: Bytes) -> tuple[int, ...]:
@@ -127,14 +132,6 @@ def _type(body: bytes) -> tuple[int, str]:
     _, at = _text(body, 5)
     name, _ = _text(body, at)
     return oid, name
-
-
-def _logical_message(body: bytes) -> tuple[str, bytes]:
-    prefix, at = _text(body, 10)
-    (length,) = struct.unpack_from(">I", body, at)
-    if len(body) != at + 4 + length:
-        raise ValueError("its length does not fit its content")
-    return prefix, body[at + 4 :]
 
 
 def _truncate(body: bytes) -> tuple[int, ...]:

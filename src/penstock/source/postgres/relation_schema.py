@@ -1,12 +1,15 @@
 """A table's schema from what pgoutput says of it and what the catalogue adds.
 
-The Relation message is as the table was at that place of the WAL, so names, columns, types and key flags are its; the
-catalogue (discover.py) is as it is now, and adds only what the message lacks: the primary key under FULL, where every
-column is flagged, the order of the key's columns, what domains stand for, nullability, and the columns' numbers.
+The Relation message is as the table was at that place of the WAL, so names, columns, types and key flags are its. The
+catalogue (discover.py) is read when the message comes, all of it at one moment, which is that place or later. It adds
+what the message lacks: the primary key under FULL, where every column is flagged, the order of the key's columns, what
+domains stand for, nullability, and the columns' numbers.
 
-**When the catalogue has moved on**, numbers are not known, and the version says that it was guessed. It has, if its
-columns are not those of the message, or if a transaction wrote them that is younger than the one the message came in.
-Where the DDL trigger is installed (ddl_trigger.py), its messages take the catalogue's place, and nothing is guessed.
+Whether the catalogue's numbers are those of the message is not decided here: the version records what the catalogue
+had, and whoever follows the table compares it with what was known before (fold/column_identity.py). Two things are
+said of a version. It is **guessed** when the catalogue has other columns than the message, or could not be read; then
+it has no numbers. It is **exact** when the DDL trigger (ddl_trigger.py) told the very same structure earlier in the
+stream: then nothing happened between the trigger's word and the reading of the catalogue.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from penstock.model.table import UNSURE, Column, ColumnType, TableId, TableSchema
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.source.postgres.column_types import UNKNOWN_TYPE, column_types
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.discover import CatalogueFacts, describe
@@ -24,19 +27,24 @@ from penstock.source.postgres.pgoutput import Relation, RelationColumn
 _IDENTITIES = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
 _END_SECONDS = 1.0  # a transaction is sent before everybody can see that it has ended
 _PAUSE_SECONDS = 0.005
-_XIDS = 1 << 32
+_ALTERING = """
+    SELECT EXISTS (
+        SELECT FROM pg_locks t JOIN pg_locks r USING (virtualtransaction)
+        WHERE t.locktype = 'transactionid' AND t.granted AND t.transactionid = %s::text::xid
+          AND r.locktype = 'relation' AND r.granted AND r.mode = 'AccessExclusiveLock' AND r.relation = %s
+          AND r.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    )
+"""
 
 
 @dataclass(frozen=True)
 class ToldColumn:
     """A column as the DDL trigger told it."""
 
+    number: int
     name: str
     type_oid: int
     modifier: int
-    number: int
-    filled: str | None
-    generated: bool
 
 
 @dataclass(frozen=True)
@@ -45,69 +53,55 @@ class ToldStructure:
 
     relation_id: int
     columns: tuple[ToldColumn, ...]
-    key: tuple[str, ...]
     storage: int
     stamp: int
     numbered: int
-    plain: bool
 
 
 class RelationSchemas:
-    """Completes Relation messages, one stream at a time; knows what the stream has told so far."""
+    """Complete Relation messages, one stream at a time, and remember what the stream has told so far."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._type_names: dict[int, str] = {}
         self._told: dict[int, ToldStructure] = {}
-        self._seen: dict[int, tuple[int, TableSchema]] = {}  # relation → transaction and version of its last message
 
     def type_name(self, oid: int, name: str) -> None:
-        """What a Type message says, for types that are gone from the catalogue."""
+        """Remember a Type message, for types that are gone from the catalogue."""
         self._type_names[oid] = name
 
     def told(self, structure: ToldStructure) -> None:
-        """From here on the relation is as the trigger says."""
-        before = self._told.get(structure.relation_id)
-        plain = structure.plain and (before is None or before.plain)
-        self._told[structure.relation_id] = replace(structure, plain=plain)
-
-    def forget(self, relation_id: int) -> None:
-        """The relation was altered, and the trigger could not say how."""
-        self._told.pop(relation_id, None)
-
-    def told_no_more(self) -> None:
-        """The trigger was removed: what it told grows old from here on."""
-        self._told.clear()
+        """Remember what the trigger says the relation is from here on."""
+        self._told[structure.relation_id] = structure
 
     def schema(self, relation: Relation, xid: int) -> TableSchema:
         """The version that begins with this message, in transaction `xid`."""
-        told = self._told.get(relation.relation_id)
         facts = self._facts(relation, xid)
         schema = table_schema(self._connection, relation, facts, self._type_names)
-        if told is not None and (numbered := _as_told(schema, relation, told)) is not None:
-            schema = numbered
-        elif facts is not None and _moved_on(relation, facts, xid):
+        if facts is None:
+            return schema
+        if _moved_on(relation, facts):
             columns = tuple(replace(column, number=0, filled=None) for column in schema.columns)
-            schema = replace(schema, columns=columns, storage=0, stamp=0, numbered=0, guessed=True)
-        elif facts is not None and xid in facts.changed_by:
-            schema = self._altered_within(schema, xid)
-        self._seen[relation.relation_id] = xid, schema
-        if told is not None:
-            self._told[relation.relation_id] = replace(told, plain=True)  # what was not plain has been said
-        return schema
-
-    def _altered_within(self, schema: TableSchema, xid: int) -> TableSchema:
-        """The transaction itself altered the table: before this place or behind it, in an order that nobody knows."""
-        earlier = self._seen.get(schema.relation_id)
-        again = earlier is not None and earlier[0] == xid and _names(earlier[1]) == _names(schema)
-        return replace(schema, guessed=True, numbered=0, storage=UNSURE if again else schema.storage)
+            return replace(schema, columns=columns, guessed=True)
+        return replace(schema, exact=self._told.get(relation.relation_id) == as_told(facts))
 
     def _facts(self, relation: Relation, xid: int) -> CatalogueFacts | None:
-        """The catalogue once it shows the transaction."""
+        """The catalogue with whatever the transaction itself altered; None when the table is gone, or when the
+        transaction has not ended for others yet."""
         deadline = time.monotonic() + _END_SECONDS
-        while time.monotonic() < deadline and _is_running(self._connection, xid):
+        while self._is_altering(xid, relation.relation_id):
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(_PAUSE_SECONDS)
-        return describe(self._connection, relation.relation_id)
+        with source_errors("reading the structure of a table"), self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            return describe(self._connection, relation.relation_id)
+
+    def _is_altering(self, xid: int, relation_id: int) -> bool:
+        """Whether the transaction, which has been sent, still holds the lock that an ALTER TABLE takes."""
+        with source_errors(f"looking whether transaction {xid} has ended"):
+            row = self._connection.execute(_ALTERING, (str(xid), relation_id)).fetchone()
+        return row is not None and bool(row[0])
 
 
 def table_schema(
@@ -124,64 +118,34 @@ def table_schema(
         storage=facts.storage if facts is not None else 0,
         stamp=facts.stamp if facts is not None else 0,
         numbered=facts.numbered if facts is not None else 0,
+        live=facts.live({column.name for column in relation.columns}) if facts is not None else (),
         guessed=facts is None,
     )
 
 
-def _as_told(schema: TableSchema, relation: Relation, told: ToldStructure) -> TableSchema | None:
-    """With the trigger's numbers; None when its columns are not those of the message."""
-    by_name = {column.name: column for column in told.columns}
-    if any(
-        (column.name not in by_name)
-        or (by_name[column.name].type_oid, by_name[column.name].modifier) != (column.type_oid, column.modifier)
-        for column in relation.columns
-    ):
-        return None
-    columns = tuple(
-        replace(
-            column,
-            number=by_name[column.name].number,
-            filled=by_name[column.name].filled,
-            generated=by_name[column.name].generated,
-        )
-        for column in schema.columns
-    )
-    return replace(
-        schema,
-        columns=columns,
-        key=told.key if schema.identity == "full" else schema.key,
-        storage=told.storage,
-        stamp=told.stamp,
-        numbered=told.numbered,
-        guessed=False,
-        plain=told.plain,
+def as_told(facts: CatalogueFacts) -> ToldStructure:
+    """The catalogue's structure in the trigger's words."""
+    return ToldStructure(
+        facts.relation_id,
+        tuple(
+            ToldColumn(column.number, column.name, column.declared_oid, column.declared_modifier)
+            for column in facts.columns.values()
+        ),
+        facts.storage,
+        facts.stamp,
+        facts.numbered,
     )
 
 
-def _moved_on(relation: Relation, facts: CatalogueFacts, xid: int) -> bool:
-    if any(0 < (writer - xid) % _XIDS < _XIDS // 2 for writer in facts.changed_by):
-        return True
+def _moved_on(relation: Relation, facts: CatalogueFacts) -> bool:
+    """Whether the message's columns are not among the catalogue's, in the same order and of the same types."""
     published = {column.name for column in relation.columns}
-    for column in relation.columns:
-        known = facts.columns.get(column.name)
-        if known is None or (known.declared_oid, known.declared_modifier) != (column.type_oid, column.modifier):
-            return True
-    in_order = [name for name in facts.columns if name in published]
-    return in_order != [column.name for column in relation.columns]
-
-
-def _names(schema: TableSchema) -> list[str]:
-    return [column.name for column in schema.columns]
-
-
-def _is_running(connection: Connection, xid: int) -> bool:
-    with source_errors(f"looking whether transaction {xid} has ended"):
-        row = connection.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND granted "
-            "AND transactionid = %s::text::xid)",
-            (str(xid),),
-        ).fetchone()
-    return row is not None and bool(row[0])
+    known = [
+        (column.name, column.declared_oid, column.declared_modifier)
+        for column in facts.columns.values()
+        if column.name in published
+    ]
+    return known != [(column.name, column.type_oid, column.modifier) for column in relation.columns]
 
 
 def _key(relation: Relation, facts: CatalogueFacts | None) -> tuple[str, ...]:

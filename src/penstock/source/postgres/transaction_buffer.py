@@ -2,8 +2,9 @@
 
 Capture's hot loop appends whole XLogData frames of row changes to `frames` and nothing else; every other message comes
 through a method. Frames are packed into chunks by `pack`, and taken apart only when rows are taken, for all of
-them at once, with numpy. Rows before `open_row` belong to closed transactions, the rest to the open one. Pure: no
-socket, no clock, no file.
+them at once, with numpy. Rows before `open_row` belong to closed transactions, the rest to the open one. Every row
+stands between the begin and the commit of one transaction: StreamOutOfStep when one does not, and then nothing of it
+can be taken. Pure: no socket, no clock, no file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import SourceError
+from penstock.errors import SourceError, StreamOutOfStep
 from penstock.model.change import RAW_SCHEMA, UPDATE
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
@@ -26,6 +27,14 @@ GIANT_BYTES = 4 << 20  # a frame of this size is never copied
 _PREFIX = HEADER_BYTES + 6  # up to the byte after a row change's relation; no row change or truncate is shorter
 _TO_THE_END = 2**31 - 1
 _BUG = "Restart the pipeline; if it happens again, report it as a bug"
+
+
+def out_of_step(what: str) -> StreamOutOfStep:
+    return StreamOutOfStep(
+        f"the server's stream is out of step: {what}",
+        "Nothing of it was kept; the stream is opened again at the change log's end. If it happens again, check that "
+        "nothing between here and the server alters the stream, and report it as a bug",
+    )
 
 
 @dataclass
@@ -65,6 +74,7 @@ class TransactionBuffer:
         self._packed_rows = 0
         self._packed_bytes = 0
         self._open_row = 0
+        self._closed_rows = 0  # up to the last commit
         self._transactions: list[_Transaction] = []
         self._truncated: dict[int, int] = {}  # row → relation: a Truncate's own bytes name several
         self._schemas: dict[int, list[tuple[int, TableSchema]]] = {}  # relation → from which row on, which schema
@@ -80,16 +90,25 @@ class TransactionBuffer:
 
     @property
     def closed_rows(self) -> int:
-        return self.rows if self.open is None else self._open_row
+        if self.open is not None:
+            return self._open_row
+        if self.rows != self._closed_rows:
+            raise out_of_step("a row comes outside any transaction")
+        return self.rows
 
     def begin(self, begin: Begin) -> None:
-        self.open, self._open_row = begin, self.rows
+        if self.open is not None:
+            raise out_of_step(f"transaction {begin.xid} begins within transaction {self.open.xid}")
+        self._open_row = self.closed_rows
+        self.open = begin
         self._transactions.append(_Transaction(self._open_row, 0, begin))
 
     def commit(self, end: Position) -> None:
+        if self.open is None:
+            raise out_of_step("a transaction ends that did not begin")
         if self._transactions and self._transactions[-1].first_row == self.rows:
             self._transactions.pop()  # nothing of it is left here
-        self.open, self.closed_end = None, end
+        self.open, self.closed_end, self._closed_rows = None, end, self.rows
 
     def relation(self, schema: TableSchema) -> None:
         """Rows of that relation are under `schema` from here on."""
@@ -102,6 +121,8 @@ class TransactionBuffer:
 
     def truncate(self, frame: Frame, relations: tuple[int, ...]) -> None:
         """The same message once for each of its relations, each at a place of its own."""
+        if self.open is None:
+            raise out_of_step("a truncate comes outside any transaction")
         for relation in relations:
             self._truncated[self.rows] = relation
             self.frames.append(frame)
@@ -121,10 +142,11 @@ class TransactionBuffer:
 
     def take_closed(self) -> tuple[Position, list[CapturedSlice]]:
         """The closed transactions and the position after them."""
+        rows = self.closed_rows
         if self.closed_end is None:
             raise ValueError("no transaction was closed")
         end, self.closed_end = self.closed_end, None
-        return end, self._take(self.closed_rows)
+        return end, self._take(rows)
 
     def take_open(self) -> list[CapturedSlice]:
         """What is there of the open transaction, when it stands here alone; giants by themselves."""
@@ -233,6 +255,7 @@ class TransactionBuffer:
             transaction.first_row -= rows
         self._transactions = kept
         self._open_row = max(0, self._open_row - rows)
+        self._closed_rows = max(0, self._closed_rows - rows)
         self._truncated = {row - rows: relation for row, relation in self._truncated.items() if row >= rows}
         for relation, versions in self._schemas.items():
             if len(versions) == 1 and versions[0][0] == 0:
