@@ -18,7 +18,7 @@ from penstock.source.postgres import check as source_check
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import connect, replication_connection
 from penstock.source.postgres.discover import discover
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.slot import create_slot, drop_slot, slot_state
 
 
@@ -50,8 +50,7 @@ def findings_about(findings: list[Finding], words: str) -> list[Finding]:
 def bring_up(database: Database, publication: str = "penstock_shop") -> None:
     """As `run` would: publication first, then slot."""
     with connect(database.url) as connection:
-        tables = [schema.table for schema in discover(connection, lambda _: True, publication)]
-        ensure_publication(connection, publication, tables, "shop")
+        publish(connection, publication, discover(connection, lambda _: True, publication), "shop")
         create_slot(connection, database.url, names(database).slot)
 
 
@@ -78,11 +77,16 @@ INDEXED = ["CREATE TABLE t (id int NOT NULL)", "CREATE UNIQUE INDEX i ON t (id)"
     [
         (
             INDEXED,
+            "warning",
+            "table public.t has no key: only its inserts are published, and an UPDATE or DELETE makes it Errored",
+        ),
+        (
+            [*INDEXED, "CREATE PUBLICATION p FOR TABLE t"],
             "error",
-            "table public.t has no key: inserts flow, but an UPDATE or DELETE makes it Errored, and while",
+            "table public.t has no key, and publication p has it: while it is published like that, Postgres itself",
         ),
         ([*INDEXED, "ALTER TABLE t REPLICA IDENTITY FULL"], "error", "table public.t has no key"),
-        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "error", "table public.t has no key"),
+        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "warning", "table public.t has no key"),
         (
             [
                 "CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL)",
@@ -90,12 +94,12 @@ INDEXED = ["CREATE TABLE t (id int NOT NULL)", "CREATE UNIQUE INDEX i ON t (id)"
                 "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
                 "DROP INDEX i",
             ],
-            "error",
+            "warning",
             "table public.t has no key",
         ),
         (
             ["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"],
-            "error",
+            "warning",
             "table public.t has REPLICA IDENTITY NOTHING",
         ),
         (
@@ -161,8 +165,8 @@ def test_the_fix_fixes(postgres: Database, statements: list[str], level: str, wh
 
 
 def test_postgres_refuses_what_the_finding_says_it_refuses(postgres: Database) -> None:
-    """Guards the wording: a published table without a replica identity takes inserts only."""
-    postgres.execute("CREATE TABLE t (id int)")
+    """Guards the wording: a table without a replica identity that is published with updates takes inserts only."""
+    postgres.execute("CREATE TABLE t (id int)", "CREATE PUBLICATION penstock_shop FOR ALL TABLES")
     bring_up(postgres)
     postgres.execute("INSERT INTO t VALUES (1)")
     [finding] = findings_about(check(postgres), "has no key")
@@ -219,15 +223,15 @@ def test_rights(any_postgres: Database) -> None:
     assert replication.level == "error"
     any_postgres.execute(replication.fix)
     assert not findings_about(check(any_postgres, url=url), "may not replicate")
-    [create] = findings_about(check(any_postgres, url=url), "may not make it: it lacks CREATE on database")
+    [create] = findings_about(check(any_postgres, url=url), "may not make it: the role lacks CREATE on database")
     assert create.level == "error"
     any_postgres.execute(f"GRANT CREATE ON DATABASE {any_postgres.name} TO {role}")
-    [owner] = findings_about(check(any_postgres, url=url), "may not make it: it does not own public.t")
+    [owner] = findings_about(check(any_postgres, url=url), "may not make it: the role does not own public.t")
     any_postgres.execute(*owner.fix.split("; "))
     assert not findings_about(check(any_postgres, url=url), "publication")
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")
-    [foreign] = findings_about(check(any_postgres, url=url), "does not own it")
-    assert foreign.level == "error"
+    [foreign] = findings_about(check(any_postgres, url=url), "lacks public.u, and the role does not own publication")
+    assert (foreign.level, foreign.table) == ("error", TableId("public", "u")), "of that table, not of the source"
 
 
 def test_rights_that_a_copy_needs(any_postgres: Database) -> None:
@@ -303,7 +307,7 @@ def test_the_documented_role_can_do_it_all(any_postgres: Database) -> None:
     assert check(as_role) == []
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)", f"ALTER TABLE u OWNER TO {owner}")
     with connect(as_role.url) as connection:
-        ensure_publication(connection, "penstock_shop", [TableId("public", "t"), TableId("public", "u")], "shop")
+        publish(connection, "penstock_shop", discover(connection, lambda _: True, "penstock_shop"), "shop")
     assert check(as_role) == []
 
 
@@ -340,7 +344,7 @@ def test_a_slot_older_than_its_publication(any_postgres: Database) -> None:
         [alone] = findings_about(check(any_postgres), "its publication is not")
         assert alone.level == ("error" if old else "warning")
         any_postgres.execute("INSERT INTO t VALUES (1)")
-        ensure_publication(connection, "penstock_shop", [TableId("public", "t")], "shop")
+        publish(connection, "penstock_shop", discover(connection, lambda _: True, "penstock_shop"), "shop")
         any_postgres.execute("INSERT INTO t VALUES (2)")
         before = slot_state(connection, slot)
         [finding] = check(any_postgres)

@@ -23,6 +23,7 @@ from penstock.model.schema_version import SchemaVersion
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state.cut import Cut
 
 EVENTS_KEPT = 1000
@@ -211,6 +212,11 @@ class StateStore(Protocol):
         """The last look at a table's partitions; None: it is not partitioned."""
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]: ...
+
+    def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
+        """What the source had counted before the snapshot that the table's last copy began with."""
+
+    def write_counters(self, destination: str) -> dict[TableId, WriteCounters]: ...
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding, Level
-from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.slot import SlotState
 from penstock.source.postgres.snapshot import SLOT_PREFIX
 from penstock.source.postgres.statements import literal, quoted, quoted_table
@@ -62,14 +62,14 @@ def _too_few(taken: int, most: int, ours_is_there: bool, all_taken: str, what: s
 
 
 def check_readable(
-    connection: Connection, schemas: Sequence[TableSchema], publication: Publication | None, slot: SlotState | None
+    connection: Connection, schemas: Sequence[TableSchema], found: Publications, slot: SlotState | None
 ) -> Iterator[Finding]:
     """Tables that the role cannot copy. A warning where all are copied already: a resync would fail."""
     role = quoted(connection.info.user)
     for schema in schemas:
         table = schema.table
         rows = connection.execute(_RIGHTS, {"root": schema.relation_id}).fetchall()
-        new = slot is None or publication is None or not publication.covers(table)
+        new = slot is None or not found.covers(table)
         level: Level = "error" if new else "warning"
         closed = sorted({namespace for namespace, _, usable, _, _ in rows if not usable})
         unread = [TableId(namespace, name) for namespace, name, _, readable, _ in rows if not readable]
