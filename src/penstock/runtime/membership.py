@@ -211,6 +211,8 @@ class Membership:
         that a table was Errored without."""
         for feed in self._pipeline.feeds(schema.table):
             tracked = self._loop.tables.get(feed.name)
+            if feed.name in self._troubles:
+                continue
             if tracked is None:
                 if _has_key(schema) and self._copier.lacks_key(feed.name):
                     self._copy_again(feed.name, _key_came(schema))
