@@ -223,10 +223,10 @@ def test_rights(any_postgres: Database) -> None:
     assert replication.level == "error"
     any_postgres.execute(replication.fix)
     assert not findings_about(check(any_postgres, url=url), "may not replicate")
-    [create] = findings_about(check(any_postgres, url=url), "may not make it: the role lacks CREATE on database")
+    [create] = findings_about(check(any_postgres, url=url), "cannot be made here: the role lacks CREATE on database")
     assert create.level == "error"
     any_postgres.execute(f"GRANT CREATE ON DATABASE {any_postgres.name} TO {role}")
-    [owner] = findings_about(check(any_postgres, url=url), "may not make it: the role does not own public.t")
+    [owner] = findings_about(check(any_postgres, url=url), "cannot be made here: the role does not own public.t")
     any_postgres.execute(*owner.fix.split("; "))
     assert not findings_about(check(any_postgres, url=url), "publication")
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")

@@ -18,7 +18,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.runtime.publisher import Findings, Publisher
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.publication import inserts_publication, slot_sees
+from penstock.source.postgres.publication import SKIPS_MISSING, inserts_publication, slot_sees
 from penstock.source.postgres.slot import create_slot, slot_state
 
 LOG = structlog.get_logger("source")
@@ -51,8 +51,9 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog, p
             LOG.warning(finding.what, fix=finding.fix)
     state = slot_state(connection, source.slot)
     second = inserts_publication(source.publication)
-    # A new slot is made after both publications, so it sees them.
-    inserts_read = state is None or slot_sees(connection, source.slot, second)
+    # A new slot is made after both publications, so it sees them; since 18 that does not matter.
+    any_slot = state is None or connection.info.server_version >= SKIPS_MISSING
+    inserts_read = any_slot or slot_sees(connection, source.slot, second)
     schemas, findings = publisher.look(connection, inserts_read=inserts_read)
     position = _ensure_slot(connection, pipeline, log)
     return Prepared(schemas, position, findings, inserts_read, slot_made=state is None)

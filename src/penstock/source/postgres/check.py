@@ -139,7 +139,7 @@ def _publications(
         if lacking is None:
             yield Finding("note", f"{missing}; `penstock run` makes it", by_hand)
         else:
-            yield Finding("error", f"{missing}, and the role may not make it: {lacking.reason}", by_hand)
+            yield Finding("error", f"{missing} and cannot be made here: {lacking.reason}", by_hand)
         return
     for change in changes:
         ours = is_managed(found, change, source.pipeline)
