@@ -161,7 +161,7 @@ def test_a_first_start_that_fails_leaves_no_slot_behind(pipeline: PipelineFactor
     assert "slot dropped, for the start failed" in failed.stderr
     with connect(postgres.url) as connection:
         assert slot_state(connection, file.slot) is None
-    assert [path.name for path in file.log.iterdir() if not path.name.startswith(".")] == []
+    assert list(file.log.glob("[!.]*")) == [], "nothing of a log whose slot is gone"
     with connect(postgres.url) as connection:
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (file.slot,))
         assert file.command("run", "FILE").returncode == 3
