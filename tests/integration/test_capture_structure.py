@@ -16,6 +16,7 @@ from penstock.errors import SourceMisconfigured
 from penstock.fold.evolution import follow
 from penstock.model.table import TableSchema
 from penstock.runtime.preparation import prepare_source
+from penstock.runtime.publisher import Publisher
 from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_statements, read_secret, remove, state
@@ -342,11 +343,11 @@ tables: [{{match: public.t}}]
                 f"alter table t owner to {role}",
             )
         with connect(url) as connection:
-            prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")))
+            prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
             assert state(connection) == ("trusted" if may else "absent")
             if may:
                 connection.execute(f"alter event trigger {TRIGGER} disable".encode())
-                prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")))
+                prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
                 assert state(connection) == "disabled"  # somebody wanted that
             drop_slot(connection, pipeline.source.slot)
     finally:

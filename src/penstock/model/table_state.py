@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from penstock.errors import NotPublished
 from penstock.model.position import Position
 
 
@@ -64,9 +65,9 @@ class TableStatus:
 
     @property
     def is_copying(self) -> bool:
-        """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it
-        is to replace."""
-        return self.state in COPYING or self.tried_again_by_itself
+        """Whether a copy was on its way, also between two tries, or has to be made: then nothing of the log is kept for
+        the table that it is to replace."""
+        return self.state in COPYING or self.tried_again_by_itself or self.retry == NotPublished.retry
 
     @property
     def tried_again_by_itself(self) -> bool:
