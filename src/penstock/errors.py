@@ -7,6 +7,7 @@ PenstockError                    exit   retry
  ├─ LockedError                  1      never    the pipeline is running already
  ├─ SourceError
  │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
+ │   │   └─ SourceLocked         3      backoff  somebody holds a lock on a table that has to be read
  │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
  │   ├─ SlotBusy                 3      backoff  another process reads the slot
  │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
@@ -86,6 +87,10 @@ class SourceError(PenstockError):
 class SourceUnreachable(SourceError):
     exit_code = 3
     retry = "backoff"
+
+
+class SourceLocked(SourceUnreachable):
+    pass
 
 
 class SourceMisconfigured(SourceError):

@@ -112,6 +112,12 @@ class ChangeLog:
         last = filter(_is_segment, _in_order(self._found())[-END_NAMES:])
         return max((_parsed(text)[1] for text in last), default=None)
 
+    def history(self) -> str | None:
+        """The id that was made when the log was begun: positions of another log mean nothing in this one. None while
+        the log is empty, "" if it is older than such ids."""
+        chain = self.segments()
+        return self.header(chain[-1]).history if chain else None
+
     def header(self, name: SegmentName | str) -> SegmentHeader:
         """Verified against the checksum in the name. An empty segment that was replaced meanwhile reads as before."""
         text = name if isinstance(name, str) else name.text
@@ -218,6 +224,13 @@ class ChangeLog:
                 self.delete(text)
                 garbage.append(text)
         return garbage
+
+    def remove_all(self) -> None:
+        """Everything but the lock, the newest first: what is left of a removal that is cut short is a shorter log. For
+        whoever holds the lock."""
+        for info in sorted(self._listing(), key=lambda info: info.base_name, reverse=True):
+            if not info.base_name.startswith("."):
+                self.delete(info.base_name)
 
     def path(self, text: str) -> str:
         return f"{self.folder}/{text}"

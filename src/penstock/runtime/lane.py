@@ -151,7 +151,8 @@ class Lane:
         self.tell(component, "ok")
 
         def drained() -> bool:
-            return until is not None and loop.processed >= until and not copier.busy and loop.level
+            applied = until is not None and loop.processed >= until and not copier.busy and loop.level
+            return applied and self._capture.verified  # otherwise the log may go on from a history that is no more
 
         while not stop.is_set() and not drained():
             if copier.failure is not None:

@@ -17,7 +17,7 @@ from penstock.config.model import Pipeline
 from penstock.errors import PenstockError, StateError, TableError
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
-from penstock.model.position import Position
+from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
@@ -130,12 +130,34 @@ class Membership:
             self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
         assert follows is not None
+        if why := self._of_another_history(feed, position):
+            self._loop.tables[feed.name] = tracked = TrackedTable(feed, schema, position)
+            self._want_resync(tracked, why)
+            return
         if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, feed.name)
         self._loop.track(feed, follows, position, self._log_begins if start is None else start)
+
+    def _of_another_history(self, feed: Feed, position: Position) -> str:
+        """Why the table cannot be continued from its position: it is of another log than the one there is; "" if it
+        can."""
+        log = self._loop.log
+        history, end = log.history(), log.end()
+        if history is None or history != self._loop.destination.history(feed.target, self._pipeline.key):
+            return "its position is of another change log than this one"
+        if end is None or position > end:
+            return f"its position {position_text(position)} lies ahead of the change log's end"
+        return ""
+
+    def _want_resync(self, tracked: TrackedTable, why: str) -> None:
+        """Copies the table again, or makes it Errored when a copy would remove what it keeps."""
+        try:
+            self._loop.want_resync(tracked, why)
+        except TableError as error:
+            self._loop.mark_errored(tracked, error)
 
     def _why_again(self, name: TableId) -> str:
         """What an earlier start said of a table that it had copied again."""
@@ -197,10 +219,7 @@ class Membership:
                 elif schema.columns and self._copier.lacks_columns(feed.name):
                     self._copy_again(feed.name, COLUMNS_CAME)
             elif why := _why_another(tracked, schema):
-                try:
-                    self._loop.want_resync(tracked, why)
-                except TableError as error:
-                    self._loop.mark_errored(tracked, error)
+                self._want_resync(tracked, why)
                 tracked.lacks_key = tracked.lacks_columns = False
 
     def _copy_again(self, name: TableId, why: str) -> None:

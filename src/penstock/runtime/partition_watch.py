@@ -22,13 +22,14 @@ from datetime import UTC, datetime
 import structlog
 
 from penstock.config.model import Pipeline
+from penstock.errors import SourceLocked
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
-from penstock.model.table import TableSchema
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.partitions import has_rows, has_rows_before, read_partitions
-from penstock.state.store import StateStore
+from penstock.state.store import Health, StateStore
 
 LOG = structlog.get_logger("partitions")
 
@@ -47,6 +48,7 @@ class PartitionWatch:
     def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
         self._pipeline, self._state = pipeline, state
         self._destination = pipeline.destinations[0].name
+        self._waiting: dict[TableId, tuple[datetime, int]] = {}  # since when, and how often, somebody's lock was met
 
     def look(self, connection: Connection, schemas: Sequence[TableSchema]) -> None:
         """Compares with the last look. Tables that are being copied, or Errored, are compared when they are Ready."""
@@ -62,7 +64,22 @@ class PartitionWatch:
                 known = status.get(feed.name)
                 if known is None or known.state is not State.READY or self._asked(feed):
                     continue
-                self._compare(connection, feed, before.get(feed.name), now)
+                try:
+                    self._compare(connection, feed, before.get(feed.name), now)
+                    self._unlocked(feed)
+                except SourceLocked as error:  # it is compared at the next look
+                    self._locked(feed, error)
+
+    def _locked(self, feed: Feed, error: SourceLocked) -> None:
+        LOG.warning("partition not looked into", table=str(feed.name), what=error.what)
+        since, attempts = self._waiting.get(feed.name, (datetime.now(UTC), 0))
+        self._waiting[feed.name] = since, attempts + 1
+        health = Health("retrying", since, error.what, error.solution, attempts + 1)
+        self._state.set_health(f"partitions of {feed.name}", health)
+
+    def _unlocked(self, feed: Feed) -> None:
+        if self._waiting.pop(feed.name, None) is not None:
+            self._state.set_health(f"partitions of {feed.name}", Health("ok", datetime.now(UTC), "", "", 0))
 
     def _asked(self, feed: Feed) -> bool:
         return any(one.kind == "resync" and one.table == feed.name for one in self._state.requests())

@@ -2,10 +2,11 @@
 
 `Capture.run` reads until it is told to stop. It survives a source that goes away and a log without room, and raises
 what no retry can mend: a gap, a slot that stays busy, a server that is set up wrongly. Each session resumes at the
-sink's end, not at the slot, and skips a transaction if and only if its `commit_lsn` is below that end. What is durable
-in the sink is then, and only then, confirmed to the server.
+sink's end, and skips a transaction if and only if its `commit_lsn` is below that end. It reads from where the slot
+stands, so that what is sent again can be compared with the sink (overlap.py). What is durable in the sink is then, and
+only then, confirmed to the server.
 
-Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py finds gaps,
+Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py and overlap.py find gaps,
 relation_schema.py completes schemas; the runtime gives the sink and supervises.
 """
 
@@ -24,12 +25,13 @@ from penstock.errors import LogFull, LogUnreachable, PenstockError, SlotBusy, So
 from penstock.model.position import Position, position_text
 from penstock.source.postgres import ddl_trigger, pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
-from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
+from penstock.source.postgres.overlap import Overlap
+from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA, Begin
 from penstock.source.postgres.relation_schema import RelationSchemas
-from penstock.source.postgres.resume import require_unmoved, resume_position
+from penstock.source.postgres.resume import Resumption, require_unmoved, resume_position
 from penstock.source.postgres.stream import ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
-from penstock.source.sink import CapturedSlice, Origin, SegmentSink
+from penstock.source.sink import CapturedSlice, SegmentSink
 
 CHUNK_BYTES = 512 << 10
 MOST_SEGMENT_BYTES = 512 << 20  # one Arrow array holds 2 GiB, one message may have 1 GiB
@@ -99,24 +101,24 @@ class Capture:
             connection = connect(settings.url, application_name=APPLICATION)
             cleanup.callback(connection.close)
             self._reached = True
-            position, origin = self._start(stream, connection)
-            require_unmoved(connection, settings.slot, position)
-            sink.begin(position, origin)
-            self._report({"event": "started", "position": position_text(position)})
-            session = _Session(settings, sink, self._stop, self._report, stream, connection, position)
+            resumption = self._start(stream, connection)
+            require_unmoved(connection, settings.slot, resumption.read_from)
+            sink.begin(resumption.position, resumption.origin)
+            self._report({"event": "started", "position": position_text(resumption.position)})
+            session = _Session(settings, sink, self._stop, self._report, stream, connection, resumption)
             try:
                 session.pump()
             finally:
                 self._attempts = 0 if session.progressed else self._attempts
 
-    def _start(self, stream: ReplicationStream, connection: Connection) -> tuple[Position, Origin]:
+    def _start(self, stream: ReplicationStream, connection: Connection) -> Resumption:
         """A slot that another process reads is tried again for a while: a predecessor may be on its way out."""
         settings, sink, attempt = self._settings, self._sink, 0
         while True:
-            position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
+            resumption = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
             try:
-                stream.start(connection, settings.slot, settings.publication, position)
-                return position, origin
+                stream.start(connection, settings.slot, settings.publication, resumption.read_from)
+                return resumption
             except SlotBusy as error:
                 if attempt == BUSY_TRIES:
                     raise
@@ -141,17 +143,21 @@ class _Session:
         report: Report,
         stream: ReplicationStream,
         connection: Connection,
-        position: Position,
+        resumption: Resumption,
     ) -> None:
         self._sink, self._stop, self._report, self._stream, self._connection = sink, stop, report, stream, connection
         self._segment_bytes = min(settings.segment_bytes, MOST_SEGMENT_BYTES)
         self._segment_age, self._idle_every = settings.segment_age, settings.idle_every
+        position = resumption.position
         self._position = position  # where the session began
-        self._durable = position
+        self._durable = resumption.read_from  # until what is sent again has been compared with the log
+        self._overlap = Overlap(settings.slot, resumption.read_from, position, sink.last_commit)
         self._buffer = TransactionBuffer()
         self._schemas = RelationSchemas(connection)
         self._xid = 0
         self._skipping = False
+        self._skipped: Begin | None = None
+        self._skipped_changes = False
         self._in_parts = False
         self._closed_since: float | None = None
         self._idle_position = position
@@ -164,6 +170,8 @@ class _Session:
 
     def pump(self) -> None:
         """Raises _Stopped, or what ended the stream."""
+        if self._overlap.verified:
+            self._verify()
         self._stream.tell(self._durable, reply=True)
         get, append = self._stream.get, self._buffer.frames.append
         chunk = min(CHUNK_BYTES, self._segment_bytes)
@@ -185,6 +193,8 @@ class _Session:
                         if pending >= chunk:
                             pending = 0
                             self._take_chunk()
+                    else:
+                        self._skipped_changes = True
                 elif tag == KEEPALIVE:
                     self._take_keepalive(frame)
             elif size == 0:
@@ -202,11 +212,17 @@ class _Session:
             begin = pgoutput.read_begin(body)
             self._xid = begin.xid
             self._skipping = begin.commit_lsn < self._position
-            if not self._skipping:
+            if self._skipping:
+                self._skipped, self._skipped_changes = begin, False
+            else:
+                if not self._overlap.verified:
+                    self._verify()
                 self._buffer.begin(begin)
         elif kind == pgoutput.COMMIT:
             if self._skipping:
                 self._skipping = False
+                if self._skipped is not None:
+                    self._overlap.take(self._skipped, has_changes=self._skipped_changes)
             else:
                 self._take_commit(pgoutput.read_commit_end(body))
         elif kind == pgoutput.RELATION:
@@ -214,6 +230,7 @@ class _Session:
         elif kind == pgoutput.TYPE:
             self._schemas.type_name(*pgoutput.read_type(body))
         elif kind == pgoutput.TRUNCATE:
+            self._skipped_changes = self._skipping
             if not self._skipping:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))
         elif kind == pgoutput.MESSAGE:
@@ -242,6 +259,8 @@ class _Session:
         position, reply = pgoutput.read_keepalive(frame)
         if self._idle:
             self._idle_position = position
+            if not self._overlap.verified and position >= self._position:
+                self._verify()
         if reply:
             self._stream.tell(self._durable)
         self._heard_at = time.monotonic()
@@ -258,6 +277,12 @@ class _Session:
         self._heard_at = time.monotonic()
         self._tick(self._heard_at)
 
+    def _verify(self) -> None:
+        """Everything before the log's end has been sent; what the log has there is the server's own past."""
+        self._overlap.passed()
+        self._durable = self._position
+        self._report({"event": "verified", "position": position_text(self._position)})
+
     @property
     def _idle(self) -> bool:
         """Nothing is open and nothing unsealed."""
@@ -273,7 +298,8 @@ class _Session:
         if self._seal_is_due(now):
             self._seal()
         if self._idle:
-            if self._idle_position > self._durable and now - self._idle_at >= self._idle_every:
+            due = now - self._idle_at >= self._idle_every
+            if due and self._overlap.verified and self._idle_position > self._durable:
                 self._idle_at = now
                 self._advance(self._idle_position)
             if now - self._asked_at >= max(self._idle_every, TICK_SECONDS):

@@ -12,6 +12,7 @@ from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
 from penstock.source.postgres.finding import Finding
+from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Publication
 from penstock.source.postgres.slot import SlotState
 from penstock.source.postgres.statements import quoted, quoted_list, quoted_table
@@ -66,15 +67,16 @@ def check_tables(
 
 
 def has_rows(connection: Connection, table: TableId) -> bool:
-    """Whether the table holds a row. Without the right to read it: whether it takes up space."""
+    """Whether the table holds a row. Without the right to read it: whether it takes up space. True while it is
+    locked: nobody can tell."""
     try:
-        rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})".encode()).fetchall()
-    except psycopg.errors.InsufficientPrivilege:
-        rows = connection.execute(
-            "SELECT coalesce(sum(pg_relation_size(relid)), 0) > 0 FROM (SELECT %(table)s::regclass AS relid"
-            " UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass) WHERE isleaf) r",
-            {"table": quoted_table(table)},
-        ).fetchall()
+        try:
+            rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})".encode()).fetchall()
+        except psycopg.errors.InsufficientPrivilege:
+            size = f"SELECT coalesce(sum(pg_relation_size(r.oid)), 0) > 0 FROM {leaves_of('%s::regclass')} r"
+            rows = connection.execute(size.encode(), (quoted_table(table),)).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return True
     return bool(rows[0][0])
 
 
@@ -142,12 +144,14 @@ def _partitions(connection: Connection, schema: TableSchema) -> Iterator[Finding
         SELECT n.nspname, c.relname, root.relreplident::text,
                (SELECT ic.relname FROM pg_index x JOIN pg_class ic ON ic.oid = x.indexrelid
                 WHERE x.indrelid = c.oid AND root_index.indexrelid IN (SELECT pg_partition_ancestors(x.indexrelid)))
-        FROM pg_partition_tree(%s::oid::regclass) t
-        JOIN pg_class c ON c.oid = t.relid
+        FROM """
+        + leaves_of("%s")
+        + """ t
+        JOIN pg_class c ON c.oid = t.oid
         JOIN pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_class root ON root.oid = %s
         LEFT JOIN pg_index root_index ON root_index.indrelid = root.oid AND root_index.indisreplident
-        WHERE t.isleaf AND c.oid <> root.oid AND c.relreplident <> root.relreplident
+        WHERE c.oid <> root.oid AND c.relreplident <> root.relreplident
         ORDER BY 1, 2
         """,
         (schema.relation_id, schema.relation_id),
@@ -171,11 +175,22 @@ def _row_filters(connection: Connection, publication: Publication | None) -> dic
     if publication is None or connection.info.server_version < 150000:
         return {}
     rows = connection.execute(
-        "SELECT schemaname, tablename, rowfilter FROM pg_publication_tables"
-        " WHERE pubname = %s AND rowfilter IS NOT NULL",
+        "SELECT n.nspname, c.relname, r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
+        " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE p.pubname = %s AND r.prqual IS NOT NULL",
         (publication.name,),
     ).fetchall()
-    return {TableId(schema, name): row_filter for schema, name, row_filter in rows}
+    return {TableId(schema, name): _row_filter(connection, member) for schema, name, member in rows}
+
+
+def _row_filter(connection: Connection, member: int) -> str:
+    """The condition in words; "…" while its table is locked."""
+    query = "SELECT pg_get_expr(prqual, prrelid) FROM pg_publication_rel WHERE oid = %s"
+    try:
+        rows = connection.execute(query, (member,)).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return "…"
+    return str(rows[0][0]) if rows else "…"
 
 
 def _unlogged(connection: Connection, wanted: Callable[[TableId], bool]) -> Iterator[Finding]:

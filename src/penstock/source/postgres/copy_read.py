@@ -105,7 +105,10 @@ def row_filter(connection: Connection, publication: str, table: TableId) -> str 
         return None
     with source_errors(f"reading the row filter of table {table}"):
         row = connection.execute(
-            "SELECT rowfilter FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s",
+            "SELECT pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r"
+            " JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s AND r.prqual IS NOT NULL",
             (publication, table.schema, table.name),
         ).fetchone()
     return row[0] if row is not None else None
