@@ -403,8 +403,8 @@ class ChangeLog:
 
 
 _WAY_OUT = (
-    "Put the missing or damaged files back from a copy of the log; without one, drop the slot "
-    "(`penstock slots drop`), remove the log, run again, and copy each table again with `penstock resync`"
+    "Put the missing or damaged files back from a copy of the log; without one, start over with `penstock reset`, "
+    "after which every table is copied again"
 )
 
 

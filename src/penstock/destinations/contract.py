@@ -266,7 +266,8 @@ class Destination(Protocol):
         ...
 
     def history(self, target: TableId, source: str) -> str:
-        """The id of the log that the position is of, as the last copy gave it; "" when none did."""
+        """The id of the log that the position is of, as the last copy gave it; "" when none did. After
+        `ensure_table`."""
         ...
 
     def structure(self, target: TableId, source: str) -> TableSchema:

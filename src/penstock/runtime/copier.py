@@ -163,18 +163,23 @@ class Copier:
         try:
             while not self._stopping.is_set():
                 due = self._due()
-                if due and self._log_has_begun():
+                if due:
                     self._copy_set(due)
                 else:
                     self._stopping.wait(IDLE_SECONDS)
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline's thread, which raises it
             self.failure = error
 
-    def _log_has_begun(self) -> bool:
-        """Whether the log says which history it is of: a copy's ranges belong to that, and so will its table."""
-        if self._history is None:
+    def _await_history(self, snapshot: ExportedSnapshot) -> bool:
+        """Waits until the log has begun, which says its history: a copy's ranges belong to that, and so will its table.
+
+        Making the snapshot has written to the WAL, so there is something for the log. False when it was stopped, or the
+        snapshot has gone meanwhile."""
+        while self._history is None:
             self._history = self._log.history()
-        return self._history is not None
+            if self._history is None and (self._stopping.wait(IDLE_SECONDS) or not snapshot.alive()):
+                return False
+        return True
 
     def _fingerprint(self, copying: CopyingTable) -> str:
         """Of the table's structure and the log's history: ranges that were read under others are void."""
@@ -199,6 +204,8 @@ class Copier:
                 self._failed(copying, error)
             return
         with snapshot:
+            if not self._await_history(snapshot):
+                return
             began = time.monotonic()
             ready = [copying for copying in tables if self._prepare(copying, snapshot)]
             for copying in sorted(ready, key=lambda copying: -copying.bytes):

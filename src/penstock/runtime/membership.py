@@ -122,6 +122,7 @@ class Membership:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
             follows = None if position is None else destination.structure(feed.target, self._pipeline.key)
+            history = destination.history(feed.target, self._pipeline.key)
         except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
             own = of_table(destination, self._pipeline.key, feed, "it was opened", error)
             self._loop.track_errored(feed, schema, own)
@@ -130,7 +131,7 @@ class Membership:
             self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
         assert follows is not None
-        if why := self._of_another_history(feed, position):
+        if why := self._of_another_history(history, position):
             self._loop.tables[feed.name] = tracked = TrackedTable(feed, schema, position)
             self._want_resync(tracked, why)
             return
@@ -141,12 +142,12 @@ class Membership:
             self._state.end_copy(destination.name, feed.name)
         self._loop.track(feed, follows, position, self._log_begins if start is None else start)
 
-    def _of_another_history(self, feed: Feed, position: Position) -> str:
-        """Why the table cannot be continued from its position: it is of another log than the one there is; "" if it
-        can."""
+    def _of_another_history(self, history: str, position: Position) -> str:
+        """Why a table with that history cannot be continued from its position: it is of another log than the one there
+        is; "" if it can."""
         log = self._loop.log
-        history, end = log.history(), log.end()
-        if history is None or history != self._loop.destination.history(feed.target, self._pipeline.key):
+        end = log.end()
+        if log.history() != history:
             return "its position is of another change log than this one"
         if end is None or position > end:
             return f"its position {position_text(position)} lies ahead of the change log's end"

@@ -99,9 +99,8 @@ class IcebergDestination:
 
     def history(self, target: TableId, source: str) -> str:
         with translated(f"table {target}: its history cannot be read"):
-            table = self._tables.load(target)
-            found = None if table is None else table.operations().current().properties().get(history_property(source))
-            return str(found or "")
+            metadata = self._tables.known(target, source).operations.current()
+            return str(metadata.properties().get(history_property(source)) or "")
 
     def structure(self, target: TableId, source: str) -> TableSchema:
         return self._tables.current(target, source)[0].following.schema
