@@ -138,6 +138,11 @@ class Bench:
         assert position is not None
         self.loop.track(feed, schema, position, self.log.start() or 100)
 
+    def of_this_log(self) -> None:
+        """Gives the tables the log's history, as if they had been copied under it."""
+        for name, table in self.store.tables.items():
+            self.store.tables[name] = table.copied("shop", self.log.history() or "")
+
     def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:
         """One segment; each change is (table, commit_lsn, message)."""
         slices = []

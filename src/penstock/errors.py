@@ -7,11 +7,11 @@ PenstockError                    exit   retry
  ├─ LockedError                  1      never    the pipeline is running already
  ├─ SourceError
  │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
+ │   │   └─ SourceLocked         3      backoff  somebody holds a lock on a table that has to be read
  │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
  │   ├─ SlotBusy                 3      backoff  another process reads the slot
  │   ├─ StreamOutOfStep          3      backoff  a transaction in the stream lacks its beginning or end: read again
  │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
- │   ├─ TableLocked              3      backoff  somebody holds a lock that keeps us from reading a table
  │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
  ├─ LogError
  │   ├─ LogDamaged               1      manual   a segment is missing or its checksum does not hold: by name
@@ -91,6 +91,10 @@ class SourceUnreachable(SourceError):
     retry = "backoff"
 
 
+class SourceLocked(SourceUnreachable):
+    pass
+
+
 class SourceMisconfigured(SourceError):
     pass
 
@@ -106,11 +110,6 @@ class StreamOutOfStep(SourceError):
 
 
 class SnapshotBlocked(SourceError):
-    exit_code = 3
-    retry = "backoff"
-
-
-class TableLocked(SourceError):
     exit_code = 3
     retry = "backoff"
 

@@ -47,6 +47,8 @@ FAILPOINTS = (
     "sweep.found",  # the folder has been searched, nothing removed
     "sweep.shut",  # slow writers are shut out, nothing removed
     "sweep.file_removed",  # one of those found
+    "reset.slot_dropped",  # the slot is gone, the log is still there
+    "reset.log_removed",  # both are gone, the state store does not know
 )
 
 _seen: Counter[str] = Counter()

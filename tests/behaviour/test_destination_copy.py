@@ -93,13 +93,16 @@ def test_a_copy_becomes_visible_with_its_position(any_lake: Lake) -> None:
         (7, 0, 0, False),
     ]
     assert any_lake.rows(ORDERS) == []
-    driver.commit_copy(ORDERS.table, SOURCE, parts, START)
+    assert driver.history(ORDERS.table, SOURCE) == ""
+    driver.commit_copy(ORDERS.table, SOURCE, parts, START, "a history")
     assert any_lake.rows(ORDERS) == ordered(ORDERS, rows(range(17)))
     assert driver.position(ORDERS.table, SOURCE) == START
     apply(driver, ORDERS, START + 1, net(ORDERS, rows([3, 20], "y"), [{"id": 12}]))
     expected = ordered(ORDERS, [row for row in rows(range(17)) if row["id"] not in (3, 12)] + rows([3, 20], "y"))
     assert any_lake.rows(ORDERS) == expected
-    assert any_lake.driver().ensure_table(ORDERS.table, ORDERS, SOURCE, None) == START + 1
+    another = any_lake.driver()
+    assert another.ensure_table(ORDERS.table, ORDERS, SOURCE, None) == START + 1
+    assert another.history(ORDERS.table, SOURCE) == "a history"
 
 
 def test_a_table_without_rows_is_copied_too(any_lake: Lake) -> None:

@@ -243,7 +243,8 @@ def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(any_lake: Lake
         copy = driver.plan_catchup(ORDERS.table, SOURCE, parts, number)
         plan = driver.plan_merge(ORDERS.table, SOURCE)
         merged = merge_copy(InProcessRunner(), copy, plan, ORDERS, number * 1_000_000)
-        driver.commit_merge(plan, merged, START + number, number * 1_000_000)
+        driver.commit_merge(plan, merged, START + number, number * 1_000_000, f"history {number}")
+        assert driver.history(ORDERS.table, SOURCE) == f"history {number}"
         any_lake.maintain(driver, ORDERS)
     found = [
         (row["id"], row["amount"], row[RESCUED], row["valid_to"].second, row["deleted"])

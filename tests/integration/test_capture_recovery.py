@@ -64,7 +64,7 @@ def refused(bench: CaptureBench, reason: str, gap: int | None = None) -> None:
     before, changes = bench.log.segments(), _with_changes(bench)
     with pytest.raises(GapError, match=reason) as caught, bench.capturing() as capture:
         capture.await_condition(lambda: False, "the gap to be found")
-    assert "slots drop" in caught.value.solution
+    assert "penstock reset" in caught.value.solution
     if gap is None:
         assert bench.log.segments() == before
         return

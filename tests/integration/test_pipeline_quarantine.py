@@ -41,6 +41,11 @@ def damage(file: PipelineFile, database: Database) -> bytes:
     with SegmentWriter(log) as writer:
         writer.begin(last.end, header.system_id, header.timeline)
         writer.append(last.end + 8, [SliceRows(with_orders, pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA), 0)])
+    with database.connect() as connection:  # as if it had been captured: it must not be sent again
+        moved = (
+            "select pg_replication_slot_advance(slot_name, %s::pg_lsn) from pg_replication_slots where database = %s"
+        )
+        connection.execute(moved, (f"{last.end + 8 >> 32:X}/{(last.end + 8) & 0xFFFFFFFF:X}", database.name))
     return message
 
 

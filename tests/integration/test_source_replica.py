@@ -8,9 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from capturing import CaptureBench, first_values
+from databases import Database
+from penstock.changelog.log import ChangeLog
 from penstock.demo.server import PostgresServer
 from penstock.errors import SourceMisconfigured
 from penstock.model.table import TableId
@@ -104,3 +108,35 @@ def test_a_replica_is_read_but_its_publication_is_made_on_the_primary(
         assert state.confirmed_flush_lsn == point <= flush_position(below)
         assert check_source(below, Names(), lambda _: True) == []
         drop_slot(below, "penstock_shop")
+
+
+def test_a_replica_that_is_promoted_in_the_middle_of_its_stream_is_read_on(
+    primary: PostgresServer, replica: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sends after the promotion is sealed in a stream that began on the timeline before. Comes last: there is
+    no replica any more."""
+    monkeypatch.setattr(slots, "_TELL_EVERY_SECONDS", 0.1)
+    bench = CaptureBench(Database("promoted", replica.url()), ChangeLog(str(tmp_path / "log")))
+    with connect(primary.url()) as above, connect(replica.url()) as below:
+        above.execute("CREATE PUBLICATION capture_test FOR ALL TABLES")
+        caught_up(above, below)
+
+        def let_it_see_who_runs(_: str) -> None:
+            above.execute("SELECT pg_log_standby_snapshot()")
+
+        create_slot(below, replica.url(), bench.slot, let_it_see_who_runs)
+        with bench.capturing() as capture:
+            above.execute("INSERT INTO t VALUES (1)")
+            capture.await_condition(lambda: first_values(bench.log) == ["1"], "the first row")
+            below.execute("SELECT pg_promote()")
+            below.execute("INSERT INTO t VALUES (2)")
+            capture.await_condition(lambda: first_values(bench.log) == ["1", "2"], "the second row")
+        assert bench.log.header(bench.log.segments()[-1]).timeline == 1
+        below.execute("INSERT INTO t VALUES (3)")
+        bench.capture_all()
+        assert first_values(bench.log) == ["1", "2", "3"]
+        last = bench.log.header(bench.log.segments()[-1])
+        assert (last.timeline, last.replica) == (2, False)
+        below.execute("INSERT INTO t VALUES (4)")
+        bench.capture_all()
+    assert first_values(bench.log) == ["1", "2", "3", "4"]

@@ -12,8 +12,11 @@ import pytest
 from penstock.errors import StreamOutOfStep
 from penstock.source.postgres import capture
 from penstock.source.postgres.capture import Capture, CaptureSettings
+from penstock.source.postgres.resume import Resumption
+from penstock.source.sink import Origin
 from pgoutput_messages import insert
 
+RESUMPTION = Resumption(100, 100, Origin("1", 1))
 SETTINGS = CaptureSettings("postgresql://nowhere", "s", "p", 1 << 20, 0.0, 0.1)
 
 
@@ -50,7 +53,7 @@ class Stream:
 class Sink:
     """Remember what would be in the log."""
 
-    end = origin = None
+    end = origin = last_commit = None
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -97,7 +100,7 @@ def test_nothing_of_it_is_kept_and_it_is_read_again(
     monkeypatch.setattr(capture, "replication_connection", lambda *_, **__: None)
     monkeypatch.setattr(capture, "connect", lambda *_, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(capture, "require_unmoved", lambda *_: None)
-    monkeypatch.setattr(Capture, "_start", lambda *_: (100, None))
+    monkeypatch.setattr(Capture, "_start", lambda *_: RESUMPTION)
     monkeypatch.setattr(capture, "_delay", lambda _: 0.001)
     Capture(SETTINGS, sink, stop, report).run()
     waits = [one for one in reports if one["event"] == "waiting"]

@@ -13,7 +13,21 @@ from penstock.cli import main as cli
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
 
 COMMANDS = [
-    *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "schemas", "verify", "query"],
+    *[
+        "demo",
+        "check",
+        "init",
+        "run",
+        "capture",
+        "status",
+        "tables",
+        "resync",
+        "retry",
+        "reset",
+        "schemas",
+        "verify",
+        "query",
+    ],
     *["events", "quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
 ]
 

@@ -67,9 +67,10 @@ class Watched:
         bench.follow(Feed(KEYLESS.table, KEYLESS.table, KEYLESS.table, Mode(mode)), KEYLESS)
         self.copier = Copier(pipeline, bench.lake, runner, bench.log, bench.state, self.joined, Unseen())
         self.membership = Membership(pipeline, bench.loop, self.copier, bench.state, 100, Owners())
+        bench.seal(200, (KEYLESS, 110, insert("1", "new")))
+        bench.of_this_log()
         for schema in (KEYLESS, PEOPLE):
             self.membership.admit(schema)
-        bench.seal(200, (KEYLESS, 110, insert("1", "new")))
         bench.seal(300, (KEYLESS, 210, update("1", "paid", row=("1", "new"))))
         drain(bench)
 
@@ -349,3 +350,33 @@ def test_what_counters_tell(before: WriteCounters | None, moved: int | None) -> 
 )
 def test_a_copy_was_on_its_way_also_between_two_tries(status: TableStatus, expected: bool) -> None:
     assert status.is_copying is expected
+
+
+def test_a_table_of_another_history_is_copied_again(watched: Watched) -> None:
+    """The log was removed and begun again: positions of the one before mean nothing in it."""
+    bench, name = watched.bench, PEOPLE.table
+    bench.loop.forget(name)
+    bench.store.tables[name] = bench.store.tables[name].copied("shop", "another")
+    watched.membership.admit(PEOPLE)
+    assert bench.loop.tables[name].errored
+    watched.membership.tend()
+    assert watched.copier.holds(name)
+    assert "another change log" in bench.state.table_status("lake")[name].reason
+
+
+def test_a_table_that_is_ahead_of_the_log_is_copied_again(watched: Watched) -> None:
+    bench, name = watched.bench, PEOPLE.table
+    bench.loop.forget(name)
+    bench.lake.advance(name, "shop", 100, 4000)
+    watched.membership.admit(PEOPLE)
+    watched.membership.tend()
+    assert watched.copier.holds(name)
+    assert "ahead of the change log's end" in bench.state.table_status("lake")[name].reason
+
+
+def test_a_table_of_this_history_goes_on(watched: Watched) -> None:
+    watched.bench.loop.forget(PEOPLE.table)
+    watched.membership.admit(PEOPLE)
+    watched.membership.tend()
+    assert not watched.copier.holds(PEOPLE.table)
+    assert not watched.bench.loop.tables[PEOPLE.table].errored

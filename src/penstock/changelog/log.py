@@ -112,6 +112,12 @@ class ChangeLog:
         last = filter(_is_segment, _in_order(self._found())[-END_NAMES:])
         return max((_parsed(text)[1] for text in last), default=None)
 
+    def history(self) -> str | None:
+        """The id that was made when the log was begun: positions of another log mean nothing in this one. None while
+        the log is empty, "" if it is older than such ids."""
+        chain = self.segments()
+        return self.header(chain[-1]).history if chain else None
+
     def header(self, name: SegmentName | str) -> SegmentHeader:
         """Verified against the checksum in the name. An empty segment that was replaced meanwhile reads as before."""
         text = name if isinstance(name, str) else name.text
@@ -397,8 +403,8 @@ class ChangeLog:
 
 
 _WAY_OUT = (
-    "Put the missing or damaged files back from a copy of the log; without one, drop the slot "
-    "(`penstock slots drop`), remove the log, run again, and copy each table again with `penstock resync`"
+    "Put the missing or damaged files back from a copy of the log; without one, start over with `penstock reset`, "
+    "after which every table is copied again"
 )
 
 

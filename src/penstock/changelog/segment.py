@@ -59,6 +59,10 @@ class SegmentHeader:
 
     `schemas` has the schema of every slice, those of the parts included. In a part's own header, `start` and `end`
     are both its transaction's commit position.
+
+    `history` is an id that was made when the log was begun, the same in all of its segments; "" in logs that are older
+    than such ids. `last_commit` is the last transaction up to `end`, in this segment or before it (position and time;
+    0, 0 before the first); None in older logs, where nobody knows.
     """
 
     start: Position
@@ -68,6 +72,9 @@ class SegmentHeader:
     schemas: dict[str, TableSchema]
     slices: tuple[Slice, ...]
     parts: tuple[PartRef, ...] = ()
+    replica: bool = False
+    history: str = ""
+    last_commit: tuple[Position, int] | None = None
 
     @property
     def all_slices(self) -> tuple[Slice, ...]:
@@ -86,6 +93,9 @@ class SegmentHeader:
             "end": self.end,
             "system_id": self.system_id,
             "timeline": self.timeline,
+            "replica": self.replica,
+            "history": self.history,
+            "last_commit": self.last_commit,
             "schemas": {fingerprint: json.loads(schema.to_json()) for fingerprint, schema in self.schemas.items()},
             "slices": [asdict(item) for item in self.slices],
             "parts": [asdict(part) for part in self.parts],
@@ -107,6 +117,9 @@ class SegmentHeader:
             },
             slices=_slices(raw["slices"]),
             parts=tuple(PartRef(part["name"], part["crc"], _slices(part["slices"])) for part in raw["parts"]),
+            replica=raw.get("replica", False),
+            history=raw.get("history", ""),
+            last_commit=None if raw.get("last_commit") is None else (raw["last_commit"][0], raw["last_commit"][1]),
         )
 
 
@@ -153,8 +166,12 @@ def compose(
     rows: Sequence[SliceRows],
     parts: Sequence[PartRef] = (),
     part_schemas: dict[str, TableSchema] | None = None,
+    *,
+    replica: bool = False,
+    history: str = "",
+    before: tuple[Position, int] | None = None,
 ) -> SegmentFile:
-    """Puts slices together under a header that vouches for them."""
+    """Puts slices together under a header that vouches for them. `before` is the last commit before them."""
     batches = tuple(_canonical(item.batch) for item in rows)
     header = SegmentHeader(
         start=start,
@@ -166,9 +183,17 @@ def compose(
             _describe(index, item, batch) for index, (item, batch) in enumerate(zip(rows, batches, strict=True))
         ),
         parts=tuple(parts),
+        replica=replica,
+        history=history,
     )
+    header = replace(header, last_commit=newest_commit(header.all_slices) or before)
     content = header.to_bytes()
     return SegmentFile(header, content, zlib.crc32(content), batches)
+
+
+def newest_commit(slices: Iterable[Slice]) -> tuple[Position, int] | None:
+    """Position and time of the last transaction in the slices; None when there are none."""
+    return max(((item.last_commit, item.last_commit_time) for item in slices), default=None)
 
 
 def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:

@@ -13,15 +13,25 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
 
 from penstock import failpoints
-from penstock.changelog.log import TEMPORARY, ChangeLog
-from penstock.changelog.segment import PartRef, SegmentFile, SegmentHeader, SliceRows, compose, part_name, segment_name
+from penstock.changelog.log import TEMPORARY, ChangeLog, SegmentName
+from penstock.changelog.segment import (
+    PartRef,
+    SegmentFile,
+    SegmentHeader,
+    SliceRows,
+    compose,
+    newest_commit,
+    part_name,
+    segment_name,
+)
 from penstock.errors import LockedError, LogFull, LogUnreachable
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
@@ -35,7 +45,10 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class SegmentWriter:
-    """A context manager. `end` is where the log ends, None while it is empty; `begin` comes before any append."""
+    """A context manager. `end` is where the log ends, None while it is empty; `begin` comes before any append.
+
+    `last_commit` is the last transaction that the log holds or held, as in SegmentHeader.
+    """
 
     def __init__(self, log: ChangeLog, max_bytes: int | None = None) -> None:
         self.log = log
@@ -43,7 +56,9 @@ class SegmentWriter:
         self.last: SegmentHeader | None = None
         self.bytes_written = 0
         self._max_bytes = max_bytes
-        self._system_id, self._timeline = "", 0
+        self.last_commit: tuple[Position, int] | None = None
+        self._system_id, self._timeline, self._replica = "", 0, False
+        self._history: str | None = None  # None: the log is empty, and nobody has begun it
         self._parts: list[PartRef] = []
         self._part_schemas: dict[str, TableSchema] = {}
         self._attempt = ""
@@ -67,6 +82,7 @@ class SegmentWriter:
             if chain:
                 self.end, self._last_text = chain[-1].end, chain[-1].text
                 self.last = self.log.header(chain[-1])
+                self._history, self.last_commit = self.last.history, self._find_last_commit(chain)
         except BaseException:
             self._unlock()
             raise
@@ -75,18 +91,19 @@ class SegmentWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._unlock()
 
-    def begin(self, position: Position, system_id: str, timeline: int) -> None:
+    def begin(self, position: Position, system_id: str, timeline: int, *, replica: bool = False) -> None:
         """Says where appending starts (the log's end, unless it is empty) and whose stream follows."""
         if self.end is not None and position != self.end:
             raise ValueError(f"the log ends at {self.end:x}, not at {position:x}")
-        self.end, self._system_id, self._timeline = position, system_id, timeline
+        if self._history is None:
+            self._history, self.last_commit = secrets.token_hex(8), (0, 0)
+        self.end, self._system_id, self._timeline, self._replica = position, system_id, timeline, replica
         self.abandon_parts()
 
     def append(self, end: Position, rows: Sequence[SliceRows]) -> None:
         """Seals `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written."""
         start = self._start(end)
-        file = compose(start, end, self._system_id, self._timeline, rows, self._parts, self._part_schemas)
-        self._seal(file)
+        self._seal(self._composed(start, end, rows, self._parts, self._part_schemas))
         failpoints.reach("capture.segment_sealed")
         self._parts, self._part_schemas, self._attempt = [], {}, ""
         self._forget_replaced()
@@ -96,7 +113,7 @@ class SegmentWriter:
         start, replaced = self._start(end), ""
         if self.last is not None and self.last.empty:
             start, replaced = self.last.start, self._last_text
-        self._seal(compose(start, end, self._system_id, self._timeline, ()))
+        self._seal(self._composed(start, end, ()))
         failpoints.reach("capture.idle_sealed")
         if replaced:
             self._replaced.append((time.monotonic(), replaced))
@@ -105,7 +122,7 @@ class SegmentWriter:
     def write_part(self, commit_lsn: Position, rows: Sequence[SliceRows]) -> None:
         """Makes an earlier part of one huge transaction durable. It counts once the next `append` lists it."""
         self._attempt = self._attempt or secrets.token_hex(4)
-        file = compose(commit_lsn, commit_lsn, self._system_id, self._timeline, rows)
+        file = self._composed(commit_lsn, commit_lsn, rows)
         name = part_name(commit_lsn, self._attempt, len(self._parts))
         self._require_room(file.bytes)
         self._store(name, file)
@@ -131,6 +148,37 @@ class SegmentWriter:
         self._require_room(file.bytes)
         self._store(name, file)
         self.end, self.last, self._last_text = file.header.end, file.header, name
+        self.last_commit = file.header.last_commit
+
+    def _composed(
+        self,
+        start: Position,
+        end: Position,
+        rows: Sequence[SliceRows],
+        parts: Sequence[PartRef] = (),
+        part_schemas: dict[str, TableSchema] | None = None,
+    ) -> SegmentFile:
+        return compose(
+            start,
+            end,
+            self._system_id,
+            self._timeline,
+            rows,
+            parts,
+            part_schemas,
+            replica=self._replica,
+            history=self._history or "",
+            before=self.last_commit,
+        )
+
+    def _find_last_commit(self, chain: Sequence[SegmentName]) -> tuple[Position, int] | None:
+        """From the newest header that says it; segments of older versions say it by their slices only."""
+        for name in reversed(chain):
+            header = self.log.header(name)
+            found = header.last_commit or newest_commit(header.all_slices)
+            if found is not None:
+                return found
+        return None
 
     def _store(self, name: str, file: SegmentFile) -> None:
         path = self.log.path(name)
@@ -204,6 +252,23 @@ class SegmentWriter:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+@contextmanager
+def locked(log: ChangeLog) -> Iterator[None]:
+    """Keeps writers away from a local log meanwhile, whatever state it is in. LockedError when one is open."""
+    if not log.local:
+        yield
+        return
+    try:
+        _make_folder(Path(log.folder))
+        descriptor = _locked(Path(log.folder) / LOCK_FILE)
+    except OSError as error:
+        raise LogUnreachable(f"the change log {log.uri} cannot be locked: {error}", "Check log.uri") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _fsync(descriptor: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
@@ -28,6 +29,7 @@ from penstock.fold.layout import layout_of
 from penstock.fold.projection import check_projection
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.owners import Owners
+from penstock.runtime.preparation import find_log_gap
 from penstock.runtime.spark import require_java, where_set
 from penstock.runtime.spark_master import require_master
 from penstock.source.postgres.check import Finding, check_source
@@ -83,9 +85,12 @@ def _check_lane(console: Console, lane: Pipeline, owners: Owners) -> list[Findin
         schemas = discover(connection, wanted, lane.source.publication, each)
         tables = [schema.table for schema in schemas]
         findings = check_source(connection, lane.source, wanted, each, lane.modes)
+        gap = find_log_gap(connection, lane, ChangeLog(lane.log_uri))
         version = _version(connection)
     name = f"source {lane.source.name}" if lane.is_scoped else "source"
     console.print(f"{name}: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
+    if gap is not None:
+        findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
     findings += check_targets(lane, tables)
     findings += check_columns(lane, schemas)
     findings += check_projections(lane, schemas)

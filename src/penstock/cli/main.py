@@ -53,6 +53,7 @@ COMMANDS = (
     Command(("tables",), "penstock.cli.tables", "tables", "Show each table's state and how far its copy is."),
     Command(("resync",), "penstock.cli.tables", "resync", "Copy tables anew; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
+    Command(("reset",), "penstock.cli.reset", "reset", "Start over after a gap: slot, log and copies."),
     Command(("schemas",), "penstock.cli.schemas", "schemas", "List the versions of tables' structures."),
     Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),

@@ -16,6 +16,10 @@ they survive the death of every process of ours. StaleBase and DestinationUnreac
 CommitUnknown means: nobody can say; read `position`, which then tells whether the commit took place. Parts of an
 unknown commit are not discarded before that.
 
+**History.** A position means something only in the history of the change log that it was taken from. A copy gives its
+table the log's id in the same step as the position (`commit_copy`, `commit_merge`), and the table carries it from then
+on: `history` reads it. Who finds another id there than the log's must not go on from the table's position.
+
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
@@ -261,6 +265,11 @@ class Destination(Protocol):
         """As the destination has it now; None when there is no such table, or none of this source."""
         ...
 
+    def history(self, target: TableId, source: str) -> str:
+        """The id of the log that the position is of, as the last copy gave it; "" when none did. After
+        `ensure_table`."""
+        ...
+
     def structure(self, target: TableId, source: str) -> TableSchema:
         """The structure of the source that the table follows, as it was last committed; after `ensure_table`."""
         ...
@@ -321,8 +330,10 @@ class Destination(Protocol):
         gives is one more part of the copy; if it truncated the table, the only one."""
         ...
 
-    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
-        """All that the table holds goes, the parts' rows come, and the position is set, in one step.
+    def commit_copy(
+        self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
+    ) -> None:
+        """All that the table holds goes, the parts' rows come, and position and history are set, in one step.
 
         StaleBase if another driver has opened the table and removed leftovers, or has moved its position, since
         `plan_copy`, which must come first in each process. RangeVoid if the parts are not of the structure planned."""
@@ -334,9 +345,15 @@ class Destination(Protocol):
         ...
 
     def commit_merge(
-        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        position: Position,
+        moment: int | None = None,
+        history: str = "",
     ) -> None:
-        """As `commit`, with the position of the copy that was merged; StaleBase as `commit` and `commit_copy`."""
+        """As `commit`, with position and history of the copy that was merged; StaleBase as `commit` and
+        `commit_copy`."""
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:

@@ -153,6 +153,10 @@ class MemoryDestination:
         table = self.store.tables.get(self._key(target, source))
         return None if table is None else table.positions.get(source)
 
+    def history(self, target: TableId, source: str) -> str:
+        table = self.store.tables.get(self._key(target, source))
+        return "" if table is None else table.histories.get(source, "")
+
     def structure(self, target: TableId, source: str) -> TableSchema:
         return self._stored(target, source).structure
 
@@ -223,14 +227,16 @@ class MemoryDestination:
         kept = self.store.tables[key].layout.kept(structure)
         return MemoryCatchup(target, source, position, arrow_schema(kept), kept.key, tuple(ours(base)))
 
-    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
+    def commit_copy(
+        self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
+    ) -> None:
         key = self._key(target, source)
         table, written = self._stored(target, source), ours(parts)
         self._require_copied_over(target, source)
         structure, on_drop = self._becomes[key]
         if any(structure_of(part) != arrow_schema(table.layout.kept(structure)) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
-        empty = replace(table, rows=table.schema.empty_table(), copying=table.copying - {source})
+        empty = replace(table, rows=table.schema.empty_table()).copied(source, history)
         emptied = empty.evolved(structure, on_drop)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
         self._replace(target, source, emptied, rows, position, parts)
@@ -241,13 +247,17 @@ class MemoryDestination:
         return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[key]), turns)
 
     def commit_merge(
-        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        position: Position,
+        moment: int | None = None,
+        history: str = "",
     ) -> None:
         self._require_copied_over(plan.target, plan.source)
         self.commit(plan, parts, truncated=False, position=position, moment=moment)
         key = self._key(plan.target, plan.source)
-        table = self.store.tables[key]
-        self.store.tables[key] = replace(table, copying=table.copying - {plan.source})
+        self.store.tables[key] = self.store.tables[key].copied(plan.source, history)
 
     def _require_copied_over(self, target: TableId, source: str) -> None:
         if self.position(target, source) != self._replaced_at[self._key(target, source)]:

@@ -43,6 +43,7 @@ class StoredTable:
     version: int = 0  # told by all that was done to it
     layout: Layout = ROWS
     moments: Mapping[str, int] = field(default_factory=dict)
+    histories: Mapping[str, str] = field(default_factory=dict)
 
     def is_open(self) -> npt.NDArray[np.bool_]:
         """Which rows a write may end: all of them, or the versions that are open."""
@@ -85,6 +86,10 @@ class StoredTable:
         rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))
         numbers = {column.name: column.number for column in kept.columns}
         return replace(self, structure=structure, numbers=numbers, rows=rows)
+
+    def copied(self, source: str, history: str) -> StoredTable:
+        """The same once it has been copied from the source, under that history."""
+        return replace(self, copying=self.copying - {source}, histories={**self.histories, source: history})
 
     def after(self, rows: pa.Table, source: str, position: Position, parts: Sequence[MemoryPart]) -> StoredTable:
         """With the rows that the parts made of it, and the source's position."""

@@ -5,6 +5,7 @@ from its parent: when that ends, for whatever reason, so does this process, at o
 slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
 
     {"event": "started", "position": POSITION}
+    {"event": "verified", "position": POSITION}               the log's end is a point of the server's own past
     {"event": "sealed", "end": POSITION, "bytes": N}          at most four a second; N since the last such line
     {"event": "waiting", "error": …, "solution": …, "attempts": N}
     {"event": "ignored", "messages": N, "trusted": BOOL}      logical messages that do not prove who wrote them, in all
@@ -32,7 +33,7 @@ from penstock.errors import PenstockError
 from penstock.model.position import Position
 from penstock.runtime.signals import SignalFlag
 from penstock.source.postgres.capture import Capture, CaptureSettings, Report, StopFlag
-from penstock.source.sink import CapturedSlice, Origin
+from penstock.source.sink import CapturedSlice, LastCommit, Origin
 
 ORPHANED = 3
 
@@ -51,10 +52,15 @@ class LogSink:
     @property
     def origin(self) -> Origin | None:
         last = self._writer.last
-        return self._begun if last is None else Origin(last.system_id, last.timeline)
+        return self._begun if last is None else Origin(last.system_id, last.timeline, last.replica)
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        found = self._writer.last_commit
+        return None if found is None else LastCommit(*found)
 
     def begin(self, position: Position, origin: Origin) -> None:
-        self._writer.begin(position, origin.system_id, origin.timeline)
+        self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica)
         self._begun = origin
 
     def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:

@@ -223,7 +223,8 @@ class _Replay:
             if self.merges:
                 self._merge()
             else:
-                self._destination.commit_copy(self._feed.target, self._source, self._parts, self.position)
+                target, history = self._feed.target, self._log.history() or ""
+                self._destination.commit_copy(target, self._source, self._parts, self.position, history)
         except CommitUnknown:
             if self._destination.position(self._feed.target, self._source) != self.position:
                 raise
@@ -239,7 +240,8 @@ class _Replay:
         else:
             parts = merge_copy(self._runner, copy, plan, kept_schema(self._feed.projection, self._schema), moment)
         versions = plan.layout.period is not None
-        self._destination.commit_merge(plan, parts, self.position, moment if versions else None)
+        history = self._log.history() or ""
+        self._destination.commit_merge(plan, parts, self.position, moment if versions else None, history)
 
 
 def _merges(destination: Destination, source: str, feed: Feed) -> bool:

@@ -34,6 +34,7 @@ from penstock.errors import (
     RangeVoid,
     SchemaChanged,
     SourceError,
+    SourceLocked,
     StaleBase,
     StateError,
     TableDropped,
@@ -100,6 +101,7 @@ class Copier:
         self._ranges = ThreadPoolExecutor(
             self._settings.max_connections, thread_name_prefix="copy", initializer=inheriting()
         )
+        self._history: str | None = None  # the log's, once it has begun
         self.failure: BaseException | None = None
 
     def start(self) -> None:
@@ -174,6 +176,21 @@ class Copier:
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline's thread, which raises it
             self.failure = error
 
+    def _await_history(self, snapshot: ExportedSnapshot) -> bool:
+        """Waits until the log has begun, which says its history: a copy's ranges belong to that, and so will its table.
+
+        Making the snapshot has written to the WAL, so there is something for the log. False when it was stopped, or the
+        snapshot has gone meanwhile."""
+        while self._history is None:
+            self._history = self._log.history()
+            if self._history is None and (self._stopping.wait(IDLE_SECONDS) or not snapshot.alive()):
+                return False
+        return True
+
+    def _fingerprint(self, copying: CopyingTable) -> str:
+        """Of the table's structure and the log's history: ranges that were read under others are void."""
+        return f"{copying.schema.fingerprint}:{self._history}" if self._history else copying.schema.fingerprint
+
     def _due(self) -> list[CopyingTable]:
         now = time.monotonic()
         with self._lock:
@@ -196,6 +213,8 @@ class Copier:
                 self._failed(copying, error)
             return
         with snapshot:
+            if not self._await_history(snapshot):
+                return
             began = time.monotonic()
             ready = [
                 copying for copying in tables if self._prepare(copying, snapshot, counters[copying.schema.relation_id])
@@ -271,8 +290,8 @@ class Copier:
     ) -> str:
         if not copying.schema.key or copying.feed.mode is Mode.EVENTS:
             return "it has no key, by which the log could heal what was read from another snapshot"
-        if record.fingerprint != copying.schema.fingerprint:
-            return "its structure changed"
+        if record.fingerprint != self._fingerprint(copying):
+            return "its structure changed, or the change log was begun again"
         files = {(item.relation_id, item.filenode) for item in planned}
         if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
             return "it was rewritten or truncated"
@@ -288,7 +307,8 @@ class Copier:
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
         content = [(pickle.dumps(item), item.bytes) for item in planned]
-        self._state.begin_copy(self._destination.name, copying.table, copying.copy, copying.schema.fingerprint, content)
+        fingerprint = self._fingerprint(copying)
+        self._state.begin_copy(self._destination.name, copying.table, copying.copy, fingerprint, content)
         if void:
             LOG.info("copy starts from zero", table=str(copying.table), why=void)
             self._state.note_copy(self._destination.name, copying.table, f"started from zero: {void}")
@@ -469,12 +489,14 @@ class Copier:
         if not self._give_up(copying) or not self._still_wanted(copying):
             return
         copying.failures += 1
-        manual = error.retry in ("manual", "never") or copying.failures > MOST_RETRIES
-        delay = FIRST_RETRY_SECONDS * 2 ** (copying.failures - 1)
+        locked = isinstance(error, SourceLocked)  # for as long as it takes: that is for whoever holds the lock to say
+        manual = error.retry in ("manual", "never") or (copying.failures > MOST_RETRIES and not locked)
+        delay = FIRST_RETRY_SECONDS * 2 ** (min(copying.failures, MOST_RETRIES) - 1)
         copying.waits_for_person, copying.lacks_key = manual, isinstance(error, KeyRequired)
         copying.lacks_columns = isinstance(error, ColumnsRequired)
         copying.not_before = time.monotonic() + delay
-        retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures} of {MOST_RETRIES})"
+        limit = "" if locked else f" of {MOST_RETRIES}"
+        retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures}{limit})"
         self._progress.drop(copying.table)
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         what, solution = error.what, error.solution

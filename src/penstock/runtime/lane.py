@@ -209,9 +209,9 @@ class Lane:
         self.tell(component, "ok")
 
         def drained() -> bool:
-            if until is None or loop.processed < until or copier.busy:
+            if until is None or loop.processed < until or copier.busy or not membership.is_settled(until):
                 return False
-            return membership.is_settled(until) and loop.level
+            return loop.level and self._capture.verified  # else the log may go on from a history that is no more
 
         while not stop.is_set() and not drained():
             if copier.failure is not None:

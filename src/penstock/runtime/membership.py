@@ -19,7 +19,7 @@ from penstock.config.model import Pipeline
 from penstock.errors import KeyRequired, NotPublished, PenstockError, StateError, TableError
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
-from penstock.model.position import Position
+from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import COPYING, State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
@@ -133,6 +133,7 @@ class Membership:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
             follows = None if position is None else destination.structure(feed.target, self._pipeline.key)
+            history = destination.history(feed.target, self._pipeline.key)
         except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
             own = of_table(destination, self._pipeline.key, feed, "it was opened", error)
             self._loop.track_errored(feed, schema, own)
@@ -141,6 +142,10 @@ class Membership:
             self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
         assert follows is not None
+        if why := self._of_another_history(history, position):
+            self._loop.tables[feed.name] = tracked = TrackedTable(feed, schema, position)
+            self._want_resync(tracked, why)
+            return
         if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
@@ -152,6 +157,17 @@ class Membership:
             self._loop.track_errored(feed, follows, trouble, position)
         else:
             self._loop.track(feed, follows, position, self._log_begins if start is None else start)
+
+    def _of_another_history(self, history: str, position: Position) -> str:
+        """Why a table with that history cannot be continued from its position: it is of another log than the one there
+        is; "" if it can."""
+        log = self._loop.log
+        end = log.end()
+        if log.history() != history:
+            return "its position is of another change log than this one"
+        if end is None or position > end:
+            return f"its position {position_text(position)} lies ahead of the change log's end"
+        return ""
 
     def _why_again(self, name: TableId) -> str:
         """What an earlier start said of a table that it had copied again."""
@@ -263,10 +279,7 @@ class Membership:
                 elif schema.columns and self._copier.lacks_columns(feed.name):
                     self._copy_again(feed.name, COLUMNS_CAME)
             elif why := _why_another(tracked, schema):
-                try:
-                    self._loop.want_resync(tracked, why)
-                except TableError as error:
-                    self._loop.mark_errored(tracked, error)
+                self._want_resync(tracked, why)
                 tracked.lacks_key = tracked.lacks_columns = False
 
     def found(self, findings: Findings) -> None:

@@ -53,7 +53,7 @@ class PartitionWatch:
     def compare(self, connection: Connection, feed: Feed, before: Partitions, now: Partitions) -> str:
         """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.
 
-        What was found is kept for `status`, as remarks, until the table is copied. TableLocked when it cannot be told
+        What was found is kept for `status`, as remarks, until the table is copied. SourceLocked when it cannot be told
         now, because somebody holds a lock on a partition.
         """
         if now.partitions == before.partitions:

@@ -12,15 +12,16 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
-from penstock.errors import GapError, SourceMisconfigured
+from penstock.errors import GapError, LogDamaged, SourceMisconfigured
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.publisher import Findings, Publisher
-from penstock.source.postgres import ddl_trigger
+from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.publication import SKIPS_MISSING, inserts_publication, slot_sees
 from penstock.source.postgres.slot import create_slot, slot_state
+from penstock.source.sink import Origin
 
 LOG = structlog.get_logger("source")
 
@@ -39,8 +40,25 @@ class Prepared:
     slot_made: bool = False
 
 
+def find_log_gap(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> GapError | None:
+    """The gap between the pipeline's log and its source, if one shows: to be known before anything is altered."""
+    try:
+        chain = log.segments()
+        last = log.header(chain[-1]) if chain else None
+    except LogDamaged:
+        return None  # capture says which segment, and what to do
+    if last is None:
+        return None
+    origin = Origin(last.system_id, last.timeline, last.replica)
+    url = pipeline.source.url.get_secret_value()
+    return resume.find_gap(url, connection, pipeline.source.slot, last.end, origin)
+
+
 def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog, publisher: Publisher) -> Prepared:
     source = pipeline.source
+    gap = find_log_gap(connection, pipeline, log)
+    if gap is not None:
+        raise gap
 
     def wanted(table: TableId) -> bool:
         return pipeline.rule_for(table) is not None
@@ -82,7 +100,7 @@ def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> 
     if log.end() is not None:
         raise GapError(
             f"the slot {name} is gone, so what happened since the change log's end cannot be read any more",
-            f"Start anew: remove {pipeline.log_uri}, run again, and copy each table again with `penstock resync`",
+            resume.START_OVER,
         )
     position = create_slot(
         connection,

@@ -31,6 +31,8 @@ class SchemaRegistry:
         try:
             if not self._began:
                 self._seen, self._began = self._state.schemas_seen(), True
+                if self._seen is not None and self._seen > (self._log.end() or 0):
+                    self._seen = None  # it was another log
             found: list[tuple[TableId, TableSchema, Position]] = []
             seen = self._seen
             for name in self._log.segments(after=self._seen):

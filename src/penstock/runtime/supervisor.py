@@ -40,6 +40,7 @@ class CaptureSupervisor:
         self._waiting = False
         self.publications: frozenset[str] | None = None  # those that capture reads, once it has started
         self.failure: PenstockError | None = None
+        self.verified = False  # capture has found the log's end in the server's own past
 
     def start(self) -> None:
         self._thread = threading.Thread(target=inherited(self._supervise), name="capture-supervisor", daemon=True)
@@ -111,6 +112,8 @@ class CaptureSupervisor:
                 self.publications = frozenset(report.get("publications", ()))
                 self._tell("ok", f"reading from {report.get('position')}", "", 0)
                 LOG.info("capture started", position=report.get("position"))
+            case "verified":
+                self.verified = True
             case "waiting":
                 what, solution = str(report.get("error", "")), str(report.get("solution", ""))
                 self._tell("retrying", what, solution, int(report.get("attempts", 1)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import TableLocked
+from penstock.errors import SourceLocked
 from penstock.model.feed import Feed
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
@@ -104,7 +104,7 @@ class TableWatch:
             why = difference(marks, now[0]) or self._renamed(connection, feed, marks, now[0], now[1] is not None)
             if not why and partitions is not None and now[1] is not None:
                 why = self._partitions.compare(connection, feed, partitions, now[1])
-        except TableLocked as error:
+        except SourceLocked as error:
             LOG.info("table not compared", table=str(feed.name), what=error.what)
             return ""
         return why

@@ -30,10 +30,23 @@ class CapturedSlice:
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose stream it is: positions mean the same only under one system identifier, along one line of timelines."""
+    """Whose stream it is: positions mean the same only under one system identifier, along one line of timelines.
+
+    `replica`: it was read from a replica, which may follow its primary to another timeline, or be promoted, in the
+    middle of a stream; `timeline` is the one at the stream's beginning.
+    """
 
     system_id: str
     timeline: int
+    replica: bool = False
+
+
+@dataclass(frozen=True)
+class LastCommit:
+    """The last transaction that was captured with a change in it; a position of 0: there was none yet."""
+
+    position: Position  # commit_lsn
+    time: int  # µs since 1970
 
 
 class SegmentSink(Protocol):
@@ -44,6 +57,10 @@ class SegmentSink(Protocol):
     @property
     def origin(self) -> Origin | None:
         """Of what is at the end."""
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        """Of what is contained, or was before it was removed as no longer needed; None when that is not known."""
 
     def begin(self, position: Position, origin: Origin) -> None:
         """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""

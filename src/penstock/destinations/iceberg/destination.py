@@ -7,7 +7,7 @@ expiry drop what is in snapshots.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from penstock.destinations.iceberg.table_state import (
     Standing,
     copy_base,
     copy_property,
+    history_property,
     moment_of,
     moment_property,
     position_of,
@@ -95,6 +96,11 @@ class IcebergDestination:
         with translated(f"table {target}: its position cannot be read"):
             table = self._tables.load(target)
             return None if table is None else position_of(table.operations().current(), source)
+
+    def history(self, target: TableId, source: str) -> str:
+        with translated(f"table {target}: its history cannot be read"):
+            metadata = self._tables.known(target, source).operations.current()
+            return str(metadata.properties().get(history_property(source)) or "")
 
     def structure(self, target: TableId, source: str) -> TableSchema:
         return self._tables.current(target, source)[0].following.schema
@@ -183,8 +189,9 @@ class IcebergDestination:
         position: Position,
         moment: int | None,
         *,
-        copied: bool = False,
+        copied: Mapping[str, str] | None = None,
     ) -> None:
+        """`copied`: the properties that say so, of a copy that is merged."""
         if not isinstance(plan, IcebergPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
@@ -205,9 +212,7 @@ class IcebergDestination:
             standing = {position_property(plan.source): position_text(position)}
             if moment is not None:
                 standing[moment_property(plan.source)] = str(moment)
-            if copied:
-                standing[copy_property(plan.source)] = COPIED
-            transaction.set_properties(standing)
+            transaction.set_properties({**standing, **(copied or {})})
         opened.commits_since_expiry += 1
         self._tables.follow(opened, plan.move)
         if plan.move is None and transaction.columns_changed:
@@ -295,7 +300,9 @@ class IcebergDestination:
             slice=opened.copy_move.slice if opened.copy_move else opened.slice,
         )
 
-    def commit_copy(self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position) -> None:
+    def commit_copy(
+        self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
+    ) -> None:
         what = f"table {target}: the commit of its copy"
         written = [part for part in _ours(parts) if not part.empty]
         opened, state = self._tables.current(target, source)
@@ -307,9 +314,7 @@ class IcebergDestination:
             transaction.rescue(written, RangeVoid)
             if written or state.data or state.deletes or self._tables.mark:
                 transaction.replace_by_copy(written)
-            transaction.set_properties(
-                {position_property(source): position_text(position), copy_property(source): COPIED}
-            )
+            transaction.set_properties({position_property(source): position_text(position), **_copied(source, history)})
         opened.commits_since_expiry += 1
         opened.copy_base = opened.copy_move = None
         self._tables.follow(opened, move)
@@ -324,11 +329,16 @@ class IcebergDestination:
         return self._planned(opened, state, planned_for.schema, planned_for.on_drop)[0]
 
     def commit_merge(
-        self, plan: WritePlan, parts: Sequence[WrittenPart], position: Position, moment: int | None = None
+        self,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        position: Position,
+        moment: int | None = None,
+        history: str = "",
     ) -> None:
         opened, _ = self._tables.current(plan.target, plan.source)
         self._require_copied_over(opened, plan.source, f"table {plan.target}: the commit of its copy")
-        self._commit(plan, parts, False, position, moment, copied=True)
+        self._commit(plan, parts, False, position, moment, copied=_copied(plan.source, history))
         opened.copy_base = opened.copy_move = None
         self._tables.clean_up_after_copy(opened)
 
@@ -429,6 +439,11 @@ def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
         for file in state.data
         if kind is None or kind_of(file.path) in (kind, "foreign")
     )
+
+
+def _copied(source: str, history: str) -> dict[str, str]:
+    """The properties of a table that has been copied from the source, under that history."""
+    return {copy_property(source): COPIED, history_property(source): history}
 
 
 def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:

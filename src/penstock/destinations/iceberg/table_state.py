@@ -123,6 +123,11 @@ def position_property(source: str) -> str:
     return f"penstock.position.{source}"
 
 
+def history_property(source: str) -> str:
+    """The id of the log that the source's position is of."""
+    return f"penstock.history.{source}"
+
+
 def position_of(metadata: JavaObject, source: str) -> Position | None:
     text = metadata.properties().get(position_property(source))
     return None if text is None else parse_position(text)

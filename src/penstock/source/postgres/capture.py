@@ -2,10 +2,11 @@
 
 `Capture.run` reads until it is told to stop. It survives a source that goes away and a log without room, and raises
 what no retry can mend: a gap, a slot that stays busy, a server that is set up wrongly. Each session resumes at the
-sink's end, not at the slot, and skips a transaction if and only if its `commit_lsn` is below that end. What is durable
-in the sink is then, and only then, confirmed to the server.
+sink's end, and skips a transaction if and only if its `commit_lsn` is below that end. It reads from where the slot
+stands, so that what is sent again can be compared with the sink (overlap.py). What is durable in the sink is then, and
+only then, confirmed to the server.
 
-Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py finds gaps,
+Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py and overlap.py find gaps,
 relation_schema.py completes schemas; the runtime gives the sink and supervises.
 """
 
@@ -33,13 +34,14 @@ from penstock.model.position import Position, position_text
 from penstock.source.postgres import pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
 from penstock.source.postgres.ddl_messages import DdlMessages
-from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
+from penstock.source.postgres.overlap import Overlap
+from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA, Begin
 from penstock.source.postgres.publication import inserts_publication, slot_sees
 from penstock.source.postgres.relation_schema import RelationSchemas
-from penstock.source.postgres.resume import require_unmoved, resume_position
+from penstock.source.postgres.resume import Resumption, require_unmoved, resume_position
 from penstock.source.postgres.stream import PublicationUnseen, ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer, out_of_step
-from penstock.source.sink import CapturedSlice, Origin, SegmentSink
+from penstock.source.sink import CapturedSlice, SegmentSink
 
 CHUNK_BYTES = 512 << 10
 MOST_SEGMENT_BYTES = 512 << 20  # one Arrow array holds 2 GiB, one message may have 1 GiB
@@ -118,13 +120,13 @@ class Capture:
             connection = connect(settings.url, application_name=APPLICATION)
             cleanup.callback(connection.close)
             self._reached = True
-            position, origin = self._start(stream, connection)
-            require_unmoved(connection, settings.slot, position)
-            sink.begin(position, origin)
-            publications = self._publications
-            self._report({"event": "started", "position": position_text(position), "publications": list(publications)})
+            resumption = self._start(stream, connection)
+            require_unmoved(connection, settings.slot, resumption.read_from)
+            sink.begin(resumption.position, resumption.origin)
+            publications, position = self._publications, position_text(resumption.position)
+            self._report({"event": "started", "position": position, "publications": list(publications)})
             waits = len(publications) == 1
-            session = _Session(settings, sink, self._stop, self._report, stream, connection, position)
+            session = _Session(settings, sink, self._stop, self._report, stream, connection, resumption)
             session.sees_more = (lambda: len(self._visible(connection)) > 1) if waits else None
             try:
                 session.pump()
@@ -134,15 +136,15 @@ class Capture:
             finally:
                 self._attempts = 0 if session.progressed else self._attempts
 
-    def _start(self, stream: ReplicationStream, connection: Connection) -> tuple[Position, Origin]:
+    def _start(self, stream: ReplicationStream, connection: Connection) -> Resumption:
         """A slot that another process reads is tried again for a while: a predecessor may be on its way out."""
         settings, sink, attempt = self._settings, self._sink, 0
         while True:
-            position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
+            resumption = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
             self._publications = self._visible(connection)
             try:
-                stream.start(connection, settings.slot, self._publications, position)
-                return position, origin
+                stream.start(connection, settings.slot, self._publications, resumption.read_from)
+                return resumption
             except SlotBusy as error:
                 if attempt == BUSY_TRIES:
                     raise
@@ -174,18 +176,22 @@ class _Session:
         report: Report,
         stream: ReplicationStream,
         connection: Connection,
-        position: Position,
+        resumption: Resumption,
     ) -> None:
         self._sink, self._stop, self._report, self._stream, self._connection = sink, stop, report, stream, connection
         self._segment_bytes = min(settings.segment_bytes, MOST_SEGMENT_BYTES)
         self._segment_age, self._idle_every = settings.segment_age, settings.idle_every
+        position = resumption.position
         self._position = position  # where the session began
-        self._durable = position
+        self._durable = resumption.read_from  # until what is sent again has been compared with the log
+        self._overlap = Overlap(settings.slot, resumption.read_from, position, sink.last_commit)
         self._buffer = TransactionBuffer()
         self._schemas = RelationSchemas(connection)
         self._ddl_messages = DdlMessages(connection, self._schemas, report)
         self._xid: int | None = None  # of the transaction that is being sent
         self._skipping = False
+        self._skipped: Begin | None = None
+        self._skipped_changes = False
         self._in_parts = False
         self._closed_since: float | None = None
         self._idle_position = position
@@ -200,6 +206,8 @@ class _Session:
 
     def pump(self) -> None:
         """Raises _Stopped, or what ended the stream."""
+        if self._overlap.verified:
+            self._verify()
         self._stream.tell(self._durable, reply=True)
         get, append = self._stream.get, self._buffer.frames.append
         chunk = min(CHUNK_BYTES, self._segment_bytes)
@@ -221,6 +229,8 @@ class _Session:
                         if pending >= chunk:
                             pending = 0
                             self._take_chunk()
+                    else:
+                        self._skipped_changes = True
                 elif tag == KEEPALIVE:
                     self._take_keepalive(frame)
             elif size == 0:
@@ -240,7 +250,11 @@ class _Session:
                 raise out_of_step(f"transaction {begin.xid} begins within transaction {self._xid}")
             self._xid = begin.xid
             self._skipping = begin.commit_lsn < self._position
-            if not self._skipping:
+            if self._skipping:
+                self._skipped, self._skipped_changes = begin, False
+            else:
+                if not self._overlap.verified:
+                    self._verify()
                 self._buffer.begin(begin)
         elif kind == pgoutput.COMMIT:
             if self._xid is None:
@@ -248,6 +262,8 @@ class _Session:
             self._xid = None
             if self._skipping:
                 self._skipping = False
+                if self._skipped is not None:
+                    self._overlap.take(self._skipped, has_changes=self._skipped_changes)
             else:
                 self._take_commit(pgoutput.read_commit_end(body))
         elif kind == pgoutput.RELATION:
@@ -257,6 +273,7 @@ class _Session:
         elif kind == pgoutput.TYPE:
             self._schemas.type_name(*pgoutput.read_type(body))
         elif kind == pgoutput.TRUNCATE:
+            self._skipped_changes = self._skipping
             if not self._skipping:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))
         elif kind == pgoutput.MESSAGE:
@@ -285,6 +302,8 @@ class _Session:
         position, reply = pgoutput.read_keepalive(frame)
         if self._idle:
             self._idle_position = position
+            if not self._overlap.verified and position >= self._position:
+                self._verify()
         if reply:
             self._stream.tell(self._durable)
         self._heard_at = time.monotonic()
@@ -300,6 +319,12 @@ class _Session:
                 self._write_part(buffer.open.commit_lsn, buffer.take_open())
         self._heard_at = time.monotonic()
         self._tick(self._heard_at)
+
+    def _verify(self) -> None:
+        """Everything before the log's end has been sent; what the log has there is the server's own past."""
+        self._overlap.passed()
+        self._durable = self._position
+        self._report({"event": "verified", "position": position_text(self._position)})
 
     @property
     def _idle(self) -> bool:
@@ -321,7 +346,8 @@ class _Session:
             if self.sees_more():
                 raise _MorePublications  # what is not sealed yet is sent again
         if self._idle:
-            if self._idle_position > self._durable and now - self._idle_at >= self._idle_every:
+            due = now - self._idle_at >= self._idle_every
+            if due and self._overlap.verified and self._idle_position > self._durable:
                 self._idle_at = now
                 self._advance(self._idle_position)
             if now - self._asked_at >= max(self._idle_every, TICK_SECONDS):

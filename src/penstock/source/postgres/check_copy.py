@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding, Level
+from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.publishing import shortened
 from penstock.source.postgres.slot import SlotState
@@ -112,12 +113,11 @@ def _where(tables: Sequence[TableId], unread: Sequence[TableId]) -> str:
 
 
 # The relations that hold the table's rows: itself, or its leaves, which alone are read.
-_RIGHTS = """
+_RIGHTS = f"""
     SELECT n.nspname::text, c.relname::text, has_schema_privilege(n.oid, 'USAGE'),
            has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
-    FROM (SELECT relid FROM pg_partition_tree(%(root)s::oid::regclass) WHERE isleaf
-          UNION SELECT %(root)s::oid::regclass) r
-    JOIN pg_class c ON c.oid = r.relid
+    FROM {leaves_of("%(root)s")} r
+    JOIN pg_class c ON c.oid = r.oid
     JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind = 'r'
     ORDER BY 1, 2

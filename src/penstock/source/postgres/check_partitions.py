@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding
+from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.statements import quoted, quoted_table
 
-_TREE = """
+_TREE = f"""
     SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text
-    FROM pg_partition_tree(%s::oid::regclass) t
-    JOIN pg_class c ON c.oid = t.relid
+    FROM {leaves_of("%s")} t
+    JOIN pg_class c ON c.oid = t.oid
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE t.isleaf AND t.parentrelid IS NOT NULL ORDER BY 1, 2
+    WHERE c.relispartition ORDER BY 1, 2
 """
 _ROOT = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = pg_partition_root(%s::oid::regclass) AND c.oid <> %s
+    WHERE c.oid = pg_partition_root(%s::oid)::oid AND c.oid <> %s
 """
 _ROOTS = """
     SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

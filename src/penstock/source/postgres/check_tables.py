@@ -12,6 +12,7 @@ from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
 from penstock.source.postgres.finding import Finding
+from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Member, Publication, Publications
 from penstock.source.postgres.slot import SlotState
 from penstock.source.postgres.statements import quoted, quoted_list, quoted_table
@@ -62,15 +63,16 @@ def check_tables(
 
 
 def has_rows(connection: Connection, schema: TableSchema) -> bool:
-    """Whether the table holds a row. Without the right to read it: whether it takes up space."""
+    """Whether the table holds a row. Without the right to read it: whether it takes up space. True while it is
+    locked: nobody can tell."""
     try:
-        rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(schema.table)})".encode()).fetchall()
-    except psycopg.errors.InsufficientPrivilege:  # on the table, or on its schema: so it is not asked for by name
-        rows = connection.execute(
-            "SELECT coalesce(sum(pg_relation_size(relid)), 0) > 0 FROM (SELECT %(table)s::oid::regclass AS relid"
-            " UNION SELECT relid FROM pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf) r",
-            {"table": schema.relation_id},
-        ).fetchall()
+        try:
+            rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(schema.table)})".encode()).fetchall()
+        except psycopg.errors.InsufficientPrivilege:  # on the table, or on its schema: so it is not asked for by name
+            size = f"SELECT coalesce(sum(pg_relation_size(r.oid)), 0) > 0 FROM {leaves_of('%s')} r"
+            rows = connection.execute(size.encode(), (schema.relation_id,)).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return True
     return bool(rows[0][0])
 
 
@@ -167,12 +169,14 @@ def _other_identities(connection: Connection, schema: TableSchema) -> tuple[int,
         SELECT n.nspname, c.relname, root.relreplident::text,
                (SELECT ic.relname FROM pg_index x JOIN pg_class ic ON ic.oid = x.indexrelid
                 WHERE x.indrelid = c.oid AND root_index.indexrelid IN (SELECT pg_partition_ancestors(x.indexrelid)))
-        FROM pg_partition_tree(%s::oid::regclass) t
-        JOIN pg_class c ON c.oid = t.relid
+        FROM """
+        + leaves_of("%s")
+        + """ t
+        JOIN pg_class c ON c.oid = t.oid
         JOIN pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_class root ON root.oid = %s
         LEFT JOIN pg_index root_index ON root_index.indrelid = root.oid AND root_index.indisreplident
-        WHERE t.isleaf AND c.oid <> root.oid AND c.relreplident <> root.relreplident
+        WHERE c.oid <> root.oid AND c.relreplident <> root.relreplident
         ORDER BY 1, 2
         """,
         (schema.relation_id, schema.relation_id),
@@ -189,11 +193,22 @@ def _row_filters(connection: Connection, found: Publications) -> dict[TableId, s
     if connection.info.server_version < 150000:
         return {}
     rows = connection.execute(
-        "SELECT schemaname, tablename, rowfilter FROM pg_publication_tables"
-        " WHERE pubname = ANY (%s) AND rowfilter IS NOT NULL",
+        "SELECT n.nspname, c.relname, r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
+        " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE p.pubname = ANY (%s) AND r.prqual IS NOT NULL",
         ([one.name for one in found.present],),
     ).fetchall()
-    return {TableId(schema, name): row_filter for schema, name, row_filter in rows}
+    return {TableId(schema, name): _row_filter(connection, member) for schema, name, member in rows}
+
+
+def _row_filter(connection: Connection, member: int) -> str:
+    """The condition in words; "…" while its table is locked."""
+    query = "SELECT pg_get_expr(prqual, prrelid) FROM pg_publication_rel WHERE oid = %s"
+    try:
+        rows = connection.execute(query, (member,)).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return "…"
+    return str(rows[0][0]) if rows else "…"
 
 
 def _unlogged(connection: Connection, wanted: Callable[[TableId], bool]) -> Iterator[Finding]:

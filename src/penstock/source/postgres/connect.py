@@ -9,7 +9,7 @@ and libpq's environment variables (PGTZ, PGDATESTYLE) override `options`, so the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
 
@@ -18,21 +18,47 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from penstock.errors import SourceMisconfigured, SourceUnreachable
+from penstock.errors import SourceLocked, SourceMisconfigured, SourceUnreachable
+from penstock.source.postgres.statements import literal
 
+# Whatever the role, the database or the server has set: this is what every session of ours relies on.
 SESSION_SETTINGS: dict[str, str] = {
+    # how values are written
     "client_encoding": "UTF8",
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
     "extra_float_digits": "3",
     "bytea_output": "hex",
+    "xmlbinary": "base64",
+    # how names and expressions are written, and which names are found without their schema
+    "quote_all_identifiers": "off",
+    "search_path": '"$user", public',
+    # how our statements are understood
+    "standard_conforming_strings": "on",
+    "backslash_quote": "safe_encoding",
+    "escape_string_warning": "on",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "xmloption": "content",
+    "row_security": "on",
+    # A warning may say that changes are left out (stream.py); anything below a warning is of no use.
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
     # A role's own limits must not cut a session that waits for its turn or for work.
     "statement_timeout": "0",
+    "lock_timeout": "0",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+_LISTS = frozenset({"search_path"})  # whose value is SQL, not a string
+_LATER_SETTINGS = {"transaction_timeout": "0"}  # not known to all versions
 CONNECT_TIMEOUT_SECONDS = "10"
+# How long an ordinary session waits for a lock that somebody holds on a table; what must be read is tried again later.
+# Streams and slots are another matter (replication_connection): making one may wait for transactions to end.
+LOCK_TIMEOUT = "2s"
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -110,12 +136,13 @@ def role_of(url: str) -> str:
 
 
 def connect(url: str, *, autocommit: bool = True, application_name: str = "penstock") -> Connection:
-    """An ordinary session with SESSION_SETTINGS. SourceUnreachable says endpoint, reason and way out."""
+    """An ordinary session with SESSION_SETTINGS, which gives up waiting for a lock after LOCK_TIMEOUT (SourceLocked, by
+    `source_errors`). SourceUnreachable says endpoint, reason and way out."""
     try:
         connection = psycopg.connect(_conninfo(url, application_name), autocommit=True)
     except psycopg.Error as error:
         raise _unreachable(url, str(error)) from None
-    _fix_settings(connection.pgconn, url)
+    _fix_settings(connection.pgconn, url, {**SESSION_SETTINGS, "lock_timeout": LOCK_TIMEOUT})
     connection.autocommit = autocommit
     return connection
 
@@ -128,7 +155,7 @@ def replication_connection(url: str, *, application_name: str = "penstock") -> p
         message = pgconn.get_error_message()
         pgconn.finish()
         raise _unreachable(url, message)
-    _fix_settings(pgconn, url)
+    _fix_settings(pgconn, url, SESSION_SETTINGS)
     return pgconn
 
 
@@ -153,6 +180,12 @@ def source_errors(doing: str) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceMisconfigured(
             f"{doing}: {_one_line(str(error))}", "Run it as a role that may, or grant the right that is named"
+        ) from error
+    except psycopg.errors.LockNotAvailable as error:
+        raise SourceLocked(
+            f"{doing}: somebody holds a lock on it",
+            "It is tried again by itself; who holds it: SELECT pid, query FROM pg_stat_activity WHERE pid IN (SELECT "
+            "pid FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock')",
         ) from error
     except psycopg.OperationalError as error:
         raise SourceUnreachable(f"{doing}: {_one_line(str(error))}", _way_out(str(error))) from error
@@ -189,13 +222,27 @@ def _conninfo(url: str, application_name: str) -> str:
     return make_conninfo("", **parts)
 
 
-def _fix_settings(pgconn: pq.abc.PGconn, url: str) -> None:
-    statement = "; ".join(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items())
-    result = pgconn.exec_(statement.encode())
-    if result.status != pq.ExecStatus.COMMAND_OK:
-        message = result.get_error_message()
-        pgconn.finish()
-        raise _unreachable(url, message)
+def settings_statements(settings: Mapping[str, str]) -> str:
+    """What gives a session these settings."""
+    return "; ".join(f"SET {name} TO {value if name in _LISTS else literal(value)}" for name, value in settings.items())
+
+
+def later_settings_query() -> str:
+    """What gives a session the settings of later versions, where the server knows them."""
+    return " UNION ALL ".join(
+        f"SELECT pg_catalog.set_config(name, {literal(value)}, false) FROM pg_catalog.pg_settings"
+        f" WHERE name OPERATOR(pg_catalog.=) {literal(name)}"
+        for name, value in _LATER_SETTINGS.items()
+    )
+
+
+def _fix_settings(pgconn: pq.abc.PGconn, url: str, settings: Mapping[str, str]) -> None:
+    for statement in (settings_statements(settings), later_settings_query()):
+        result = pgconn.exec_(statement.encode())
+        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            message = result.get_error_message()
+            pgconn.finish()
+            raise _unreachable(url, message)
 
 
 def _unreachable(url: str, message: str) -> SourceUnreachable:

@@ -33,7 +33,7 @@ from penstock.source.postgres.copy_session import (
     driver_errors,
     psycopg_error,
 )
-from penstock.source.postgres.publication import inserts_publication
+from penstock.source.postgres.publication import publications
 from penstock.source.postgres.statements import literal, quoted_table
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -106,9 +106,12 @@ def row_filter(connection: Connection, publication: str, table: TableId) -> str 
         return None
     with source_errors(f"reading the row filter of table {table}"):
         row = connection.execute(
-            "SELECT rowfilter FROM pg_publication_tables WHERE pubname = ANY (%s)"
-            " AND schemaname = %s AND tablename = %s ORDER BY rowfilter IS NOT NULL",  # without one all rows are sent
-            ([publication, inserts_publication(publication)], table.schema, table.name),
+            "SELECT pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r"
+            " JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE p.pubname = ANY (%s) AND n.nspname = %s AND c.relname = %s"
+            " ORDER BY r.prqual IS NOT NULL",  # without one all rows are sent
+            (publications(publication), table.schema, table.name),
         ).fetchone()
     return row[0] if row is not None else None
 

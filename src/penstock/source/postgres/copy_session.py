@@ -25,14 +25,21 @@ from penstock.source.postgres.connect import (
     CONNECT_TIMEOUT_SECONDS,
     SESSION_SETTINGS,
     endpoint,
+    later_settings_query,
+    settings_statements,
     source_errors,
     without_password,
 )
 from penstock.source.postgres.snapshot import APPLICATION_NAME, begin_in, snapshot_gone
-from penstock.source.postgres.statements import literal
 
 # Row security must fail and not filter in silence. Compiling a query costs more than a range is worth.
-_READING_SETTINGS = {"row_security": "off", "jit": "off", "max_parallel_workers_per_gather": "0"}
+_READING_SETTINGS = {
+    "row_security": "off",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+    "enable_tidscan": "on",
+    "lock_timeout": "5s",
+}
 # Ranges are read by their blocks: with any other plan the server would go through the table, or an index, once a range.
 _OTHER_PLANS = ("enable_seqscan", "enable_indexscan", "enable_bitmapscan")
 # Once batches flow, the driver's errors come through Arrow and have lost their SQLSTATE.
@@ -62,10 +69,10 @@ class CopySession:
         `by_block` leaves the server no other plan than reading blocks by their numbers. To be closed before the
         session, if it is left before its end.
         """
-        self.run(_set(dict.fromkeys(_OTHER_PLANS, "off" if by_block else "on")))
+        self.run(settings_statements(dict.fromkeys(_OTHER_PLANS, "off" if by_block else "on")))
         with self._result(query, {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes)}) as reader:
             yield from reader
-        self.run(_set(dict.fromkeys(_OTHER_PLANS, "on")))
+        self.run(settings_statements(dict.fromkeys(_OTHER_PLANS, "on")))
 
     def run(self, statements: str) -> None:
         with AdbcStatement(self._connection) as statement:
@@ -95,7 +102,8 @@ def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterat
             "statement_timeout": f"{max(1, round(statement_timeout * 1000))}ms",
         }
         with driver_errors(f"setting up a session for a copy at {endpoint(url)}", url):
-            session.run(_set(settings))
+            session.run(settings_statements(settings))
+            session.row(later_settings_query())
         try:
             session.run(begin_in(snapshot))
         except DRIVER_ERRORS as error:
@@ -145,13 +153,11 @@ def _database(conninfo: str) -> AdbcDatabase:
 
 
 def _conninfo(url: str) -> str:
-    """A role's own limit must not cut the reading of the catalogue."""
+    """With our settings from the first moment: the driver reads the catalogue before it lets anybody set anything, and
+    takes types by their functions' names as the session writes them."""
     parts = conninfo_to_dict(url)
-    parts["options"] = f"{parts.get('options') or ''} -c statement_timeout=0".strip()
+    settings = ("-c {}={}".format(name, value.replace(" ", "\\ ")) for name, value in SESSION_SETTINGS.items())
+    parts["options"] = " ".join([str(parts.get("options") or ""), *settings]).strip()
     parts.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
     parts.setdefault("application_name", APPLICATION_NAME)
     return make_conninfo("", **parts)
-
-
-def _set(settings: Mapping[str, str]) -> str:
-    return "; ".join(f"SET {name} TO {literal(value)}" for name, value in settings.items())

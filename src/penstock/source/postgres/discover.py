@@ -20,7 +20,8 @@ from psycopg.rows import TupleRow
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.source.postgres.column_types import column_types
 from penstock.source.postgres.connect import Connection, source_errors
-from penstock.source.postgres.publication import inserts_publication
+from penstock.source.postgres.partition_tree import leaves_of
+from penstock.source.postgres.publication import publications
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class CatalogueFacts:
         return tuple(column.number for column in self.columns.values() if with_generated or not column.generated)
 
 
-STORAGE = """CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
+STORAGE = f"""CASE WHEN c.relkind <> 'p' THEN c.relfilenode::bigint ELSE (
                SELECT coalesce(bit_xor((hashint8(leaf.relfilenode::bigint) & 2147483647)::bigint), 0) + 1
-               FROM pg_partition_tree(c.oid) tree JOIN pg_class leaf ON leaf.oid = tree.relid WHERE tree.isleaf
+               FROM pg_class leaf WHERE leaf.oid IN {leaves_of("c.oid")}
            ) END"""  # of a partitioned table all its leaves together
 _RELATIONS = f"""
     SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
@@ -104,18 +105,39 @@ _TABLES = _RELATIONS + (
     ORDER BY n.nspname, c.relname
     """
 )
-_COLUMNS = """
+_COLUMNS = f"""
     SELECT a.attrelid, a.attname::text, a.atttypid, a.atttypmod, NOT a.attnotnull, a.attgenerated <> '', a.attnum,
-           (coalesce(a.attmissingval::text, (
-               SELECT min(l.attmissingval::text) FROM pg_partition_tree(a.attrelid) t JOIN pg_attribute l
-                   ON l.attrelid = t.relid AND l.attname = a.attname AND l.atthasmissing
-           ))::text[])[1]
-    FROM pg_attribute a
+           (coalesce(a.attmissingval::text, CASE WHEN c.relkind = 'p' THEN (
+               SELECT min(l.attmissingval::text) FROM pg_attribute l
+               WHERE l.attrelid IN {leaves_of("a.attrelid")} AND l.attname = a.attname AND l.atthasmissing
+           ) END)::text[])[1]
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
     WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
 
 
+# What the view pg_publication_tables says, which opens every table that is published.
+_PUBLISHED = """
+    SELECT n.nspname::text, c.relname::text,
+           (SELECT array_agg(a.attname::text) FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND CASE WHEN r.prattrs IS NOT NULL THEN a.attnum = ANY (r.prattrs::int2[])
+                       ELSE a.attgenerated = '' OR a.attgenerated::text = to_jsonb(p) ->> 'pubgencols' END)
+    FROM pg_publication p
+    CROSS JOIN pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+    WHERE p.pubname = ANY (%s) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+      AND (p.puballtables OR r.oid IS NOT NULL
+           OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+           OR c.relispartition AND EXISTS (
+               SELECT FROM pg_partition_ancestors(c.oid) a (oid) JOIN pg_class k ON k.oid = a.oid
+               WHERE EXISTS (SELECT FROM pg_publication_rel x WHERE x.prpubid = p.oid AND x.prrelid = k.oid)
+                  OR EXISTS (SELECT FROM pg_publication_namespace s
+                             WHERE s.pnpubid = p.oid AND s.pnnspid = k.relnamespace)))
+"""
 _LEAVES = _RELATIONS + " WHERE c.relkind = 'r' AND c.relispartition AND c.relpersistence = 'p'"
 _ROOTS = "SELECT oid, pg_partition_root(oid)::oid FROM pg_class WHERE relispartition OR relkind = 'p'"
 
@@ -227,9 +249,5 @@ def _published_columns(connection: Connection, publication: str) -> dict[TableId
     """Of each published table the columns that its publication sends. Column lists exist since 15."""
     if connection.info.server_version < 150000:
         return {}
-    rows = connection.execute(
-        "SELECT schemaname::text, tablename::text, attnames::text[] FROM pg_publication_tables"
-        " WHERE pubname = ANY (%s)",
-        ([publication, inserts_publication(publication)],),
-    )
+    rows = connection.execute(_PUBLISHED, (publications(publication),))
     return {TableId(schema, name): set(names) for schema, name, names in rows if names is not None}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from penstock.errors import TableLocked
+from penstock.errors import SourceLocked
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.table import TableId
 from penstock.source.postgres.connect import Connection, source_errors
@@ -81,14 +81,14 @@ def _exists(connection: Connection, partition: Partition, condition: str) -> boo
 
 @contextmanager
 def unlocked(connection: Connection, table: TableId) -> Iterator[None]:
-    """Read a user's table without waiting for a lock that somebody holds on it: TableLocked."""
+    """Read a user's table without waiting for a lock that somebody holds on it: SourceLocked."""
     try:
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'".encode())
             connection.execute(f"SET LOCAL statement_timeout = '{_LONGEST_READ}'".encode())
             yield
     except psycopg.errors.LockNotAvailable as error:
-        raise TableLocked(
+        raise SourceLocked(
             f"table {table} is locked at the source, so what happened to its rows cannot be seen",
             "It is looked at again; pg_blocking_pids() and pg_locks say who holds the lock",
         ) from error

@@ -2,7 +2,8 @@
 
 A gap is never passed over. LSNs are reused after a failover or a restore, so besides the slot's own position the
 server's identity and the history of its timeline must say that the log's end is a point of *this* server's past.
-capture.py asks before every START_REPLICATION.
+capture.py asks before every START_REPLICATION. What cannot be seen here, a server that was put back to an earlier
+state of its disk and has moved past the log's end since, shows in what it sends again: see overlap.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from psycopg import pq
 
 from penstock.errors import GapError, SourceError, SourceMisconfigured, SourceUnreachable
 from penstock.model.position import Position
-from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.connect import Connection, replication_connection, source_errors
 from penstock.source.postgres.slot import PLUGIN, SlotState, lsn_text, parse_lsn, slot_state
 from penstock.source.sink import Origin
+
+START_OVER = (
+    "Start over with `penstock reset`: it drops the slot, removes the change log, and every table is copied again"
+)
 
 
 @dataclass(frozen=True)
@@ -28,14 +33,25 @@ class Server:
     replica: bool
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """How reading goes on: `position` is where the log goes on, `read_from` where the slot stands, which is that or
+    before it."""
+
+    position: Position
+    read_from: Position
+    origin: Origin
+
+
 def resume_position(
     stream: pq.abc.PGconn, connection: Connection, slot: str, end: Position | None, origin: Origin | None
-) -> tuple[Position, Origin]:
+) -> Resumption:
     """Where to start, and whose stream it is. `end` and `origin` are the log's, None when it is empty."""
     server = identify(stream, connection)
     state = slot_state(connection, slot)
     if end is None or origin is None:
-        return _first_position(slot, state, server), server.origin
+        first = _first_position(slot, state, server)
+        return Resumption(first, first, server.origin)
     _require_same_server(slot, end, origin, server)
     _require_same_history(stream, slot, end, origin, server)
     if server.position < end:
@@ -48,13 +64,36 @@ def resume_position(
     confirmed = _confirmed(state)
     if confirmed > end:
         raise gap(slot, end, f"the slot has moved on to {lsn_text(confirmed)}, past the log's end")
-    return end, server.origin
+    return Resumption(end, confirmed, server.origin)
 
 
-def require_unmoved(connection: Connection, slot: str, position: Position) -> None:
+def find_gap(
+    url: str, connection: Connection, slot: str, end: Position | None, origin: Origin | None
+) -> GapError | None:
+    """The gap between the log and the server, as far as it shows without reading the slot; None when none shows, or
+    while somebody reads the slot, who will find it."""
+    state = slot_state(connection, slot)
+    if end is None or (state is not None and state.active_pid is not None):
+        return None
+    try:
+        stream = replication_connection(url)
+    except SourceUnreachable:
+        return None  # no sender is free, or the role may not replicate: findings of their own
+    try:
+        resume_position(stream, connection, slot, end, origin)
+    except GapError as found:
+        return found
+    except SourceError:
+        return None
+    finally:
+        stream.finish()
+    return None
+
+
+def require_unmoved(connection: Connection, slot: str, read_from: Position) -> None:
     """Nobody else can move a slot that a stream holds; somebody may have until then, which the next try judges."""
     state = slot_state(connection, slot)
-    if state is None or state.confirmed_flush_lsn is None or state.confirmed_flush_lsn > position:
+    if state is None or state.confirmed_flush_lsn != read_from:
         raise SourceUnreachable(
             f"slot {slot} was moved by somebody else while it was being opened", "Nothing: it is tried again"
         )
@@ -64,19 +103,19 @@ def identify(stream: pq.abc.PGconn, connection: Connection) -> Server:
     row = _row(stream, "IDENTIFY_SYSTEM")
     with source_errors("asking whether the server is a replica"):
         replica = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    is_replica = replica is not None and bool(replica[0])
     return Server(
-        origin=Origin(row["systemid"], int(row["timeline"])),
+        origin=Origin(row["systemid"], int(row["timeline"]), is_replica),
         position=parse_lsn(row["xlogpos"]),
         database=row["dbname"],
-        replica=replica is not None and bool(replica[0]),
+        replica=is_replica,
     )
 
 
 def gap(slot: str, end: Position, reason: str) -> GapError:
     return GapError(
         f"changes after {lsn_text(end)}, where the change log ends, cannot be read from slot {slot}: {reason}",
-        "Start anew: drop the slot (`penstock slots drop`), remove the change log, run again, and copy each table "
-        "again with `penstock resync`",
+        START_OVER,
     )
 
 
@@ -138,7 +177,7 @@ def _require_same_history(stream: pq.abc.PGconn, slot: str, end: Position, origi
     fork = fork_position(_row(stream, f"TIMELINE_HISTORY {current}")["content"], origin.timeline)
     if fork is None:
         raise gap(slot, end, f"the server's timeline {current} does not descend from the log's {origin.timeline}")
-    if fork < end:
+    if fork < end and not origin.replica:  # a replica may have gone over to that timeline in the middle of its stream
         raise gap(
             slot,
             end,

@@ -88,8 +88,9 @@ class ReplicationStream:
 
     def _notice(self, result: pq.abc.PGresult) -> None:
         """Since 18 a publication that is missing at that place of the WAL is a warning: its changes are left out."""
+        severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
         message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        if "publication" in message and not self._is_extra(message):
+        if severity == b"WARNING" and "publication" in message and not self._is_extra(message):
             self.complaint = self._without_publication(message)
 
     def _is_extra(self, message: str) -> bool:

@@ -1,0 +1,107 @@
+"""Starting a pipeline over: the slot goes, the change log goes, and every table is copied again at the next run.
+
+`look` says what there is, `reset` does it. It refuses while a run or a capture is up. Killed in the middle, it may
+simply be run again, and so may the pipeline: without its slot a log is a gap, and without its log a table's position is
+of another history, so neither is ever continued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.writer import locked
+from penstock.config.model import Pipeline
+from penstock.errors import SlotBusy, SourceMisconfigured
+from penstock.failpoints import reach
+from penstock.model.table_state import State, TableStatus
+from penstock.source.postgres.connect import connect, endpoint
+from penstock.source.postgres.slot import PLUGIN, SlotState, drop_slot, slot_state
+from penstock.state.lock import PipelineLock
+from penstock.state.scoped import scoped
+from penstock.state.sql import find_store
+from penstock.state.store import Health, StateStore
+
+WHY = "the pipeline was reset"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One source as a reset finds it. `slot` is None when there is none."""
+
+    lane: Pipeline
+    slot: SlotState | None
+    log_bytes: int
+    tables: int  # that the state store knows
+
+    @property
+    def endpoint(self) -> str:
+        return endpoint(self.lane.source.url.get_secret_value())
+
+
+def look(lane: Pipeline) -> Standing:
+    """What a reset would remove. Changes nothing."""
+    name = lane.source.slot
+    with connect(lane.source.url.get_secret_value()) as connection:
+        slot = slot_state(connection, name)
+        if slot is not None and (slot.plugin != PLUGIN or slot.database != connection.info.dbname):
+            raise SourceMisconfigured(
+                f"slot {name} is not this pipeline's: it is of database {slot.database or 'none'}, for "
+                f"{slot.plugin or 'physical replication'}",
+                "Name the pipeline's own slot in source.slot",
+            )
+    store = find_store(lane.state_url)
+    tables = 0
+    if store is not None:
+        try:
+            tables = len(_view(lane, store).table_status(lane.destinations[0].name))
+        finally:
+            store.close()
+    return Standing(lane, slot, ChangeLog(lane.log_uri).bytes(), tables)
+
+
+def reset(pipeline: Pipeline, lanes: list[Pipeline]) -> list[Standing]:
+    """Drops the lanes' slots, then removes their logs; gives what was there. LockedError while a run is up, SlotBusy
+    while somebody reads a slot: then nothing was removed of that source."""
+    with PipelineLock(pipeline.home / "lock"):
+        return [_reset(lane) for lane in lanes]
+
+
+def _reset(lane: Pipeline) -> Standing:
+    log = ChangeLog(lane.log_uri)
+    with locked(log):
+        found = look(lane)
+        if found.slot is not None and found.slot.active_pid is not None:
+            raise SlotBusy(
+                f"slot {found.slot.name} is being read by process {found.slot.active_pid}",
+                "Stop the pipeline that reads it, then reset it",
+            )
+        with connect(lane.source.url.get_secret_value()) as connection:
+            drop_slot(connection, lane.source.slot)
+        reach("reset.slot_dropped")
+        log.remove_all()
+        reach("reset.log_removed")
+    _tell(lane)
+    return found
+
+
+def _tell(lane: Pipeline) -> None:
+    """Says in the state store that tables are to be copied; what was read of copies under way is void."""
+    store = find_store(lane.state_url)
+    if store is None:
+        return
+    try:
+        state, now, destination = _view(lane, store), datetime.now(UTC), lane.destinations[0].name
+        for table in state.table_status(destination):
+            state.end_copy(destination, table)
+            status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
+            state.set_table_status(destination, table, status)
+        state.set_health("capture", Health("stopped", now, WHY, "", 0))
+        state.add_event("reset", f"{WHY}: slot and change log were removed, all tables are copied again", None)
+    finally:
+        store.close()
+
+
+def _view(lane: Pipeline, store: StateStore) -> StateStore:
+    return scoped(store, lane.source.name) if lane.is_scoped else store
