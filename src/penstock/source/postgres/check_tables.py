@@ -34,7 +34,10 @@ def check_tables(
     for schema in schemas:
         table = schema.table
         yield from check_mode(schema, modes(table))
-        if not schema.key and (schema.identity != "full" or set(modes(table)) != {"events"}):
+        if schema.by_row and "append" not in modes(table):
+            if "clone" in modes(table):
+                yield _by_row(connection, schema)
+        elif not schema.key:
             yield _no_key(connection, schema, publication)
         elif schema.key and schema.identity == "nothing":
             yield Finding(
@@ -98,6 +101,16 @@ def _no_key(connection: Connection, schema: TableSchema, publication: Publicatio
         f"table {table} has no key: inserts flow, but an UPDATE or DELETE makes it Errored{refused}",
         _key_statement(connection, schema),
         table,
+    )
+
+
+def _by_row(connection: Connection, schema: TableSchema) -> Finding:
+    return Finding(
+        "note",
+        f"table {schema.table} has no key and REPLICA IDENTITY FULL: it is followed by its whole row. Postgres writes "
+        "every old row to the WAL, the copy reads the table from one snapshot, and every row is hashed to be found",
+        f"It costs less with a key: {_key_statement(connection, schema)}",
+        schema.table,
     )
 
 
