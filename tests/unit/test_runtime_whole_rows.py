@@ -115,6 +115,7 @@ def test_a_copy_that_does_not_help_is_not_made_for_ever(bench: Bench) -> None:
         drain(bench)
         expected = State.INIT if number <= MOST_RESYNCS else State.ERRORED
         assert status(bench)[0] is expected
+        assert bench.state.table_status("lake")[BAG.table].retry == ("at once" if expected is State.INIT else "manual")
         tracked = bench.loop.tables[BAG.table]
         bench.lake.advance(BAG.table, "shop", tracked.position, end)
         tracked.errored = False

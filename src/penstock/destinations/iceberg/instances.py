@@ -12,13 +12,25 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Rows
+from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Rows, sorted_order
+from penstock.destinations.iceberg.live_files import LiveFile
 from penstock.destinations.iceberg.version_files import are_dead
+from penstock.errors import RowsMissing
 from penstock.fold.net_effect import Removals
 from penstock.fold.whole_rows import rows_missing
 from penstock.model.table import TableId
+
+
+def require_positions(target: TableId, deletes: Sequence[LiveFile]) -> None:
+    """RowsMissing when somebody else ended rows otherwise than by position: which are alive is not known then."""
+    foreign = [file.path for file in deletes if file.content != "position-deletes"]
+    if foreign:
+        raise RowsMissing(
+            f"table {target}: somebody else ended rows of it by value, so which of equal rows are alive is not known "
+            f"({foreign[0]})",
+            "Nothing: the table is copied again by itself",
+        ).counting(len(foreign))
 
 
 def removed_rows(
@@ -30,9 +42,9 @@ def removed_rows(
     read_keys: Callable[[IndexedFile], pa.Array],
 ) -> dict[str, Rows]:
     """The rows that end, by data file. RowsMissing when there are fewer instances than there must be."""
-    order = pc.sort_indices(removals.keys)
-    keys = removals.keys.take(order)
-    times, needed = removals.times[np.asarray(order)], removals.needed[np.asarray(order)]
+    order = sorted_order(removals.keys)
+    keys = removals.keys.take(pa.array(order))
+    times, needed = removals.times[order], removals.needed[order]
     found: dict[str, Rows] = {}
     for file in sorted(files, key=lambda file: -file.sequence):
         sought = np.flatnonzero(needed)

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.fold.keys import encode_keys
-from penstock.fold.row_keys import encode_rows
+from penstock.fold.row_keys import DIGEST, encode_rows
 
 FEW = 64
 MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
@@ -129,7 +129,7 @@ class KeyIndex:
     def write(self, data_file: str, keys: pa.Array) -> Sidecar:
         """Makes the sidecar of a data file from its encoded keys, in row order. Rows whose key is null are left out."""
         there = np.flatnonzero(np.asarray(keys.is_valid()))
-        rows = there[_order(keys.drop_null())].astype(np.int32)
+        rows = there[sorted_order(keys.drop_null())].astype(np.int32)
         sidecar = Sidecar(keys.take(pa.array(rows)), rows)
         batch = pa.record_batch({"key": sidecar.keys, "row": pa.array(rows)})
         told = {"data_file": data_file, "key": self.told, "crc": str(_checksum(batch))}
@@ -153,7 +153,7 @@ class KeyIndex:
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
     ) -> Places:
         """All places of each key in the files of the newest sequence number that have it."""
-        missing = order = _order(keys)
+        missing = order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
         newest_first = sorted(range(len(files)), key=lambda number: (-files[number].sequence, number))
@@ -174,7 +174,7 @@ class KeyIndex:
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
     ) -> Places:
         """All places of each key in all files, dead or alive, whoever wrote them."""
-        order = _order(keys)
+        order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
         for number, file in enumerate(files):
@@ -223,7 +223,7 @@ class KeyIndex:
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
 
 
-def _order(keys: pa.Array) -> Rows:
+def sorted_order(keys: pa.Array) -> Rows:
     """The numbers of the keys in the order that sidecars have: sorted, equal ones as they came. Sorting without regard
     to that is three times as quick, and mostly no key is there twice."""
     if pa.types.is_integer(keys.type):
@@ -231,8 +231,24 @@ def _order(keys: pa.Array) -> Rows:
         quick = np.argsort(numbers)
         ordered = numbers[quick]
         return np.argsort(numbers, kind="stable") if (ordered[1:] == ordered[:-1]).any() else quick
-    order: Rows = pc.sort_indices(keys).to_numpy().astype(np.int64)
+    digests = _order_of_digests(keys)
+    order: Rows = pc.sort_indices(keys).to_numpy().astype(np.int64) if digests is None else digests
     return order
+
+
+def _order_of_digests(keys: pa.Array) -> Rows | None:
+    """The order of keys of whole rows by their first eight bytes, twelve times as quick; None when that does not tell
+    it, for these are other keys, or two digests begin alike."""
+    if len(keys) == 0 or keys.null_count:
+        return None
+    _, offsets, octets = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    if (np.diff(ends) != DIGEST).any():
+        return None
+    words = np.frombuffer(octets, ">u8", len(keys) * DIGEST // 8, int(ends[0])).reshape(len(keys), -1)
+    order = np.argsort(words[:, 0].astype(np.uint64), kind="stable")
+    alike = np.flatnonzero(words[order[1:], 0] == words[order[:-1], 0])
+    return order if (words[order[alike + 1]] == words[order[alike]]).all() else None
 
 
 class Mapped:
