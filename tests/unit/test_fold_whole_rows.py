@@ -23,12 +23,13 @@ from penstock.fold.sharing import ByRow, joined, shares
 from penstock.fold.whole_rows import fold_rows
 from penstock.model.change import RawChanges
 from penstock.model.feed import EVERYTHING, ColumnChoice, Projection
-from penstock.model.table import ColumnType, TableSchema
+from penstock.model.table import Column, ColumnType, TableSchema
 from pgoutput_messages import (
     FLOAT8,
     INT8,
     RELATION,
     TEXT,
+    Change,
     Stream,
     delete,
     insert,
@@ -254,6 +255,27 @@ def test_another_identity_within_the_batch_is_another_structure() -> None:
         fold_rows(
             [Stream().transaction(insert(*ONE)).raw(replace(BY_ROW, identity="nothing"))], position=0, schema=BY_ROW
         )
+
+
+def test_a_column_that_comes_within_the_batch_is_null_in_rows_from_before_it() -> None:
+    numbered = replace(
+        BY_ROW, columns=tuple(replace(one, number=number) for number, one in enumerate(BY_ROW.columns, 1))
+    )
+    grown = replace(numbered, columns=(*numbered.columns, Column("late", TEXT, number=9)))
+    shrunk = replace(grown, columns=tuple(one for one in grown.columns if one.name != "body"))
+    steps = [
+        (numbered, insert(*ONE)),
+        (numbered, insert(*TWO)),
+        (grown, update(*ONE, "late", row=(*ONE, None))),
+        (shrunk, delete("1", "1.00", "0", "late", full=True)),
+        (shrunk, delete("2", None, None, None, full=True)),
+    ]
+    changes = [raw_changes(schema, [Change(10 * at, 0, message)]) for at, (schema, message) in enumerate(steps, 1)]
+    net = fold_rows(changes, position=0, schema=shrunk)
+    assert net.removals is not None
+    assert (net.upserts.num_rows, len(net.removals.keys), net.changes) == (0, 0, 5)
+    net = fold_rows(changes, position=0, until=50, schema=shrunk)
+    assert net.upserts.to_pylist() == [{"a": 2, "amount": None, "x": None, "late": None}]
 
 
 def test_append_takes_no_updates_of_a_table_without_a_key() -> None:
