@@ -237,7 +237,9 @@ class ApplyLoop:
                 error = refused
         elif isinstance(error, RowsMissing):
             tried = f"It was copied again {MOST_RESYNCS} times within an hour, which did not help"
-            error = TableError(error.what, f"{tried}: run `penstock verify`, and report it; `penstock resync` copies it")
+            error = TableError(
+                error.what, f"{tried}: run `penstock verify`, and report it; `penstock resync` copies it"
+            )
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution, **trace)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
