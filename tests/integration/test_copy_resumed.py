@@ -40,7 +40,7 @@ DOCS = TableId("public", "docs")
 SECONDS = 60.0
 
 
-class BrokenOff(Exception):
+class BrokenOff(BaseException):
     """Stands for a kill: nothing that comes after it is recorded."""
 
 
