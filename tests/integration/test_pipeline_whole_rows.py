@@ -19,7 +19,7 @@ from running import Running, await_condition, make_pipeline
 COLUMNS = """n int, t text, big text, amount numeric, ratio float8, small float4, at timestamptz, d date,
     doc jsonb, raw json, tags int[], bytes bytea, ok bool, pair point"""
 SEEDED = """
-    insert into {table} select n % 3, 'note ' || n % 2, case when n % 4 = 0 then repeat(md5((n % 2)::text), 400) end,
+    insert into {table} select n % 3, 'note ' || n % 2, case when n % 4 = 0 then repeat(md5((n % 2)::text), 80) end,
         (array[1.5, 1.50, 'NaN', 12345678901234567890123456789, null])[1 + n % 5],
         (array['NaN', '-0', '0', null])[1 + n % 4]::float8, (array[0.1, null])[1 + n % 2],
         (array['2024-01-01', 'infinity', null])[1 + n % 3]::timestamptz,
@@ -38,8 +38,8 @@ def disturb(database: Database, chance: random.Random, transactions: int) -> Non
         connection.autocommit = False
         for _ in range(transactions):
             for _ in range(chance.choice([1, 1, 3])):
-                table, rows = chance.choice(["bag", "parted"]), chance.choice([1, 1, 5, 40])
-                some = "n = 1" if table == "parted" and chance.random() < 0.3 else SOME.format(table=table, rows=rows)
+                table, rows = chance.choice(["bag", "parted"]), chance.choice([1, 1, 5, 20])
+                some = "n = 1" if table == "parted" and chance.random() < 0.05 else SOME.format(table=table, rows=rows)
                 if table == "parted" and "ctid" in some:
                     leaf = chance.choice(["parted_low", "parted_high"])
                     some = SOME.format(table=leaf, rows=rows) + f" and tableoid = '{leaf}'::regclass"
@@ -66,7 +66,7 @@ def traffic(database: Database, seed: int) -> Iterator[None]:
 
     def work() -> None:
         chance = random.Random(seed)
-        while not stop.wait(0.03):
+        while not stop.wait(0.05):
             disturb(database, chance, 1)
 
     busy = Thread(target=work)
@@ -107,7 +107,7 @@ def follow(database: Database, folder: Path, lake: Lake, kills: int) -> None:
         "alter table bag alter column big set storage external",  # large values lie beside the row, and are not sent
         *(f"alter table {table} replica identity full" for table in ("bag", "parted", "parted_low", "parted_high")),
         "create table control (id bigint generated always as identity primary key, at timestamptz)",
-        SEEDED.format(table="bag", rows=2000),
+        SEEDED.format(table="bag", rows=1500),
         SEEDED.format(table="parted", rows=500),
     )
     rules = [{"match": "public.*", "on_column_drop": "drop"}]
