@@ -29,6 +29,7 @@ PenstockError                    exit   retry
  │   │   └─ TableDropped         1      at once  somebody dropped it at the destination
  │   ├─ LineageLost              1      manual   somebody rolled back or replaced the table at the destination
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
+ │   ├─ RowsMissing              1      at once  the destination lacks a row that the source removed: copied again
  │   ├─ ColumnsRequired          1      manual   a table without columns; copied as soon as it has one
  │   ├─ FilesLost                1      manual   a file of the table is missing or cannot be read; the store answers
  │   ├─ TableFailed              1      manual   an exception that nobody expected, met on this table
@@ -178,6 +179,17 @@ class LineageLost(TableError):
 
 class SchemaChanged(TableError):
     pass
+
+
+class RowsMissing(TableError):
+    """`rows`: how many instances are missing."""
+
+    retry = "at once"
+    rows: int = 0
+
+    def counting(self, rows: int) -> RowsMissing:
+        self.rows = rows
+        return self
 
 
 class ColumnsRequired(TableError):

@@ -86,6 +86,7 @@ class Resuming:
     folder: Path
     lake: MemoryDestination = field(default_factory=lambda: MemoryDestination("lake"))
     state: MemoryStateStore = field(default_factory=MemoryStateStore)
+    settings: dict[str, str] = field(default_factory=dict)  # of the copy
 
     @property
     def database(self) -> Database:
@@ -108,7 +109,7 @@ class Resuming:
 
     def _run(self, runner: Breaking) -> BaseException | None:
         """What the copier failed with, if the table was not handed over."""
-        settings = {"range_bytes": "64KiB", "max_connections": 1}
+        settings = {"range_bytes": "64KiB", "max_connections": 1, **self.settings}
         source = {"type": "postgres", "url": self.database.url, "publication": PUBLICATION}
         pipeline = load(make_pipeline(self.folder, self.database, copy=settings, source=source).path)
         with connect(self.database.url) as connection:
@@ -253,6 +254,42 @@ def test_a_table_without_a_key_starts_from_zero_and_says_so(resuming: Resuming) 
         resuming.assert_equal()
     assert (first.ranges[0], broken.ranges[0], last.ranges[0]) == (0, 0, 0)
     assert last.reread == []
+
+
+def test_a_table_without_a_key_is_read_from_one_snapshot_and_followed_by_its_whole_row(resuming: Resuming) -> None:
+    """Also past `snapshot_for`. Rows change, duplicates among them, before the copy, while it is made, between two
+    tries of it and behind it."""
+    resuming.settings["snapshot_for"] = "1ms"
+    resuming.bench.prepare(
+        "create table docs (n int, body text)",
+        "alter table docs replica identity full",
+        "alter table docs alter column body set storage external",
+        "insert into docs select g % 40, repeat('x', 1000 + g % 3) from generate_series(1, 1000) g",
+    )
+
+    def disturb(seed: int) -> None:
+        some = f"ctid in (select ctid from docs order by md5(ctid::text || {seed}) limit 60)"
+        resuming.database.execute(
+            f"update docs set n = (n + 1) % 40 where {some}",
+            f"delete from docs where {some}",
+            f"insert into docs select * from docs where {some}",
+            f"begin; delete from docs where {some}; rollback",
+            f"update docs set body = repeat('y', 3000) where {some}",
+            f"update docs set n = -n where length(body) = 3000 and {some}",
+        )
+
+    with resuming.bench.capturing() as capture:
+        disturb(1)
+        resuming.copy(break_at=3)
+        disturb(2)
+        copied = resuming.copy_through(lambda: disturb(3), at=4)
+        disturb(4)
+        capture.drain()
+        resuming.follow()
+        resuming.assert_equal()
+    assert copied.ranges == sorted(copied.ranges), "every range once"
+    assert len(copied.ranges) > 8
+    assert not [event for event in resuming.state.events() if event.kind in ("errored", "resync")]
 
 
 SIMPLE = (

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock.destinations.iceberg import key_index
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.instances import require_positions
+from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, sorted_order
+from penstock.destinations.iceberg.live_files import LiveFile
+from penstock.errors import RowsMissing
 from penstock.fold.keys import encode_keys
+from penstock.fold.row_keys import DIGEST
+from penstock.model.table import TableId
 
 KEYS = {
     "bigint": lambda n: [pa.array(range(n, 0, -1), pa.int64())],
@@ -81,3 +88,20 @@ def test_sidecars_of_files_that_are_gone_are_let_go(tmp_path: Path) -> None:
         assert len(index.locate(keys, [staying, passing], not_needed).keys) == 3
         index.remove_all_but([staying.path])
     assert len(key_index._open) <= key_index.FEW
+
+
+def test_digests_are_ordered_as_any_other_keys() -> None:
+    chance = np.random.default_rng(3)
+    digests = [chance.bytes(DIGEST) for _ in range(200)]
+    alike = [b"12345678" + one[8:] for one in digests[:20]]
+    for keys in (digests * 2, digests + alike, alike + alike, digests[:1], [], [*digests, b"short"]):
+        array = pa.array([b"", *keys], pa.binary()).slice(1)
+        assert sorted_order(array).tolist() == pc.sort_indices(array).to_pylist()
+
+
+def test_rows_that_somebody_ended_by_value_cannot_be_told_from_living_ones() -> None:
+    ours = LiveFile("a-deletes.parquet", 1, 1, 1, "position-deletes", 0)
+    require_positions(TableId("public", "bag"), [ours])
+    theirs = replace(ours, path="theirs.parquet", content="equality-deletes")
+    with pytest.raises(RowsMissing, match="by value"):
+        require_positions(TableId("public", "bag"), [ours, theirs])

@@ -33,7 +33,8 @@ from running import await_condition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEYED = replace(ORDERS, table=TableId("public", "later"), relation_id=3, identity="full")
-KEYLESS = replace(KEYED, key=())
+KEYLESS = replace(KEYED, key=(), identity="nothing")
+BY_ROW = replace(KEYED, key=())
 
 
 class Unseen:
@@ -109,12 +110,19 @@ def test_a_table_that_was_errored_without_a_key_comes_back_with_one(watched: Wat
     assert len(watched.told) == 1, "once, not at every look"
 
 
+def test_a_table_that_was_errored_without_a_key_comes_back_with_whole_rows(watched: Watched) -> None:
+    status = watched.look(BY_ROW)
+    assert (status.state, "has REPLICA IDENTITY FULL now" in status.reason) == (State.INIT, True)
+    assert watched.copier.holds(KEYLESS.table)
+
+
 def test_a_key_that_no_update_would_tell_is_none(watched: Watched) -> None:
     assert watched.look(replace(KEYED, identity="nothing")).state is State.ERRORED
 
 
 @pytest.mark.parametrize("watched", ["append"], indirect=True)
 def test_what_a_table_keeps_by_its_key_is_left_to_a_person(watched: Watched) -> None:
+    assert watched.look(BY_ROW).state is State.ERRORED
     status = watched.look(KEYED)
     assert status.state is State.ERRORED
     assert "in other modes drop it at the destination" in status.solution

@@ -22,6 +22,12 @@ on: `history` reads it. Who finds another id there than the log's must not go on
 
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
+**Whole rows.** A table without a key whose source sends whole old rows (`TableSchema.by_row`, in the layout of rows) is
+a multiset. A net effect with `removals` ends as many live instances of each row as it says, no matter which, for they
+are equal in every column that follows the source; columns that the table keeps of dropped ones are not compared. A base
+that has fewer instances than needed is not what the source was: `write` raises RowsMissing, and nothing is written.
+Parts of one plan remove different rows. Of a copy's parts all rows count, so they must be of one snapshot.
+
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
 that needs it, and keeps it. A fetched cell brings along what was rescued of it, under the name that its column has now;
 entries of rows that stay as they are may keep an earlier name until their rows are written anew. The column is not part
@@ -174,7 +180,9 @@ class WritePlan(Protocol):
     @property
     def moment(self) -> int: ...  # for a table of versions: the last that was applied to the base; 0 before the first
 
-    def write(self, net: NetEffect) -> WrittenPart: ...
+    def write(self, net: NetEffect) -> WrittenPart:
+        """RowsMissing when rows are to be removed that the base does not have."""
+        ...
 
     @property
     def groups(self) -> int: ...  # into how many groups `held` divides the base

@@ -315,7 +315,12 @@ def _written(
     """The plan's table, and the rows that it has with the parts."""
     table = plan.base
     rows = table.schema.empty_table() if truncated else table.rows
-    if not truncated and (keys := table.keys()) is not None:
+    if not truncated and any(part.removed is not None for part in parts):
+        alive = np.ones(rows.num_rows, bool)
+        for part in parts:
+            alive[[] if part.removed is None else part.removed] = False
+        rows = rows.filter(pa.array(alive))
+    elif not truncated and (keys := table.keys()) is not None:
         alive, may_end = np.ones(len(keys), bool), table.is_open()
         for part in parts:
             if part.touched_keys is not None:

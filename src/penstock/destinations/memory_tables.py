@@ -20,7 +20,9 @@ from penstock.destinations.union import union_type, united
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
+from penstock.fold.row_keys import encode_rows
 from penstock.fold.versions import Held, closed_versions, versions, with_rescued
+from penstock.fold.whole_rows import rows_missing
 from penstock.model.feed import Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -141,6 +143,7 @@ class MemoryPart:
     unresolved_rows: tuple[int, ...] = ()
     unresolved: int = 0
     ended: Mapping[str, Rows] = field(default_factory=dict)  # over a copy: rows by the name of the part that has them
+    removed: Rows | None = None  # of a table that is followed by its whole row: rows of the base
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -186,6 +189,10 @@ class MemoryPlan:
     def write(self, net: NetEffect) -> MemoryPart:
         if net.steps is not None:
             return self._write_versions(net)
+        if net.removals is not None:
+            columns = arrow_schema(self.layout.kept(self.base.structure)).names
+            dying = removed(self.target, net, self.base.rows, columns)
+            return MemoryPart(filled(net, self.base.rows, None)[0], deletes=len(dying), removed=dying)
         keys = None if net.truncated else self.base.keys()
         upserts, fetched, missing = filled(net, self.base.rows, keys)
         unresolved = tuple(np.unique(missing).tolist())
@@ -259,6 +266,9 @@ class MemoryCatchup:
         upserts, fetched, missing = filled(net, rows, keys)
         unresolved = tuple(np.unique(missing).tolist())
         dying, ended, start = touched(net, keys), dict[str, Rows](), 0
+        if net.removals is not None:
+            dying = np.zeros(rows.num_rows, bool)
+            dying[removed(self.target, net, rows, self.schema.names)] = True
         for name, numbers in alive.items():
             ended[name] = numbers[dying[start : start + len(numbers)]]
             start += len(numbers)
@@ -336,6 +346,23 @@ def touched(net: NetEffect, keys: pa.Array | None) -> npt.NDArray[np.bool_]:
     if keys is None or net.touched_keys is None:
         return np.zeros(0 if keys is None else len(keys), bool)
     return np.asarray(pc.is_in(keys, value_set=net.touched_keys))
+
+
+def removed(target: TableId, net: NetEffect, rows: pa.Table, columns: Sequence[str]) -> Rows:
+    """Which of the base's rows end, by their numbers, in a table that is followed by its whole row."""
+    removals = net.removals
+    assert removals is not None
+    rescued = rows[RESCUED].combine_chunks() if RESCUED in rows.column_names else None
+    keys = encode_rows(rows.select(columns), rescued)
+    number = np.asarray(pc.fill_null(pc.index_in(keys, value_set=removals.keys), NO_ROW)).astype(np.int64)
+    by_key = np.argsort(number, kind="stable")
+    by_key = by_key[number[by_key] != NO_ROW]
+    counts = np.bincount(number[by_key], minlength=len(removals.keys))
+    missing = int(np.maximum(0, removals.needed - counts).sum())
+    if missing:
+        raise rows_missing(target, missing)
+    place = np.arange(len(by_key)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(by_key[place < removals.times[number[by_key]]])
 
 
 def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, Rows]:

@@ -163,10 +163,11 @@ def check_key(sources: Sequence[Messages]) -> None:
                 f"{messages.place(row)}: {operation} of a table whose replica identity is NOTHING",
                 f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`; {_AND_THEN}",
             )
+        by_row = "" if schema.by_row else f"; a clone can do with `ALTER TABLE {name} REPLICA IDENTITY FULL`"
         raise KeyRequired(
             f"{messages.place(row)}: {operation} of a table without a key",
             f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
-            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`; {_AND_THEN}",
+            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`{by_row}; {_AND_THEN}",
         )
 
 
@@ -212,12 +213,16 @@ def _last_images(events: Events) -> Places:
 
 @dataclass
 class Upserts:
-    """The rows of the result, decoded source by source; `unsent` maps a column to its rows without a value."""
+    """The rows of the result, decoded source by source; `unsent` maps a column to its rows without a value.
+
+    `old`: the images before the changes, not those after them.
+    """
 
     schema: TableSchema
     sources: Sequence[Messages]
     rows: Sequence[Places]
     rescued: Rescued | None = None
+    old: bool = False
     chunks: list[list[pa.Array]] = field(init=False)
     unsent: dict[int, Places] = field(init=False)
 
@@ -230,7 +235,7 @@ class Upserts:
         for messages, chosen in zip(self.sources, self.rows, strict=True):
             if len(chosen) == 0:
                 continue
-            cells = messages.images(chosen)
+            cells = messages.old_images(chosen) if self.old else messages.images(chosen)
             for index, place in enumerate(places(messages.schema, self.schema)):
                 if place is None:
                     self.chunks[index].append(pa.nulls(len(chosen), types[index]))

@@ -69,6 +69,15 @@ def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
     return [at.get(_label(column)) for column in newest.columns]
 
 
+def identity_change(base: TableSchema, versions: Iterable[TableSchema]) -> str:
+    """How the replica identity of a table without a key changed; "" when it did not. Before it was FULL, or since it no
+    longer is, changes of rows may have gone unseen."""
+    for version in versions:
+        if not base.key and not version.key and version.by_row != base.by_row:
+            return f"it has no key, and its replica identity changed from {base.identity} to {version.identity}"
+    return ""
+
+
 def key_numbers(schema: TableSchema) -> list[int | str]:
     return [_label(schema.column(name)) for name in schema.key]
 

@@ -62,6 +62,11 @@ class Layout:
         return self.events or self.period is not None
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether the table holds the source's rows as they are now, and nothing else."""
+        return not self.keeps_past
+
+    @property
     def around(self) -> pa.Schema:
         """The columns that are not the source's."""
         if self.period is None:

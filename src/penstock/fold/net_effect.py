@@ -2,7 +2,8 @@
 
 A destination applies it as: delete everything if `truncated`; delete the live row of every touched key; fill the cells
 that `fetches` names from its rows as they were before, with what was rescued of them; append `upserts` and `rescued`.
-The rows have no order: keys are unique.
+The rows have no order: keys are unique. A table that is followed by its whole row has no keys: instead of touched keys
+there are `removals`, and equal rows may be among the upserts.
 """
 
 from __future__ import annotations
@@ -46,6 +47,20 @@ class Steps:
     buckets: int = 1
 
 
+@dataclass(frozen=True)
+class Removals:
+    """For a table that is followed by its whole row: what the destination loses, in parallel, each row once.
+
+    `keys[i]` is a row as `encode_rows` makes it. Of its instances `times[i]` go, any of them, for they are equal.
+    Before the batch there must be `needed[i]` of them at least, or the destination is not what the source was:
+    RowsMissing.
+    """
+
+    keys: pa.Array
+    times: npt.NDArray[np.int64]
+    needed: npt.NDArray[np.int64]
+
+
 NO_ROW = -1
 
 
@@ -53,7 +68,8 @@ NO_ROW = -1
 class NetEffect:
     truncated: bool
     upserts: pa.Table  # columns and order of decode's arrow_schema; cells to be fetched are null
-    upsert_keys: pa.Array | None  # as encode_keys makes them, aligned with `upserts`; None for a table without a key
+    # Aligned with `upserts`: as encode_keys makes them, or encode_rows with `removals`; None for a table without a key
+    upsert_keys: pa.Array | None
     touched_keys: pa.Array | None  # every key changed since the last truncate, once: upserted and deleted ones
     fetches: tuple[Fetch, ...]
     changes: int  # raw changes that went into it
@@ -61,3 +77,4 @@ class NetEffect:
     steps: Steps | None = None  # for a table of versions: then a key may have several upserts
     rescued: pa.Array | None = None  # RESCUED_TYPE, aligned with `upserts`: texts of cells that fit no column, by name
     rescues: tuple[RescueCount, ...] = ()  # what `rescued` holds, counted
+    removals: Removals | None = None  # of a table that is followed by its whole row; `touched_keys` is None then

@@ -9,20 +9,33 @@ so there it holds for changes of one moment. Called by the runtime's tasks (`run
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.decode.columns import key_columns
 from penstock.decode.messages import Messages, Places
+from penstock.decode.rescue import Rescued
 from penstock.fold.clone import within
 from penstock.fold.keys import bucket_of, encode_keys
-from penstock.model.change import TRUNCATE, UPDATE, RawChanges
+from penstock.fold.whole_rows import images_of, require_whole_rows
+from penstock.model.change import DELETE, TRUNCATE, UPDATE, RawChanges
+from penstock.model.feed import Projection
 from penstock.model.position import Position
+from penstock.model.table import TableSchema
 
 
 class Entangled(Exception):
     """A row goes from one bucket's key to another's, and cells of it are in an earlier image: there are no shares."""
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """How rows are told apart that have no key: as the destination stores them, under the outcome's structure."""
+
+    schema: TableSchema
+    projection: Projection
 
 
 def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChanges]:
@@ -42,14 +55,15 @@ def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChange
 
 
 def shares(
-    changes: RawChanges, *, position: Position, until: Position | None, buckets: int
+    changes: RawChanges, *, position: Position, until: Position | None, buckets: int, by_row: ByRow | None = None
 ) -> Iterator[pa.RecordBatch]:
     """For each bucket those rows, of position <= commit_lsn < until, that touch a key of it, in stream order.
 
     A truncate is every bucket's; a row that changes its key is of both, and must bring a complete image along, or it is
-    Entangled. Of a table without a key each bucket has some, so the fold must not share them out again."""
+    Entangled. Of a table without a key each bucket has some, so the fold must not share them out again; unless it is
+    followed by its whole row (`by_row`), which then is the key."""
     batch = within(changes.batch, position, until)
-    for rows in _rows_of(RawChanges(changes.schema, batch), buckets):
+    for rows in _rows_of(RawChanges(changes.schema, batch), buckets, by_row):
         yield batch.take(pa.array(rows))
 
 
@@ -57,13 +71,15 @@ def _as_one(held: list[RawChanges]) -> RawChanges:
     return held[0] if len(held) == 1 else RawChanges(held[0].schema, pa.concat_batches([one.batch for one in held]))
 
 
-def _rows_of(changes: RawChanges, buckets: int) -> list[Places]:
+def _rows_of(changes: RawChanges, buckets: int, by_row: ByRow | None) -> list[Places]:
     """The rows of each bucket."""
     messages = Messages(changes)
     count = len(messages)
     is_truncate = messages.op == TRUNCATE
     row = np.flatnonzero(~is_truncate)
-    if not changes.schema.key:
+    if by_row is not None:
+        bucket, also_row, also_bucket = _buckets_by_row(messages, row, buckets, by_row)
+    elif not changes.schema.key:
         bucket = row * buckets // max(count, 1)
         also_row = also_bucket = np.empty(0, np.int64)
     else:
@@ -84,3 +100,20 @@ def _rows_of(changes: RawChanges, buckets: int) -> list[Places]:
     by_bucket = np.argsort(narrow, kind="stable")
     ends = np.cumsum(np.bincount(bucket, minlength=buckets))[:-1]
     return np.split(row[by_bucket], ends)
+
+
+def _buckets_by_row(messages: Messages, row: Places, buckets: int, by_row: ByRow) -> tuple[Places, Places, Places]:
+    """The bucket of each row after its change, or before it where it was deleted; and the rows of updates that are of
+    another bucket before, with that bucket."""
+    require_whole_rows([messages])
+    op = messages.op[row]
+
+    def found(at: Places, *, old: bool) -> Places:
+        images = images_of(by_row.schema, by_row.projection, [messages], [row[at]], old=old, rescued=Rescued())
+        return images.buckets(buckets)
+
+    new, gone, updated = np.flatnonzero(op != DELETE), np.flatnonzero(op == DELETE), np.flatnonzero(op == UPDATE)
+    bucket = np.empty(len(row), np.int64)
+    bucket[new], bucket[gone], left = found(new, old=False), found(gone, old=True), found(updated, old=True)
+    moves = left != bucket[updated]
+    return bucket, row[updated[moves]], left[moves]

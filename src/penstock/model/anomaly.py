@@ -11,6 +11,7 @@ KINDS = {
     "insert": "inserts of a key that was there",
     "update": "updates of a key that was not there",
     "delete": "deletes of a key that was not there",
+    "row": "removals of a row that was not there, in a table without a key",
 }
 
 

@@ -68,7 +68,8 @@ class TableSchema:
     """One version of a table's structure, as published.
 
     `key` names the columns that identify a row (empty: the table has no key). `identity` is what the source sends
-    of a row's old image: "key" (the key columns, when they change), "full" (all columns) or "nothing".
+    of a row's old image: "key" (the key columns, when they change), "full" (all columns) or "nothing". A table without
+    a key whose old images are full is followed by its whole row (`by_row`).
 
     The rest is what the catalogue said when the version was recorded, which is at its place in the stream or later.
     `storage` names what holds the rows, and changes when they are written again; `stamp` changes whenever a column's
@@ -127,6 +128,11 @@ class TableSchema:
             exact=raw.get("exact", False),
             **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed")},
         )
+
+    @property
+    def by_row(self) -> bool:
+        """Whether a change says which row it is of by the whole row, because there is no key."""
+        return not self.key and self.identity == "full"
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)

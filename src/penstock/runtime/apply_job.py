@@ -18,9 +18,11 @@ from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner
 from penstock.errors import LogError, TableError
 from penstock.failpoints import reach
+from penstock.fold.sharing import ByRow
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import TableId
 from penstock.runtime.apply_task import Applied, ApplyTask, apply, too_many, whole
+from penstock.runtime.apply_task import by_row as followed_by_row
 from penstock.runtime.shares import (
     MOST_BYTES_KEPT,
     MOST_MESSAGES_KEPT,
@@ -72,6 +74,7 @@ def run_tasks(log: ChangeLog, runner: JobRunner, tasks: Sequence[ApplyTask]) -> 
 
 def _share_tasks(task: ApplyTask, scratch: Scratch, slots: int) -> list[ShareTask]:
     pieces = pieces_of(task.log, task.slices, SHARED_AT_ONCE)
+    by_row = ByRow(task.schema, task.feed.projection) if followed_by_row(task.feed, task.schema) else None
     for_speed = math.ceil(sum(piece.bytes for piece in pieces) / slots)
     return [
         ShareTask(
@@ -84,6 +87,7 @@ def _share_tasks(task: ApplyTask, scratch: Scratch, slots: int) -> list[ShareTas
             task.buckets,
             scratch,
             sum(piece.bytes for piece in group),
+            by_row,
         )
         for group in grouped(pieces, min(for_speed, MOST_SHARED_BY_A_TASK))
     ]

@@ -29,6 +29,7 @@ from penstock.errors import (
     LineageLost,
     PenstockError,
     PositionLost,
+    RowsMissing,
     SchemaChanged,
     StaleBase,
     StateError,
@@ -36,7 +37,8 @@ from penstock.errors import (
     TableFailed,
 )
 from penstock.failpoints import reach
-from penstock.fold.evolution import Followed, follow, key_numbers
+from penstock.fold.evolution import Followed, follow, identity_change, key_numbers
+from penstock.model.anomaly import AnomalyCount
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
@@ -50,6 +52,8 @@ from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
 ONE_AFTER_THE_OTHER = 2.0  # seconds, in which batches follow each other without a pause
+MOST_RESYNCS = 3  # for rows that are missing, of one table
+RESYNCS_WITHIN = 3600.0  # seconds
 
 
 class ApplyLoop:
@@ -73,6 +77,7 @@ class ApplyLoop:
         self.processed: Position = 0
         self._flights = Flights(source, destination, runner, log, state, self.tables, self._followed, self.containing)
         self.in_threads = self._flights.in_threads
+        self._rows_missed: dict[TableId, list[float]] = {}  # when a table was copied again for it
 
     def close(self) -> None:
         self._flights.close()
@@ -211,15 +216,32 @@ class ApplyLoop:
             )
         )
 
+    def _lacks_rows(self, tracked: TrackedTable, error: PenstockError) -> bool:
+        """Whether the table differs from its source, by rows that it lacks, and a copy may help: if it has not helped a
+        few times, it does not."""
+        if not isinstance(error, RowsMissing):
+            return False
+        count = AnomalyCount("row", error.rows, (position_text(tracked.position),))
+        self.state.add_anomalies(self.destination.name, tracked.table, [count])
+        now = time.monotonic()
+        recent = [at for at in self._rows_missed.get(tracked.table, []) if now - at < RESYNCS_WITHIN]
+        self._rows_missed[tracked.table] = [*recent, now]
+        return len(recent) < MOST_RESYNCS
+
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
         """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
         lost = isinstance(error, LineageLost) and tracked.feed.mode is Mode.CLONE
-        if lost or isinstance(error, CopyNeeded):
+        if lost or isinstance(error, CopyNeeded) or self._lacks_rows(tracked, error):
             try:
                 self.want_resync(tracked, error.what)
                 return
             except TableError as refused:
                 error = refused
+        elif isinstance(error, RowsMissing):
+            tried = f"It was copied again {MOST_RESYNCS} times within an hour, which did not help"
+            error = TableError(
+                error.what, f"{tried}: run `penstock verify`, and report it; `penstock resync` copies it"
+            )
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         LOG.error("table errored", table=str(tracked.table), what=error.what, solution=error.solution, **trace)
         status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
@@ -325,6 +347,10 @@ class ApplyLoop:
         followed = follow(tracked.schema, work.versions)
         if tracked.feed.mode is Mode.EVENTS:
             return followed  # every event is under the structure that it had
+        identity = identity_change(tracked.schema, work.versions) if tracked.feed.mode is Mode.CLONE else ""
+        if identity and not followed.resync:
+            self.want_resync(tracked, identity)
+            return None
         others = renamed(tracked.schema, followed.schema) if tracked.feed.sid is not None else []
         if not followed.resync and others:
             self.want_resync(tracked, f"column {', '.join(others)} was renamed, and the table is other sources' too")

@@ -23,6 +23,7 @@ from penstock.fold.evolution import Followed
 from penstock.fold.history import fold_history
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import let_in_without_values, project_effect
+from penstock.fold.whole_rows import fold_rows
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
@@ -95,7 +96,8 @@ def tasks_for(
     shared, slices = work.shared(slots), tuple(work.slices)
     pieces: list[tuple[Piece, ...]] = []
     buckets = work.buckets(slots)
-    if shared and (plan.layout.events or not (followed.schema.key or work.truncates)):
+    any_rows = plan.layout.events or not (work.truncates or has_key(work.feed, followed.schema))
+    if shared and any_rows:
         pieces = grouped(pieces_of(log, slices, work.bytes // buckets), math.ceil(work.bytes / buckets))
         buckets = len(pieces)
     return [
@@ -117,6 +119,15 @@ def tasks_for(
         )
         for bucket in range(buckets)
     ]
+
+
+def has_key(feed: Feed, schema: TableSchema) -> bool:
+    """Whether a table's rows are told apart: by a key, or, in a clone, by the whole row."""
+    return bool(schema.key) or by_row(feed, schema)
+
+
+def by_row(feed: Feed, schema: TableSchema) -> bool:
+    return schema.by_row and feed.mode is Mode.CLONE
 
 
 def whole(tasks: Sequence[ApplyTask]) -> ApplyTask:
@@ -210,13 +221,17 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
 def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
     """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
     feed, layout = task.feed, task.plan.layout
+    projects = layout.events or by_row(feed, task.schema)  # the fold does so itself
     if layout.events:
         fold: Callable[..., NetEffect] = partial(fold_events, projection=feed.projection, markers=feed.markers)
+    elif by_row(feed, task.schema):
+        fold = partial(fold_rows, projection=feed.projection)
     elif layout.period is not None:
         fold = partial(fold_history, since=task.plan.moment)
     else:
         fold = fold_append if feed.mode is Mode.APPEND else fold_clone
-    by_number = task.shared and (layout.events or not task.schema.key)  # its rows are shared out already
+    # Its rows are shared out already
+    by_number = task.shared and (layout.events or not has_key(feed, task.schema))
     net = fold(
         changes,
         position=task.position,
@@ -226,7 +241,7 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
         schema=task.schema,
         strict=feed.strict,
     )
-    return net if layout.events else project_effect(feed.projection, task.schema, net)
+    return net if projects else project_effect(feed.projection, task.schema, net)
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:

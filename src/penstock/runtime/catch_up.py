@@ -21,7 +21,7 @@ from penstock.config.model import BatchConfig
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import Destination, JobRunner, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost, RangeVoid
-from penstock.fold.evolution import Followed, follow
+from penstock.fold.evolution import Followed, follow, identity_change
 from penstock.fold.keys import encode_keys
 from penstock.fold.layout import layout_of
 from penstock.fold.net_effect import NetEffect
@@ -63,9 +63,11 @@ def _unaltered(schema: TableSchema, work: TableWork) -> Followed:
     altered = arrow_schema(followed.schema) != arrow_schema(schema) or any(
         arrow_schema(version) != arrow_schema(schema) for version in followed.versions.values()
     )
-    if followed.resync or altered:
+    identity = identity_change(schema, work.versions) if work.feed.mode is Mode.CLONE else ""
+    if followed.resync or altered or identity:
+        how = followed.resync or identity or "; ".join(followed.changes)
         raise RangeVoid(
-            f"table {work.feed.name} was altered while it was copied: {followed.resync or '; '.join(followed.changes)}",
+            f"table {work.feed.name} was altered while it was copied: {how}",
             "What was read of it is void; its copy starts again by itself",
         )
     return followed

@@ -2,7 +2,8 @@
 
 A set shares one snapshot, which lives for `copy.snapshot_for` at most; what is left then is read under the next one.
 Every finished range is recorded in the state store at once, so a restart goes on where it was: only for tables with a
-key, since only by key can the log heal the difference between two snapshots. Runs in a thread of its own; Spark shares
+key, since only by key can the log heal the difference between two snapshots. Other tables are read from one snapshot,
+however long that takes, and a restart begins them again. Runs in a thread of its own; Spark shares
 its cores fairly between copy and batches. Neighbours: `catch_up` hands a copied table over, `apply_loop` takes it.
 """
 
@@ -288,7 +289,7 @@ class Copier:
         ranges: dict[int, CopyRange],
         finished: dict[int, FinishedRange],
     ) -> str:
-        if not copying.schema.key or copying.feed.mode is Mode.EVENTS:
+        if not copying.spans_snapshots:
             return "it has no key, by which the log could heal what was read from another snapshot"
         if record.fingerprint != self._fingerprint(copying):
             return "its structure changed, or the change log was begun again"
@@ -315,7 +316,8 @@ class Copier:
         reach("copy.begun")
 
     def _read_ranges(self, tables: list[CopyingTable], snapshot: ExportedSnapshot, until: float) -> None:
-        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up."""
+        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up. A
+        table that must be read from one snapshot is read to its end."""
         work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
@@ -342,7 +344,8 @@ class Copier:
         self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
     ) -> None:
         given_up = copying.given_up or not self._still_wanted(copying)
-        if self._stopping.is_set() or given_up or time.monotonic() > until:
+        late = copying.spans_snapshots and time.monotonic() > until
+        if self._stopping.is_set() or given_up or late:
             return
         source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
         limit = self._settings.max_rows_per_second

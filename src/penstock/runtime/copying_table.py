@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.destinations.contract import CopyPlan, WrittenPart
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.catch_up import FinishedRange
@@ -58,6 +58,11 @@ class CopyingTable:
     def table(self) -> TableId:
         """The feed's name: what state store and people call it."""
         return self.feed.name
+
+    @property
+    def spans_snapshots(self) -> bool:
+        """Whether ranges of several snapshots make one table, once the log is replayed over them: by key only."""
+        return bool(self.schema.key) and self.feed.mode is not Mode.EVENTS
 
     @property
     def target(self) -> TableId:

@@ -44,12 +44,14 @@ AWAY = "it was not at the source, or not published, for a while"
 COMPONENT = "source tables"
 
 
-def _has_key(schema: TableSchema) -> bool:
+def _has_key(schema: TableSchema, feed: Feed) -> bool:
     """Whether updates and deletes of the table tell which row they are of."""
-    return bool(schema.key) and schema.identity != "nothing"
+    return (bool(schema.key) and schema.identity != "nothing") or (schema.by_row and feed.mode is Mode.CLONE)
 
 
 def _key_came(schema: TableSchema) -> str:
+    if schema.by_row:
+        return "it was Errored without a key, and has REPLICA IDENTITY FULL now"
     return f"it was Errored without a key, and has one now: ({', '.join(schema.key)})"
 
 
@@ -59,7 +61,7 @@ def _why_another(tracked: TrackedTable, schema: TableSchema) -> str:
     if tracked.errored:
         if tracked.lacks_columns and schema.columns:
             return COLUMNS_CAME
-        comes_back = tracked.lacks_key and _has_key(schema) and tracked.feed.mode is Mode.CLONE
+        comes_back = tracked.lacks_key and _has_key(schema, tracked.feed) and tracked.feed.mode is Mode.CLONE
         return _key_came(schema) if comes_back else ""
     return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
 
@@ -274,7 +276,7 @@ class Membership:
             if feed.name in self._troubles:
                 continue
             if tracked is None:
-                if _has_key(schema) and self._copier.lacks_key(feed.name):
+                if _has_key(schema, feed) and self._copier.lacks_key(feed.name):
                     self._copy_again(feed.name, _key_came(schema))
                 elif schema.columns and self._copier.lacks_columns(feed.name):
                     self._copy_again(feed.name, COLUMNS_CAME)

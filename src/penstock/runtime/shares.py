@@ -18,7 +18,7 @@ from penstock.decode.sift import unfit
 from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
 from penstock.errors import PenstockError
-from penstock.fold.sharing import Entangled, joined, shares
+from penstock.fold.sharing import ByRow, Entangled, joined, shares
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed
 from penstock.model.position import Position
@@ -68,6 +68,7 @@ class ShareTask:
     buckets: int
     scratch: Scratch
     weight: int
+    by_row: ByRow | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ def _shared(task: ShareTask) -> SharedFile:
     versions = []
     with task.scratch.writing() as (name, write):
         for changes in joined(read_pieces(task.log, task.feed, task.pieces, task.versions), SHARED_AT_ONCE):
-            for batch in shares(changes, position=task.position, until=task.until, buckets=task.buckets):
+            cut = shares(changes, position=task.position, until=task.until, buckets=task.buckets, by_row=task.by_row)
+            for batch in cut:
                 write(batch)
             versions.append(changes.schema.fingerprint)
     return SharedFile(name, tuple(versions))

@@ -37,7 +37,6 @@ from penstock.destinations.iceberg.storage import reaching
 from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.destinations.iceberg.version_files import kind_of
 from penstock.failpoints import reach
-from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
 SMALLEST_TIER = 64 << 10
@@ -182,7 +181,7 @@ class MergeData:
             if first is None:
                 return None
             written = write_rows(self.folder, self.columns, self._told(first, groups), self.prefix)
-            if self.index.key:
+            if self.index:
                 self.index.write(written.path, pa.concat_arrays(keys))
             return written
 
@@ -202,8 +201,8 @@ class MergeData:
                 kept = rows.filter(pa.array(alive)) if len(here) else rows
                 if kept.num_rows == 0:
                     continue
-                if self.index.key:
-                    keys.append(encode_keys([kept[name].combine_chunks() for name in self.index.key]))
+                if self.index:
+                    keys.append(self.index.encoded(kept))
                 yield kept
 
 

@@ -21,7 +21,6 @@ from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.slices import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching, removed_on_error
 from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.fold.keys import encode_keys
 from penstock.model.table import TableId
 
 
@@ -67,15 +66,15 @@ class IcebergCopy:
             written, _ = stored(self.slice, columns, first)
             rows = (stored(self.slice, columns, group)[1] for group in chain([first], groups))
             data = write_rows(self.folder, written, rows, COPY_PREFIX)
-            if self.index.key:
+            if self.index:
                 with removed_on_error(data.path):
                     self.index.write(data.path, pa.concat_arrays(keys))
         return data
 
     def _noting_keys(self, groups: Iterator[pa.Table], keys: list[pa.Array]) -> Iterator[pa.Table]:
         for group in groups:
-            if self.index.key:
-                keys.append(encode_keys([group[name] for name in self.index.key]))
+            if self.index:
+                keys.append(self.index.encoded(group))
             yield group
 
 

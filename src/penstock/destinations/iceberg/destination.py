@@ -27,6 +27,7 @@ from penstock.destinations.iceberg.catalog import (
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
+from penstock.destinations.iceberg.instances import require_positions
 from penstock.destinations.iceberg.java import Java, Session, present, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.live_files import TableState, live
@@ -137,6 +138,9 @@ class IcebergDestination:
         if move is not None:
             with translated(f"table {opened.target}: its columns cannot be read"):
                 rescued = rescued_for(self._java, opened, move)
+        index = self._tables.index_of(opened, move)
+        if index.row:
+            require_positions(opened.target, state.deletes)
         versions = opened.layout.period is not None
         plan = (VersionPlan if versions else IcebergPlan)(
             target=opened.target,
@@ -146,7 +150,7 @@ class IcebergDestination:
             folder=opened.folder,
             columns=move.columns if move else opened.columns,
             rescued=rescued,
-            index=self._tables.index_of(opened, move),
+            index=index,
             move=move,
             files=_indexed(state, "open" if versions else None),
             delete_files=tuple(file.path for file in state.deletes),

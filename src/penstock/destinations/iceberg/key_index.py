@@ -7,7 +7,10 @@ task that writes the file; lookups map it into memory. A checksum is verified on
 `locate` finds where keys are. Live rows follow from the order of files: a key's live row, if it has one, is in the
 newest files (by data sequence number) that have the key, for whoever wrote the key there, or rewrote that file, ended
 every older row. Files of one number are mostly of one batch and have no key in common; but those of one copy may, with
-one live row at most when the copy is committed. So all rows of the newest number that has the key are given."""
+one live row at most when the copy is committed. So all rows of the newest number that has the key are given.
+
+A table without a key that is followed by its whole row has the keys of `encode_rows` here, any number of rows for each:
+which of them are alive the delete files say (`instances`)."""
 
 from __future__ import annotations
 
@@ -28,11 +31,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.rescue import RESCUED
+from penstock.destinations.iceberg.table_schema import IcebergColumn
+from penstock.fold.keys import encode_keys
+from penstock.fold.row_keys import DIGEST, encode_rows
+
 FEW = 64
 MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
 
 Rows = npt.NDArray[np.int64]
-Identity = tuple[str, int, int, int, str, tuple[str, ...]]
+Identity = tuple[str, int, int, int, str, str]
 
 
 @dataclass(frozen=True)
@@ -91,19 +99,40 @@ class Places:
 
 @dataclass(frozen=True)
 class KeyIndex:
-    """The sidecars of one table. `key` names its key columns, in order. Picklable."""
+    """The sidecars of one table. `key` names its key columns, in order. Picklable.
+
+    `row`: of a table that is followed by its whole row, all columns that follow the source."""
 
     folder: Path
     key: tuple[str, ...]
     suffix: str = "keys"  # of its sidecars' names: a table may have two indexes
+    row: tuple[IcebergColumn, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the table has keys to be indexed."""
+        return bool(self.key or self.row)
+
+    def encoded(self, rows: pa.Table) -> pa.Array:
+        """The keys of some rows of the table, which may have columns more."""
+        if self.key:
+            return encode_keys([rows[name] for name in self.key])
+        rescued = rows[RESCUED].combine_chunks() if RESCUED in rows.column_names else None
+        if isinstance(rescued, pa.ChunkedArray):
+            rescued = pa.concat_arrays(rescued.chunks)
+        return encode_rows(rows.select([column.name for column in self.row]), rescued)
+
+    @property
+    def told(self) -> str:
+        """What a sidecar's keys are made of. Names of columns do not matter for whole rows, their order does."""
+        return json.dumps([[column.id, str(column.type)] for column in self.row] if self.row else self.key)
 
     def write(self, data_file: str, keys: pa.Array) -> Sidecar:
         """Makes the sidecar of a data file from its encoded keys, in row order. Rows whose key is null are left out."""
         there = np.flatnonzero(np.asarray(keys.is_valid()))
-        rows = there[_order(keys.drop_null())].astype(np.int32)
+        rows = there[sorted_order(keys.drop_null())].astype(np.int32)
         sidecar = Sidecar(keys.take(pa.array(rows)), rows)
         batch = pa.record_batch({"key": sidecar.keys, "row": pa.array(rows)})
-        told = {"data_file": data_file, "key": json.dumps(self.key), "crc": str(_checksum(batch))}
+        told = {"data_file": data_file, "key": self.told, "crc": str(_checksum(batch))}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(data_file)
         unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
@@ -124,7 +153,7 @@ class KeyIndex:
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
     ) -> Places:
         """All places of each key in the files of the newest sequence number that have it."""
-        missing = order = _order(keys)
+        missing = order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
         newest_first = sorted(range(len(files)), key=lambda number: (-files[number].sequence, number))
@@ -145,7 +174,7 @@ class KeyIndex:
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
     ) -> Places:
         """All places of each key in all files, dead or alive, whoever wrote them."""
-        order = _order(keys)
+        order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
         for number, file in enumerate(files):
@@ -173,7 +202,7 @@ class KeyIndex:
         path = self._path(file.path)
         try:
             stat = path.stat()
-            identity = (str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino, file.path, self.key)
+            identity = (str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino, file.path, self.told)
             known = _open.get(identity)
             if known is None:
                 known = self._read(path, file)
@@ -186,7 +215,7 @@ class KeyIndex:
     def _read(self, path: Path, file: IndexedFile) -> Sidecar | None:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         told = reader.schema.metadata or {}
-        if told[b"data_file"] != file.path.encode() or tuple(json.loads(told[b"key"])) != self.key:
+        if told[b"data_file"] != file.path.encode() or told[b"key"] != self.told.encode():
             return None
         batch = reader.get_batch(0)
         if reader.num_record_batches != 1 or batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
@@ -194,7 +223,7 @@ class KeyIndex:
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
 
 
-def _order(keys: pa.Array) -> Rows:
+def sorted_order(keys: pa.Array) -> Rows:
     """The numbers of the keys in the order that sidecars have: sorted, equal ones as they came. Sorting without regard
     to that is three times as quick, and mostly no key is there twice."""
     if pa.types.is_integer(keys.type):
@@ -202,8 +231,24 @@ def _order(keys: pa.Array) -> Rows:
         quick = np.argsort(numbers)
         ordered = numbers[quick]
         return np.argsort(numbers, kind="stable") if (ordered[1:] == ordered[:-1]).any() else quick
-    order: Rows = pc.sort_indices(keys).to_numpy().astype(np.int64)
+    digests = _order_of_digests(keys)
+    order: Rows = pc.sort_indices(keys).to_numpy().astype(np.int64) if digests is None else digests
     return order
+
+
+def _order_of_digests(keys: pa.Array) -> Rows | None:
+    """The order of keys of whole rows by their first eight bytes, twelve times as quick; None when that does not tell
+    it, for these are other keys, or two digests begin alike."""
+    if len(keys) == 0 or keys.null_count:
+        return None
+    _, offsets, octets = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    if (np.diff(ends) != DIGEST).any():
+        return None
+    words = np.frombuffer(octets, ">u8", len(keys) * DIGEST // 8, int(ends[0])).reshape(len(keys), -1)
+    order = np.argsort(words[:, 0].astype(np.uint64), kind="stable")
+    alike = np.flatnonzero(words[order[1:], 0] == words[order[:-1], 0])
+    return order if (words[order[alike + 1]] == words[order[alike]]).all() else None
 
 
 class Mapped:

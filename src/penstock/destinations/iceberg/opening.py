@@ -212,7 +212,10 @@ class Tables:
     def index_of(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
         folder = self._folder(opened.target)
         folder = folder if opened.slice is None else folder / opened.slice.folder
-        return KeyIndex(folder, move.kept.key if move else opened.key)
+        kept = move.kept if move else opened.following.kept
+        whole = opened.layout.holds_rows and kept.by_row
+        columns = move.columns if move else opened.columns
+        return KeyIndex(folder, kept.key, row=columns if whole else ())
 
     def swept_marker(self, opened: OpenTable) -> Path:
         """The file whose time says when the table's folder was last swept."""

@@ -30,6 +30,7 @@ from penstock.destinations.iceberg.data_files import (
 )
 from penstock.destinations.iceberg.evolution import Move
 from penstock.destinations.iceberg.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
+from penstock.destinations.iceberg.instances import removed_rows
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.iceberg.slices import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching
@@ -113,7 +114,7 @@ class IcebergPlan:
 
     def write(self, net: NetEffect) -> IcebergPart:
         with reaching(f"table {self.target}: its files cannot be written"):
-            deletes = {} if net.truncated or net.touched_keys is None else self._rows_of(net.touched_keys)
+            deletes = self._ended(net)
             cells = self._cells(net)
             data, rescues = self._write(net, cells) if net.upserts.num_rows else (None, False)
             delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
@@ -175,6 +176,20 @@ class IcebergPlan:
             places = self._locate(keys)
             paths = [self.files[number].path for number in np.unique(places.files)]
             return self._live(places, deleted_rows(self.delete_files, paths), len(keys)) >= 0
+
+    def _ended(self, net: NetEffect) -> Mapping[str, Rows]:
+        """The rows that the net effect ends, by data file."""
+        if net.truncated:
+            return {}
+        if net.removals is not None:
+            return removed_rows(self.target, self.index, net.removals, self.files, self.delete_files, self._read_rows)
+        return {} if net.touched_keys is None else self._rows_of(net.touched_keys)
+
+    def _read_rows(self, file: IndexedFile) -> pa.Array:
+        """The keys of whole rows, for an index that has lost them, or whose columns were others."""
+        data_file = DataFile(file.path, self.columns)
+        columns = (*self.columns, self.rescued) if data_file.has(self.rescued) else self.columns
+        return pa.concat_arrays([self.index.encoded(rows) for _, rows in data_file.batches(columns)])
 
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
         """The rows of keys that have some, by data file."""

@@ -100,7 +100,18 @@ def _entries(location: str) -> Mapping[str, Rows]:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     numbers, rows = np.asarray(encoded.indices), table["pos"].to_numpy()
-    return {path: rows[numbers == number] for number, path in enumerate(encoded.dictionary.to_pylist())}
+    return {path: np.unique(rows[numbers == number]) for number, path in enumerate(encoded.dictionary.to_pylist())}
+
+
+def are_dead(delete_files: Sequence[str], data_file: str, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which of some rows of a data file the delete files end. What they cost does not grow with all that is dead."""
+    dead = np.zeros(len(rows), np.bool_)
+    for location in delete_files:
+        ended = _entries(location).get(data_file, NO_ROWS)
+        if len(ended):
+            at = np.minimum(np.searchsorted(ended, rows), len(ended) - 1)
+            dead |= ended[at] == rows
+    return dead
 
 
 def open_versions(

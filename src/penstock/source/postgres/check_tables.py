@@ -38,7 +38,10 @@ def check_tables(
         yield from check_mode(schema, modes(table))
         if member.lacks_identity:
             yield _no_identity(connection, schema, found, pipeline)
-        elif not schema.key and (schema.identity != "full" or set(modes(table)) != {"events"}):
+        elif schema.by_row and "append" not in modes(table):
+            if "clone" in modes(table):
+                yield _by_row(connection, schema)
+        elif not schema.key:
             yield _no_key(connection, schema, found.main)
         yield from _partitions(connection, schema)
         yield from check_partitions(connection, schema, found)
@@ -117,6 +120,17 @@ def _no_identity(connection: Connection, schema: TableSchema, found: Publication
         f"table {table} {has}: only its inserts are published, and an UPDATE or DELETE makes it Errored",
         fix,
         table,
+    )
+
+
+def _by_row(connection: Connection, schema: TableSchema) -> Finding:
+    return Finding(
+        "note",
+        f"table {schema.table} has no key and REPLICA IDENTITY FULL: it is followed by its whole row. Postgres writes "
+        "every old row to the WAL, the copy reads the table from one snapshot, and every row is hashed to be found; a "
+        "key costs less",
+        _key_statement(connection, schema),
+        schema.table,
     )
 
 
