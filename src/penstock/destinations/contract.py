@@ -16,6 +16,11 @@ they survive the death of every process of ours. StaleBase and DestinationUnreac
 CommitUnknown means: nobody can say; read `position`, which then tells whether the commit took place. Parts of an
 unknown commit are not discarded before that.
 
+**Lineage.** Somebody may take rows of a table back (a rollback, a restore, a replaced table) while its position stays,
+which then says more than is there. Every commit notes what it made; when the table does not descend from that any more,
+`plan`, `advance` and `structure` raise LineageLost, until `commit_copy` or `commit_merge` has brought the table up to
+date, or somebody has put back what was there. What others add on top of our commits is not looked at.
+
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
@@ -344,7 +349,7 @@ class Destination(Protocol):
         ...
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        """Moves the position alone, if it is `expected`; StaleBase otherwise."""
+        """Moves the position alone, if it is `expected`; StaleBase otherwise. To the same position: only looks."""
         ...
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
