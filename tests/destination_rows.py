@@ -5,7 +5,8 @@ the oracle.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
@@ -119,6 +121,7 @@ class Lake:
 
     driver: Callable[[], Destination]
     read: Callable[[TableId], pa.Table]
+    roll_back: Callable[[TableId], None]  # to what it first held, by somebody else
     root: Path = field(default_factory=Path)
     warehouse: Path = field(default_factory=Path)
 
@@ -139,7 +142,10 @@ def memory_lake() -> Lake:
     def read(target: TableId) -> pa.Table:
         return MemoryDestination(store=store).rows(target)
 
-    return Lake(lambda: MemoryDestination(store=store), read)
+    def roll_back(target: TableId) -> None:
+        store.roll_back(target, read(target).slice(0, 1))
+
+    return Lake(lambda: MemoryDestination(store=store), read, roll_back)
 
 
 def iceberg_config(root: Path, **maintenance: Any) -> IcebergConfig:
@@ -158,11 +164,20 @@ def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: 
         destination.open()
         return destination
 
-    def read(target: TableId) -> pa.Table:
+    @contextmanager
+    def loaded(target: TableId) -> Iterator[IcebergTable]:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/warehouse/catalog.db", warehouse=str(root / "warehouse"))
         try:
-            return catalog.load_table((target.schema, target.name)).scan().to_arrow()
+            yield catalog.load_table((target.schema, target.name))
         finally:
             catalog.close()
 
-    return Lake(driver, read, root, root / "warehouse")
+    def read(target: TableId) -> pa.Table:
+        with loaded(target) as found:
+            return found.scan().to_arrow()
+
+    def roll_back(target: TableId) -> None:
+        with loaded(target) as found:
+            found.manage_snapshots().rollback_to_snapshot(found.metadata.snapshots[0].snapshot_id).commit()
+
+    return Lake(driver, read, roll_back, root, root / "warehouse")

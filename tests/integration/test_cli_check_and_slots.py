@@ -55,6 +55,30 @@ def test_check_prints_each_finding_with_its_fix_and_exits_1(
     assert main(["check", pipeline_file(tmp_path, postgres)]) == 0
 
 
+def test_check_foresees_names_that_the_lake_cannot_tell_apart(
+    postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    postgres.execute(
+        "CREATE TABLE reserved (id int PRIMARY KEY, _pos int)",
+        'CREATE TABLE cased (id int PRIMARY KEY, name text, "Name" text)',
+        "CREATE TABLE renamed (id int PRIMARY KEY, _file text)",
+        'CREATE TABLE "Cased" (id int PRIMARY KEY)',
+    )
+    rules = "[{match: public.renamed, columns: {_file: {rename: file}}}, {match: public.*}]"
+    file = pipeline_file(tmp_path, postgres, rules)
+    assert main(["check", file]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert 'table public.reserved: its column "_pos" has a name that Iceberg or penstock keeps for its own' in printed
+    assert 'table public.cased: its columns "name" and "Name" differ only in case' in printed
+    assert "_file" not in printed
+    assert "public.cased and public.Cased" not in printed, "in the embedded catalog they are two"
+    Path(file).write_text(
+        Path(file).read_text().replace("warehouse}", "warehouse, catalog: {type: rest, uri: 'http://x'}}")
+    )
+    main(["check", file])
+    assert "differ only in case: where the catalog ignores that" in " ".join(capsys.readouterr().out.split())
+
+
 def test_check_sees_tables_that_would_share_a_target(
     postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

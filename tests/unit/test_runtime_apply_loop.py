@@ -470,3 +470,30 @@ def test_an_update_of_a_row_that_the_lake_lacks_is_no_null_in_place_of_what_was_
     assert bench.loop.resyncs.get(timeout=5) == (feed.name, status.reason)
     assert bench.rows(PEOPLE, feed.target) == []
     assert bench.rows(ORDERS) == [(1, "new")], "other tables go on"
+
+
+@pytest.mark.parametrize("noticed", ["by a batch", "while idle"])
+@pytest.mark.parametrize("mode", [Mode.CLONE, Mode.HISTORY])
+def test_a_table_that_somebody_rolled_back_is_copied_again_or_errored(bench: Bench, mode: Mode, noticed: str) -> None:
+    """A clone is copied again by itself. What a history has lost no copy brings back, so an operator decides."""
+    feed = Feed(PEOPLE.table, PEOPLE.table, TableId("lake", "people"), mode)
+    bench.follow(feed, PEOPLE)
+    bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 120, insert("7", "Ada", "p")))
+    drain(bench)
+    housekeeping(bench).advance_idle()
+    bench.store.roll_back(feed.target, bench.lake.rows(feed.target).slice(0, 0))
+    if noticed == "by a batch":
+        bench.seal(300, (ORDERS, 210, insert("2", "new")), (PEOPLE, 220, insert("8", "Bob", "p")))
+        drain(bench)
+    else:
+        housekeeping(bench).advance_idle()
+    assert bench.loop.tables[feed.name].errored
+    status = bench.state.table_status("lake")[feed.name]
+    assert "rolled back" in status.reason
+    if mode is Mode.CLONE:
+        assert status.state is State.INIT
+        assert bench.loop.resyncs.get(timeout=5)[0] == feed.name
+    else:
+        assert (status.state, status.retry) == (State.ERRORED, "manual")
+        assert bench.loop.resyncs.empty()
+    assert not bench.loop.tables[ORDERS.table].errored

@@ -23,6 +23,7 @@ from penstock.errors import (
     ColumnsRequired,
     ConfigError,
     EnvironmentMissing,
+    SchemaChanged,
     SourceUnreachable,
 )
 from penstock.fold.layout import layout_of
@@ -127,23 +128,44 @@ def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding
     for feed in (feed for table in tables for feed in pipeline.feeds(table)):
         sources.setdefault(feed.target, []).append(feed.name)
         named.setdefault(feed.name, []).append(feed.table)
-    return [
-        Finding(
-            "error",
-            f"{name} is the name both of a table and of {several[0].name} in another of its modes",
-            "Leave one of them out with `exclude`, or let the table's first mode be the other one",
-        )
-        for name, several in named.items()
-        if len(several) > 1
-    ] + [
-        Finding(
-            "error",
-            f"{' and '.join(map(str, several))} would both be written to {target}",
-            "Give them different names in `target`, for example {schema}_{table}",
-        )
-        for target, several in sources.items()
-        if len(several) > 1
-    ]
+    return (
+        [
+            Finding(
+                "error",
+                f"{name} is the name both of a table and of {several[0].name} in another of its modes",
+                "Leave one of them out with `exclude`, or let the table's first mode be the other one",
+            )
+            for name, several in named.items()
+            if len(several) > 1
+        ]
+        + [
+            Finding(
+                "error",
+                f"{' and '.join(map(str, several))} would both be written to {target}",
+                "Give them different names in `target`, for example {schema}_{table}",
+            )
+            for target, several in sources.items()
+            if len(several) > 1
+        ]
+        + [
+            Finding(
+                "warning",
+                f"{' and '.join(map(str, several))} differ only in case: where the catalog ignores that, they are "
+                "one table, and the second is Errored",
+                "Give them different names in `target`, for example {schema}_{table}",
+            )
+            for several in _alike(sources)
+            if pipeline.destinations[0].catalog
+        ]
+    )
+
+
+def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
+    """Names that differ only in case."""
+    found: dict[str, list[TableId]] = {}
+    for target in targets:
+        found.setdefault(str(target).lower(), []).append(target)
+    return (several for several in found.values() if len(several) > 1)
 
 
 def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
@@ -155,8 +177,8 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Ite
                 yield Finding("error", f"table {schema.table}: {problem}", "Correct the table's rule", schema.table)
             try:
                 if not problems:
-                    layout_of(feed).kept(schema)
-            except ColumnsRequired as error:
+                    layout_of(feed).require_room(layout_of(feed).kept(schema))
+            except (ColumnsRequired, ColumnNotCarried, SchemaChanged) as error:
                 yield Finding("warning", error.what, error.solution, schema.table)
             if feed.projection.where and schema.identity != "full":
                 yield Finding(

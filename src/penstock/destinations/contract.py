@@ -20,6 +20,11 @@ unknown commit are not discarded before that.
 table the log's id in the same step as the position (`commit_copy`, `commit_merge`), and the table carries it from then
 on: `history` reads it. Who finds another id there than the log's must not go on from the table's position.
 
+**Lineage.** Somebody may take rows of a table back (a rollback, a restore, a replaced table) while its position stays,
+which then says more than is there. Every commit notes what it made; when the table does not descend from that any more,
+`plan`, `advance` and `structure` raise LineageLost, until `commit_copy` or `commit_merge` has brought the table up to
+date, or somebody has put back what was there. What others add on top of our commits is not looked at.
+
 **Visibility.** A reader sees the table before a commit or after it, never between.
 
 **Whole rows.** A table without a key whose source sends whole old rows (`TableSchema.by_row`, in the layout of rows) is
@@ -369,7 +374,7 @@ class Destination(Protocol):
         ...
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        """Moves the position alone, if it is `expected`; StaleBase otherwise."""
+        """Moves the position alone, if it is `expected`; StaleBase otherwise. To the same position: only looks."""
         ...
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:

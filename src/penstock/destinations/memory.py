@@ -28,6 +28,7 @@ from penstock.destinations.memory_tables import (
     conformed,
     living_rows,
     ours,
+    require_lineage,
     share,
     structure_of,
 )
@@ -158,7 +159,9 @@ class MemoryDestination:
         return "" if table is None else table.histories.get(source, "")
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        return self._stored(target, source).structure
+        table = self._stored(target, source)
+        require_lineage(target, table)
+        return table.structure
 
     def plan(
         self,
@@ -173,6 +176,7 @@ class MemoryDestination:
         table, shared = self._stored(target, source), self.store.shared.get(target)
         if source not in table.positions:
             raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
+        require_lineage(target, table)
         if shared is not None:
             require_same_names(target, table.structure, schema)
         self._united(target, source, schema)
@@ -236,7 +240,7 @@ class MemoryDestination:
         structure, on_drop = self._becomes[key]
         if any(structure_of(part) != arrow_schema(table.layout.kept(structure)) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
-        empty = replace(table, rows=table.schema.empty_table()).copied(source, history)
+        empty = replace(table, rows=table.schema.empty_table(), strayed=False).copied(source, history)
         emptied = empty.evolved(structure, on_drop)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
         self._replace(target, source, emptied, rows, position, parts)
@@ -257,7 +261,7 @@ class MemoryDestination:
         self._require_copied_over(plan.target, plan.source)
         self.commit(plan, parts, truncated=False, position=position, moment=moment)
         key = self._key(plan.target, plan.source)
-        self.store.tables[key] = self.store.tables[key].copied(plan.source, history)
+        self.store.tables[key] = replace(self.store.tables[key], strayed=False).copied(plan.source, history)
 
     def _require_copied_over(self, target: TableId, source: str) -> None:
         if self.position(target, source) != self._replaced_at[self._key(target, source)]:
@@ -270,8 +274,11 @@ class MemoryDestination:
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         table = self._stored(target, source)
+        require_lineage(target, table)
         if table.positions.get(source) != expected:
             raise StaleBase(f"table {target} is not at {position_text(expected)}", "Its position is read again")
+        if position == expected:
+            return
         self._replace(target, source, table, table.rows, position)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:

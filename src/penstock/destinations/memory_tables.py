@@ -17,6 +17,7 @@ from penstock.destinations.contract import WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
 from penstock.destinations.structure import OnDrop, steps
 from penstock.destinations.union import union_type, united
+from penstock.errors import LineageLost
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
@@ -46,6 +47,7 @@ class StoredTable:
     layout: Layout = ROWS
     moments: Mapping[str, int] = field(default_factory=dict)
     histories: Mapping[str, str] = field(default_factory=dict)
+    strayed: bool = False  # somebody took rows back, and its positions say more than is there
 
     def is_open(self) -> npt.NDArray[np.bool_]:
         """Which rows a write may end: all of them, or the versions that are open."""
@@ -132,6 +134,16 @@ class MemoryStore:
     shared: dict[TableId, SharedTable] = field(default_factory=dict)
     discarded: set[str] = field(default_factory=set)  # names of parts
     bookmarks: dict[tuple[TableId, str], pa.Table] = field(default_factory=dict)
+
+    def roll_back(self, target: TableId, rows: pa.Table) -> None:
+        """As somebody else does it: the rows are earlier ones again, and the position stays."""
+        table = self.tables[target]
+        self.tables[target] = replace(table, rows=rows, version=hash((table.version, "rolled back")), strayed=True)
+
+
+def require_lineage(target: TableId, table: StoredTable) -> None:
+    if table.strayed:
+        raise LineageLost(f"table {target}: it was rolled back", "`penstock resync` copies it as it is now")
 
 
 @dataclass(frozen=True)

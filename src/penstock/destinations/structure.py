@@ -68,11 +68,12 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bo
     deleted = [one.name for one in gone if not past and (on_drop == "drop" or one.name in replaced)]
     renamed = {one.name: numbers[number].name for number, one in stays.items() if one.name != numbers[number].name}
     left = [one for one in held if one.name not in deleted and one not in stays.values()]
-    taken = {*wanted.names, *(one.name for one in left)}
+    coming = {name.lower() for name in wanted.names}  # case does not tell names apart: Spark ignores it
+    taken = {*coming, *(one.name.lower() for one in left)}
     for one in left:
-        if one.name in wanted.names or (on_drop == "rename" and one in gone):
+        if one.name.lower() in coming or (on_drop == "rename" and one in gone):
             renamed[one.name] = _free(one.name, taken)
-            taken.add(renamed[one.name])
+            taken.add(renamed[one.name].lower())
     now = {number: numbers[number] for number in stays}
     return Steps(
         tuple(deleted),
@@ -120,4 +121,4 @@ def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    return next(free for number in count(1) if (free := f"{name}_dropped_{number}") not in taken)
+    return next(free for number in count(1) if (free := f"{name}_dropped_{number}").lower() not in taken)

@@ -13,17 +13,26 @@ The others are nullable, whatever they hold, so that a table's structure can mov
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from penstock.errors import ColumnsRequired, SchemaChanged
+from penstock.decode.rescue import RESCUED
+from penstock.errors import ColumnNotCarried, ColumnsRequired, SchemaChanged
 from penstock.fold.envelope import event_schema
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import EVERYTHING, Feed, Mode, Period, Projection
 from penstock.model.table import TableSchema
 
+RESERVED = frozenset(
+    ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"]
+)
+RENAME = (
+    "Rename it in the lake (`columns: {name: {rename: other}}` under the table's rule) or at the source, and "
+    "`penstock retry`"
+)
 MOMENT = pa.timestamp("us", "UTC")
 
 
@@ -97,13 +106,30 @@ class Layout:
         return self.period is None
 
     def require_room(self, kept: TableSchema) -> None:
-        """SchemaChanged when a column that is kept has the name of one around them."""
-        taken = sorted({column.name for column in kept.columns} & set(self.around.names))
+        """SchemaChanged when a column that is kept has the name of one around them, ColumnNotCarried when readers could
+        not tell it from another. Case does not count: Spark ignores it."""
+        around = {name.lower() for name in self.around.names}
+        taken = sorted(column.name for column in kept.columns if column.name.lower() in around)
         if taken:
             raise SchemaChanged(
                 f"table {kept.table}: it has a column {taken[0]}, as its history has",
                 "Give the history's columns other names: `history:` under the table's rule",
             )
+        problem = next(name_problems(kept), None)
+        if problem is not None:
+            raise ColumnNotCarried(f"table {kept.table}: {problem}", RENAME)
+
+
+def name_problems(kept: TableSchema) -> Iterator[str]:
+    """Why readers could not tell columns of the table apart, one reason after the other."""
+    seen: dict[str, str] = {}
+    for column in kept.columns:
+        name = column.name.lower()
+        if name in RESERVED or name == RESCUED:
+            yield f'its column "{column.name}" has a name that Iceberg or penstock keeps for its own columns'
+        if name in seen:
+            yield f'its columns "{seen[name]}" and "{column.name}" differ only in case, which Spark ignores'
+        seen.setdefault(name, column.name)
 
 
 ROWS = Layout()

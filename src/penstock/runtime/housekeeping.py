@@ -90,7 +90,8 @@ class Housekeeping:
         return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
 
     def _is_behind(self, tracked: TrackedTable) -> bool:
-        return not tracked.errored and tracked.level is None and tracked.position < self._loop.processed
+        """Whether its position is to be moved on, or looked at: somebody may have rolled back a table that is idle."""
+        return not tracked.errored and tracked.level is None and tracked.position <= self._loop.processed
 
     def _advance_some(self, until: float) -> None:
         """Some of those that are behind, at least, and more of them until then."""
@@ -145,6 +146,8 @@ class Housekeeping:
                 loop.destination.advance(tracked.target, loop.source, tracked.position, loop.processed)
             except StaleBase as error:
                 LOG.info("position not advanced", table=str(tracked.table), what=error.what)
+                return
+            if tracked.position == loop.processed:
                 return
             tracked.position = loop.processed
             reach("apply.position_advanced")

@@ -134,16 +134,16 @@ class Membership:
         try:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
-            follows = None if position is None else destination.structure(feed.target, self._pipeline.key)
+            copying = position is None or self._was_copying(feed.name, record, position)
+            follows = None if copying else destination.structure(feed.target, self._pipeline.key)
             history = destination.history(feed.target, self._pipeline.key)
         except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
             own = of_table(destination, self._pipeline.key, feed, "it was opened", error)
             self._loop.track_errored(feed, schema, own)
             return
-        if position is None or self._was_copying(feed.name, record, position):
+        if position is None or follows is None:
             self._copier.add(feed, schema, record, self._why_again(feed.name))
             return
-        assert follows is not None
         if why := self._of_another_history(history, position):
             self._loop.tables[feed.name] = tracked = TrackedTable(feed, schema, position)
             self._want_resync(tracked, why)

@@ -22,6 +22,7 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
+from penstock.destinations.iceberg.lineage import lineage_property, lineage_text
 from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
 from penstock.destinations.iceberg.plan import IcebergPart
 from penstock.destinations.iceberg.slices import Turn
@@ -47,6 +48,12 @@ class StrictTransaction:
         for key, value in properties.items():
             update.set(key, value)
         update.commit()
+
+    def stand(self, properties: Mapping[str, str]) -> None:
+        """Sets where the source stands, with the snapshot at which it stands there. Comes last: it must be the snapshot
+        that the transaction makes."""
+        snapshot = self._transaction.table().currentSnapshot()
+        self.set_properties({**properties, lineage_property(self._opened.source): lineage_text(snapshot)})
 
     def evolve(self, move: Move, source: str) -> None:
         """The table's structure moves on. Rows that are added in the same transaction are of the new one."""

@@ -34,7 +34,7 @@ from penstock.destinations.iceberg.live_files import TableState, live
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.moving import beside, move_again, move_to, rescued_for
-from penstock.destinations.iceberg.opening import Tables
+from penstock.destinations.iceberg.opening import Tables, require_lineage
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
 from penstock.destinations.iceberg.storage import reaching, remove, sizes
 from penstock.destinations.iceberg.sweeping import sweep
@@ -104,7 +104,9 @@ class IcebergDestination:
             return str(metadata.properties().get(history_property(source)) or "")
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        return self._tables.current(target, source)[0].following.schema
+        opened, _ = self._tables.current(target, source)
+        require_lineage(opened)
+        return opened.following.schema
 
     def plan(
         self,
@@ -118,6 +120,7 @@ class IcebergDestination:
     ) -> IcebergPlan:
         known = self._tables.presumed if presumed else self._tables.current
         opened, state = known(target, source)
+        require_lineage(opened)
         plan, position = self._planned(opened, state, schema, on_drop)
         opened.look_again = True  # unless this plan is committed
         if position is None:
@@ -216,8 +219,9 @@ class IcebergDestination:
             standing = {position_property(plan.source): position_text(position)}
             if moment is not None:
                 standing[moment_property(plan.source)] = str(moment)
-            transaction.set_properties({**standing, **(copied or {})})
+            transaction.stand({**standing, **(copied or {})})
         opened.commits_since_expiry += 1
+        opened.strayed = ""
         self._tables.follow(opened, plan.move)
         if plan.move is None and transaction.columns_changed:
             self._tables.make_views(opened)
@@ -318,8 +322,9 @@ class IcebergDestination:
             transaction.rescue(written, RangeVoid)
             if written or state.data or state.deletes or self._tables.mark:
                 transaction.replace_by_copy(written)
-            transaction.set_properties({position_property(source): position_text(position), **_copied(source, history)})
+            transaction.stand({position_property(source): position_text(position), **_copied(source, history)})
         opened.commits_since_expiry += 1
+        opened.strayed = ""
         opened.copy_base = opened.copy_move = None
         self._tables.follow(opened, move)
         opened.state = carried_on(self._java, opened, state, [file for part in written for file in part.files], None)
@@ -362,14 +367,17 @@ class IcebergDestination:
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         what = f"table {target}: advancing its position"
         opened, state = self._tables.current(target, source)
+        require_lineage(opened)
         with translated(what):
             found = position_of(present(opened.operations.current(), target), source)
         if found != expected:
             raise StaleBase(f"{what}: it is not at {position_text(expected)}", "Its position is read again")
+        if position == expected:
+            return
         with strict(self._java, opened, state.metadata, what) as transaction:
-            transaction.set_properties({position_property(source): position_text(position)})
             if self._tables.mark:
                 transaction.mark()
+            transaction.stand({position_property(source): position_text(position)})
         opened.state = carried_on(self._java, opened, state)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:

@@ -85,6 +85,7 @@ class Java:
         self.snapshot_json = iceberg.SnapshotParser.toJson
         self._lists = iceberg.relocated.com.google.common.collect.Lists
         self.schemas = iceberg.SchemaParser
+        self._read_metadata = iceberg.TableMetadataParser.read
         self.manifests = iceberg.ManifestFiles
         # Iceberg looks every 10 ms whether its threads are done, several times a commit; this is done when it is asked
         self.at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
@@ -122,6 +123,17 @@ class Java:
     def strings(self, values: Iterable[str]) -> JavaObject:
         """A Java list of strings in one call. Locations hold no line break."""
         return self._lines.splitToList("\n".join(values))
+
+    def earlier_metadata(self, table: JavaObject, metadata: JavaObject) -> Iterator[JavaObject]:
+        """The metadata files before this one that the table names, the newest first, up to one that is gone."""
+        names = [entry.file() for entry in metadata.previousFiles()]
+        for name in reversed(names):
+            try:
+                yield self._read_metadata(table.io(), name)
+            except Py4JJavaError as error:
+                if error.java_exception.getClass().getSimpleName() in FILE_MISSING:
+                    return
+                raise
 
     def listed(self, iterable: JavaObject) -> JavaObject:
         """A Java list of a closeable iterable, read in one call."""

@@ -182,6 +182,7 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
                     "It is begun again",
                 )
             transaction.rewrite(removed, written, merging.base.sequence, moved)
+            transaction.stand({})
             if merging.beside:
                 reach("merge.committing")
     except StaleBase:

@@ -36,6 +36,7 @@ from penstock.destinations.iceberg.expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, Session, TableExists, present, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.leaving import Leaving
+from penstock.destinations.iceberg.lineage import NONE, lineage_property, why_lost
 from penstock.destinations.iceberg.live_files import TableState
 from penstock.destinations.iceberg.moving import follow
 from penstock.destinations.iceberg.slices import (
@@ -61,6 +62,7 @@ from penstock.destinations.iceberg.table_schema import (
 from penstock.destinations.iceberg.table_state import (
     COPYING,
     LAYOUT,
+    TARGET,
     OpenTable,
     carried,
     copy_property,
@@ -73,7 +75,15 @@ from penstock.destinations.iceberg.table_state import (
     unpartitioned_spec,
 )
 from penstock.destinations.structure import numbered
-from penstock.errors import DestinationError, FileUnreadable, PositionLost, StaleBase, TableDropped
+from penstock.errors import (
+    DestinationError,
+    FileUnreadable,
+    LineageLost,
+    PositionLost,
+    SchemaChanged,
+    StaleBase,
+    TableDropped,
+)
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
 from penstock.model.position import Position, position_text
@@ -99,6 +109,7 @@ class Tables:
         self._catalog: JavaObject = None
         self._tables: dict[tuple[TableId, str], OpenTable] = {}
         self._turns: dict[TableId, Turns] = {}
+        self._by_uuid: dict[str, TableId] = {}  # tables that were opened, by Iceberg's own id
 
     def open_catalog(self) -> None:
         open_warehouse(self._settings, self._index)
@@ -112,6 +123,7 @@ class Tables:
                 with reaching(f"table {opened.target}: merged files cannot be removed"):
                     opened.merging.discard()
         self._tables.clear()
+        self._by_uuid.clear()
 
     def known(self, target: TableId, source: str) -> OpenTable:
         """A table that `ensure` has opened, as it was when somebody last looked. TableDropped if it never has."""
@@ -147,6 +159,7 @@ class Tables:
                 table, is_new = self.load(target), True
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
+            self._require_own(target, table)
             opened, state = self._opened(target, table, source, schema, turns, layout, sid)
             metadata = table.operations().current()
             position, copying = position_of(metadata, source), is_copying(metadata, source)
@@ -185,6 +198,7 @@ class Tables:
                     opened.others = unfollowed(found, [column.id for column in opened.stored])
                     opened.around = named_columns(target, found, opened.layout.around)
                     state = read_state(self._java, opened.table, metadata, state, opened.slice)
+                    opened.strayed = self._why_lost(opened.table, metadata, source)
                 elif location != state.metadata:
                     state = carried(state, metadata)
                 opened.state, opened.look_again = state, False
@@ -201,6 +215,21 @@ class Tables:
             return self.current(target, source)
         require_warehouse(self._settings)
         return opened, opened.state
+
+    def _require_own(self, target: TableId, table: JavaObject) -> None:
+        """SchemaChanged if the catalog gave the table of another name: two tables must never go into one."""
+        metadata = table.operations().current()
+        made_as = metadata.properties().get(TARGET)
+        alike = made_as is not None and made_as != str(target) and made_as.lower() == str(target).lower()
+        other = made_as if alike else str(self._by_uuid.setdefault(metadata.uuid(), target))
+        if other != str(target):
+            raise SchemaChanged(
+                f"table {target}: the catalog takes it for {other}, which is another table: it ignores case",
+                "Give one of them another name with `target`, and start again",
+            )
+
+    def _why_lost(self, table: JavaObject, metadata: JavaObject, source: str) -> str:
+        return why_lost(metadata, source, lambda newest: self._java.earlier_metadata(table, newest))
 
     def load(self, target: TableId) -> JavaObject | None:
         try:
@@ -288,7 +317,9 @@ class Tables:
         fields = {one.number: columns.get_field_index(one.name) + 1 for one in kept.columns}
         first = Recorded(schema, kept, fields)
         follows = (structure_property(source), first.to_json())
-        for name, value in (*PROPERTIES.items(), _standing(source, start), follows, (LAYOUT, layout.to_json())):
+        standing = (_standing(source, start), (lineage_property(source), NONE))
+        made_for = ((LAYOUT, layout.to_json()), (TARGET, str(target)))
+        for name, value in (*PROPERTIES.items(), *standing, follows, *made_for):
             builder.withProperty(name, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -340,6 +371,7 @@ class Tables:
             self._leaving(target),
         )
         opened.layout, opened.around = layout, named_columns(target, found, layout.around)
+        opened.strayed = self._why_lost(table, metadata, source)
         path = local_path(opened.folder)
         with reaching(f"table {target}: its folder cannot be made"):
             if path is not None:
@@ -370,9 +402,9 @@ class Tables:
         what = f"table {opened.target}: taking in source {sid.value}"
         with strict(self._java, opened, state.metadata, what) as transaction:
             transaction.take_in(schema, steps, sid)
-            transaction.set_properties(dict([_standing(opened.source, start)]))
             if self.mark:
                 transaction.mark()
+            transaction.stand(dict([_standing(opened.source, start)]))
         opened.table.refresh()
 
     def _clean_up(self, opened: OpenTable, state: TableState, keep: Sequence[str]) -> None:
@@ -389,6 +421,16 @@ class Tables:
             remove_orphans(self._java, opened, state, orphans, mark=self.mark)
         except StaleBase:
             opened.state = None
+
+
+def require_lineage(opened: OpenTable) -> None:
+    """LineageLost if what we committed is no longer in the table: its position then says more than is there."""
+    if opened.strayed:
+        raise LineageLost(
+            f"table {opened.target}: somebody changed it at the destination: {opened.strayed}",
+            "Put our snapshot back (`CALL system.set_current_snapshot`) and `penstock retry`; or `penstock resync`, "
+            "which copies the table as it is now",
+        )
 
 
 def _standing(source: str, start: Position | None) -> tuple[str, str]:

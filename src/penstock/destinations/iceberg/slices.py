@@ -117,7 +117,7 @@ def with_sid(columns: pa.Schema, sid: Sid) -> pa.Schema:
 
 
 def require_free_name(target: TableId, columns: pa.Schema, sid: Sid) -> None:
-    if sid.column in columns.names:
+    if sid.column.lower() in {name.lower() for name in columns.names}:
         raise SchemaChanged(
             f"table {target}: the source's table has a column {sid.column}, which is what the sid's column is called",
             "Give the sid's column another name with `sid_column`",

@@ -27,6 +27,7 @@ from penstock.model.table import TableId
 
 FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
 LAYOUT = "penstock.layout"
+TARGET = "penstock.target"  # the name under which the table was made
 COPYING, COPIED = "copying", "copied"
 
 
@@ -83,6 +84,7 @@ class OpenTable:
     look_again: bool = False  # `state` is not of the last commit that this driver made
     committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
     has_others: bool = False  # somebody else has been seen to write to it
+    strayed: str = ""  # why it no longer descends from what we committed; "" while it does
 
     @property
     def key(self) -> tuple[str, ...]:
