@@ -262,8 +262,8 @@ class Copier:
     ) -> str:
         if not copying.schema.key or copying.feed.mode is Mode.EVENTS:
             return "it has no key, by which the log could heal what was read from another snapshot"
-        if record.fingerprint != copying.schema.fingerprint:
-            return "its structure changed"
+        if record.fingerprint != copying.fingerprint:
+            return "its structure or its rule in the file changed"
         files = {(item.relation_id, item.filenode) for item in planned}
         if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
             return "it was rewritten or truncated"
@@ -279,7 +279,7 @@ class Copier:
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
         content = [(pickle.dumps(item), item.bytes) for item in planned]
-        self._state.begin_copy(self._destination.name, copying.table, copying.copy, copying.schema.fingerprint, content)
+        self._state.begin_copy(self._destination.name, copying.table, copying.copy, copying.fingerprint, content)
         if void:
             LOG.info("copy starts from zero", table=str(copying.table), why=void)
             self._state.note_copy(self._destination.name, copying.table, f"started from zero: {void}")

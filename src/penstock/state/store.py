@@ -30,7 +30,7 @@ EVENTS_KEPT = 1000
 SCHEMAS_KEPT = 20
 
 HealthState = Literal["ok", "retrying", "stopped", "failed"]
-RequestKind = Literal["resync", "retry"]
+RequestKind = Literal["resync", "retry", "drop"]
 
 
 @dataclass(frozen=True)
@@ -217,6 +217,16 @@ class StateStore(Protocol):
         """Keep what the catalogue said of the table when it was copied; None: nothing is known any more."""
 
     def marks(self, destination: str) -> dict[TableId, TableMarks]: ...
+
+    def set_rule(self, destination: str, table: TableId, rule: str) -> None:
+        """What the table's rows are made under (`fold.rule.noted`), so that `check` can foresee what a change of the
+        file does. The destination has the rule that counts."""
+
+    def rules(self, destination: str) -> dict[TableId, str]: ...
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        """Removes all that is kept of a table that is no longer followed, but for events and versions of its
+        structure. One that is not known is fine."""
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

@@ -43,10 +43,12 @@ from penstock.destinations.iceberg.table_state import (
     Standing,
     copy_base,
     copy_property,
+    made_under,
     moment_of,
     moment_property,
     position_of,
     position_property,
+    rule_property,
 )
 from penstock.destinations.iceberg.version_files import Kind, kind_of
 from penstock.destinations.iceberg.version_plan import VersionPlan
@@ -55,7 +57,7 @@ from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
-from penstock.model.position import Position, position_text
+from penstock.model.position import Position, position_text, stored_text
 from penstock.model.table import TableId, TableSchema
 
 
@@ -98,6 +100,14 @@ class IcebergDestination:
 
     def structure(self, target: TableId, source: str) -> TableSchema:
         return self._tables.current(target, source)[0].following.schema
+
+    def rule(self, target: TableId, source: str) -> str | None:
+        with translated(f"table {target}: its rule cannot be read"):
+            properties = self._tables.known(target, source).operations.current().properties()
+            return properties.get(rule_property(source)) or None
+
+    def drop_table(self, target: TableId, source: str) -> None:
+        self._tables.drop(target, source)
 
     def plan(
         self,
@@ -202,11 +212,11 @@ class IcebergDestination:
                 transaction.row_delta(written)
             elif self._tables.mark:
                 transaction.mark()
-            standing = {position_property(plan.source): position_text(position)}
+            standing = {position_property(plan.source): stored_text(position)}
             if moment is not None:
                 standing[moment_property(plan.source)] = str(moment)
             if copied:
-                standing[copy_property(plan.source)] = COPIED
+                standing |= {copy_property(plan.source): COPIED, **made_under(plan.source, opened.layout)}
             transaction.set_properties(standing)
         opened.commits_since_expiry += 1
         self._tables.follow(opened, plan.move)
@@ -261,7 +271,7 @@ class IcebergDestination:
         opened, _ = self._tables.current(target, source)
         with translated(f"table {target}: its position cannot be read"):
             opened.copy_base = copy_base(present(opened.operations.current(), target), source, opened.fence)
-        opened.copy_move = move = move_to(self._java, opened, schema, on_drop)
+        opened.copy_move = move = move_to(self._java, opened, schema, on_drop, copied=True)
         columns = move.columns if move else opened.columns
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, move)
@@ -307,9 +317,8 @@ class IcebergDestination:
             transaction.rescue(written, RangeVoid)
             if written or state.data or state.deletes or self._tables.mark:
                 transaction.replace_by_copy(written)
-            transaction.set_properties(
-                {position_property(source): position_text(position), copy_property(source): COPIED}
-            )
+            standing = {position_property(source): stored_text(position), copy_property(source): COPIED}
+            transaction.set_properties({**standing, **made_under(source, opened.layout)})
         opened.commits_since_expiry += 1
         opened.copy_base = opened.copy_move = None
         self._tables.follow(opened, move)
@@ -353,7 +362,7 @@ class IcebergDestination:
         if found != expected:
             raise StaleBase(f"{what}: it is not at {position_text(expected)}", "Its position is read again")
         with strict(self._java, opened, state.metadata, what) as transaction:
-            transaction.set_properties({position_property(source): position_text(position)})
+            transaction.set_properties({position_property(source): stored_text(position)})
             if self._tables.mark:
                 transaction.mark()
         opened.state = carried_on(self._java, opened, state)

@@ -6,6 +6,7 @@ A table's state is kept between batches and believed only while the catalog name
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from penstock.destinations.iceberg.catalog import (
     table_location,
 )
 from penstock.destinations.iceberg.commit import strict
-from penstock.destinations.iceberg.current_view import make_current_view
+from penstock.destinations.iceberg.current_view import drop_current_view, make_current_view
 from penstock.destinations.iceberg.evolution import (
     Move,
     Recorded,
@@ -60,12 +61,12 @@ from penstock.destinations.iceberg.table_schema import (
 )
 from penstock.destinations.iceberg.table_state import (
     COPYING,
-    LAYOUT,
     OpenTable,
     carried,
     copy_property,
     is_copying,
     look_for_rescued,
+    made_under,
     position_of,
     position_property,
     read_state,
@@ -73,12 +74,13 @@ from penstock.destinations.iceberg.table_state import (
     unpartitioned_spec,
 )
 from penstock.destinations.structure import numbered
-from penstock.errors import DestinationError, FileUnreadable, PositionLost, StaleBase, TableDropped
+from penstock.errors import DestinationError, FileUnreadable, PositionLost, StaleBase, TableDropped, TableError
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
-from penstock.model.position import Position, position_text
+from penstock.model.position import Position, stored_text
 from penstock.model.table import TableId, TableSchema
 
+STANDINGS = ("penstock.position.", "penstock.source.")  # each source of a table has one of these, or both
 PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -202,6 +204,27 @@ class Tables:
         require_warehouse(self._settings)
         return opened, opened.state
 
+    def drop(self, target: TableId, source: str) -> None:
+        """As the contract's `drop_table`: with its files, and the view of a history."""
+        table = self.load(target)
+        if table is None:
+            return
+        with translated(f"table {target}: it cannot be dropped"):
+            names = set(table.operations().current().properties().keySet())
+            ours = {position_property(source), copy_property(source)}
+            theirs = sorted(name for name in names - ours if name.startswith(STANDINGS))
+            if theirs or not names & ours:
+                why = "other sources feed it too" if theirs else f"{source} did not make it"
+                raise TableError(
+                    f"table {target} is not dropped: {why}",
+                    f"Drop {target} at the destination yourself; then `penstock retry` copies it again",
+                )
+            self._catalog.dropTable(self._java.identifier(target), True)
+        drop_current_view(self._spark, self._settings.name, target)
+        for known in [key for key in self._tables if key[0] == target]:
+            del self._tables[known]
+        shutil.rmtree(self._folder(target), ignore_errors=True)
+
     def load(self, target: TableId) -> JavaObject | None:
         try:
             with translated(f"table {target}: it cannot be read"):
@@ -285,7 +308,8 @@ class Tables:
         fields = {one.number: columns.get_field_index(one.name) + 1 for one in kept.columns}
         first = Recorded(schema, kept, fields)
         follows = (structure_property(source), first.to_json())
-        for name, value in (*PROPERTIES.items(), _standing(source, start), follows, (LAYOUT, layout.to_json())):
+        made = made_under(source, layout)
+        for name, value in (*PROPERTIES.items(), _standing(source, start), follows, *made.items()):
             builder.withProperty(name, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -367,7 +391,8 @@ class Tables:
         what = f"table {opened.target}: taking in source {sid.value}"
         with strict(self._java, opened, state.metadata, what) as transaction:
             transaction.take_in(schema, steps, sid)
-            transaction.set_properties(dict([_standing(opened.source, start)]))
+            made = made_under(opened.source, opened.layout)
+            transaction.set_properties({**dict([_standing(opened.source, start)]), **made})
             if self.mark:
                 transaction.mark()
         opened.table.refresh()
@@ -390,4 +415,4 @@ class Tables:
 
 def _standing(source: str, start: Position | None) -> tuple[str, str]:
     """The property that says where a source stands: at a position, or to be copied."""
-    return (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
+    return (copy_property(source), COPYING) if start is None else (position_property(source), stored_text(start))
