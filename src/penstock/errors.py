@@ -29,7 +29,9 @@ PenstockError                    exit   retry
  │   │   └─ TableDropped         1      at once  somebody dropped it at the destination
  │   ├─ LineageLost              1      manual   somebody rolled back or replaced the table at the destination
  │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
+ │   │   └─ OtherLayout          1      manual   the destination's table was made for another mode
  │   ├─ RowsMissing              1      at once  the destination lacks a row that the source removed: copied again
+ │   ├─ RuleChanged              1      manual   the file says otherwise, and a new copy would lose rows
  │   ├─ ColumnsRequired          1      manual   a table without columns; copied as soon as it has one
  │   ├─ FilesLost                1      manual   a file of the table is missing or cannot be read; the store answers
  │   ├─ TableFailed              1      manual   an exception that nobody expected, met on this table
@@ -190,6 +192,14 @@ class RowsMissing(TableError):
     def counting(self, rows: int) -> RowsMissing:
         self.rows = rows
         return self
+
+
+class OtherLayout(SchemaChanged):
+    pass
+
+
+class RuleChanged(TableError):
+    pass
 
 
 class ColumnsRequired(TableError):

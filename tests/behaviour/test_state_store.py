@@ -329,7 +329,9 @@ def test_what_the_source_had_counted_before_a_copy_is_kept(store: StateStore) ->
 def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:
     schema = TableSchema(ORDERS, 16384, (Column("id", ColumnType(20, "int8"), False),), ("id",))
     moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
-    return RawMessage(schema, commit_lsn, ordinal, commit_lsn - 8, 2**32 - 1, moment, ord("I"), b"I\x00\xff", reason)
+    return RawMessage(
+        schema, commit_lsn, ordinal, max(commit_lsn - 8, 0), 2**32 - 1, moment, ord("I"), b"I\x00\xff", reason
+    )
 
 
 def test_messages_stay_in_quarantine_as_they_are(store: StateStore) -> None:
@@ -497,3 +499,24 @@ def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
     assert [cut.id for cut in store.cuts()] == [second]
     store.drop_cuts([second])
     assert store.ask_cuts([ORDERS]) > [second], "ids are never used again"
+
+
+def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> None:
+    for table in (ORDERS, ODD):
+        store.set_table_status("lake", table, READY)
+        store.record_progress("lake", {table: TableProgress(5, 1, 1.0, None, NOON)})
+        store.set_rule("lake", table, "{}")
+        store.begin_copy("lake", table, "c1", "f", [(b"0", 1)])
+        store.add_rescued("lake", table, [RescueCount("a", 1, "NaN", "0/1:0")])
+        store.set_partitions("lake", table, Partitions(7, (), ()))
+        store.quarantine("lake", table, [broken(100, 0)])
+        store.add_request("resync", table)
+    store.forget_table("lake", ORDERS)
+    store.forget_table("lake", TableId("never", "known"))
+    kept = (store.table_status, store.progress, store.rules, store.rescued, store.partitions, store.copy_progress)
+    assert [list(every("lake")) for every in kept] == [[ODD]] * 6
+    assert [one.table for one in store.quarantined("lake")] == [ODD]
+    assert [request.table for request in store.requests()] == [ODD]
+    store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, NOON))
+    store.set_rule("lake", ODD, "newer")
+    assert store.rules("lake") == {ODD: "newer"}

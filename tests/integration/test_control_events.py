@@ -54,7 +54,7 @@ def test_in_order_and_a_part_at_a_time(orders: Lake, monkeypatch: pytest.MonkeyP
         "op": "insert",
         "schema": "public",
         "table": "orders",
-        "lsn": "0000000000000001/0000000000000002",
+        "lsn": "0/1:2",
         "ts_ms": 0,
         "before": None,
         "after": {"id": 5, "day": "10183-09-21", "tags": {"sum": "5.00"}},

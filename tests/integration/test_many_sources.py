@@ -16,6 +16,7 @@ from lake import Lake
 from penstock.config.load import load
 from penstock.control.events import events_feed, lines
 from penstock.demo.server import PostgresServer
+from penstock.model.position import parse_order
 from penstock.model.table_state import State
 from penstock.state.sql import find_store
 from running import PipelineFile, Running, await_condition, make_pipeline, running
@@ -137,7 +138,7 @@ def test_three_databases_into_one_clone_one_append_one_history_and_one_events_ta
         databases["us"].execute("update account set only_us = 'x' where id % 2 = 0")
         drain(run, file, databases)
         run.await_text("asked for")
-        assert "us:public.account will be copied anew" in asked.stdout
+        assert "us:public.account will be copied again" in asked.stdout
         _verify_and_repair(file, lake)
         lake.sql("delete from lake.crm.plain where sid = 'us' and id = 2")
         databases["us"].execute("update plain set ratio = 0.5 where id = 2")  # which brings the row back
@@ -234,7 +235,7 @@ def _told_by_events(lake: Lake, file: PipelineFile, name: str) -> list[tuple[Any
     feed = events_feed(load(file.path), f"{name}:public.account")
     events = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
     assert {event["sid"] for event in events} == {name}
-    places = [event["lsn"] for event in events]
+    places = [parse_order(event["lsn"]) for event in events]
     assert sorted(set(places)) == places
     rows: dict[int, tuple[Any, ...]] = {}
     for event in events:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 
 from penstock.cli import main as cli
+from penstock.cli.run import LogFormat, LogLevel, log_to_stderr
+from penstock.control.commands import with_file
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
+from pipeline_files import pipeline_file
 
 COMMANDS = [
-    *[
-        "demo",
-        "check",
-        "init",
-        "run",
-        "capture",
-        "status",
-        "tables",
-        "resync",
-        "retry",
-        "reset",
-        "schemas",
-        "verify",
-        "query",
-    ],
-    *["events", "quarantine list", "quarantine show", "quarantine replay", "quarantine drop", "slots drop"],
+    *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "reset", "drop", "forget"],
+    *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
+    *["quarantine drop", "slots drop"],
 ]
 
 
@@ -102,6 +96,8 @@ def test_debug_shows_the_traceback_without_passwords(
         (["status"], "Missing argument 'FILE'. Run `penstock status --help`"),
         (["status", "x.yaml", "--twice"], "No such option: --twice. Run `penstock status --help`"),
         (["slots", "bogus"], "No such command 'bogus'. Run `penstock slots --help`"),
+        (["slots"], "penstock slots needs one of its commands. Run `penstock slots --help`"),
+        (["quarantine"], "penstock quarantine needs one of its commands. Run `penstock quarantine --help`"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
@@ -128,3 +124,50 @@ def test_output_that_nobody_reads_is_no_traceback() -> None:
     command = f"{sys.executable} -m penstock.cli.main --help | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_output_that_nobody_reads_any_more_is_no_error(tmp_path: Path) -> None:
+    file = pipeline_file(tmp_path)
+    read, written = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", "init", str(file), "--sql"],
+        stdout=written,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(written)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commands_in_messages_name_the_real_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        with_file("Copy it: penstock resync FILE public.FILE", "a.yaml")
+        == "Copy it: penstock resync a.yaml public.FILE"
+    )
+    assert with_file("`penstock quarantine list FILE`", "a.yaml") == "`penstock quarantine list a.yaml`"
+    lost = PenstockError("it is lost", "penstock resync FILE public.t")
+    assert cli._end(lost, False, ["status", "shop.yaml"]) == 1
+    assert capsys.readouterr().err == "penstock: it is lost. penstock resync shop.yaml public.t\n"
+
+
+def test_the_log_is_text_or_json_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    log = structlog.get_logger("apply")
+    try:
+        log_to_stderr(LogLevel.INFO.number, LogFormat.JSON, "shop.yaml")
+        log.debug("applied", changes=7)
+        log.warning("table errored", table="public.t", solution="penstock resync FILE public.t")
+        (line,) = capsys.readouterr().err.splitlines()
+        told = json.loads(line)
+        assert (told["event"], told["level"]) == ("table errored", "warning")
+        assert told["solution"] == "penstock resync shop.yaml public.t"
+        assert datetime.fromisoformat(told["timestamp"]).utcoffset() == timedelta(0)
+        log_to_stderr(LogLevel.DEBUG.number)
+        log.debug("applied", changes=7)
+        line = capsys.readouterr().err
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ .*applied", line)
+        written = datetime.strptime(line[:20], "%Y-%m-%d %H:%M:%SZ").replace(tzinfo=UTC)
+        assert abs(datetime.now(UTC) - written) < timedelta(minutes=5)
+    finally:
+        structlog.reset_defaults()

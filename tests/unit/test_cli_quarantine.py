@@ -55,7 +55,7 @@ def test_list_and_show(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     listed = said(capsys, "quarantine", "list", file)
-    for part in ("public.things", "0000000000000064/0000000000000000", "a cell reaches past its end", "old bug"):
+    for part in ("public.things", "0/64:0", "a cell reaches past its end", "old bug"):
         assert part in listed
     kept = json.loads(said(capsys, "quarantine", "list", file, "--json"))["quarantine"]
     assert [(one["table"], one["bytes"], one["schema"]) for one in kept] == [
@@ -64,7 +64,7 @@ def test_list_and_show(
     ]
     shown = said(capsys, "quarantine", "show", file, kept[0]["id"])
     for part in (
-        "0000000000000064/0000000000000000",
+        "0/64:0",
         "INSERT",
         "id (int8): '1'",
         "unreadable from here",

@@ -1,4 +1,4 @@
-"""`penstock tables`, `resync` and `retry` over a state store, without a source: with and without a run under way."""
+"""`penstock tables`, `resync`, `retry`, `drop` and `forget` over a state store, with and without a run under way."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from penstock.cli import main as cli
 from penstock.config.load import load
 from penstock.model.table import TableId
+from penstock.model.table_state import GONE as GONE_AT_SOURCE
 from penstock.model.table_state import State, TableStatus
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import SqlStateStore, open_store
@@ -68,11 +69,13 @@ def test_tables_show_state_and_progress_and_the_way_out(
     lines = output(capsys, "tables", file)
     assert lines[:5] == [
         "table state since rows copied progress",
-        "other.gone Ready 2026-05-04 12:00:00 UTC – –",
+        "other.gone NotFollowed 2026-05-04 12:00:00 UTC – –",
         "public.items Init 2026-05-04 12:00:00 UTC – –",
         "public.orders DataSync 2026-05-04 12:00:00 UTC 1,000 of about 4,000 25 %",
         "public.tåble [x] Errored 2026-05-04 12:00:00 UTC – –",
     ]
+    unfollowed = lines.index("other.gone is no longer followed")
+    assert lines[unfollowed + 1].endswith(f"`penstock forget {file} other.gone` removes it from this list")
     assert "waiting for pid 4711, 35 s: UPDATE items" in lines
     trouble = lines.index("public.tåble [x] is Errored since 2026-05-04 12:00:00 UTC, retry: by hand")
     assert lines[trouble + 1 : trouble + 3] == ["a value does not fit", "ALTER TABLE it"]
@@ -133,13 +136,13 @@ def test_resync_leaves_requests_for_the_next_run(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert output(capsys, "resync", file, "public.tåble [x]", "public.orders", "public.orders") == [
-        "public.tåble [x] will be copied anew",
-        "public.orders will be copied anew",
+        "public.tåble [x] will be copied again",
+        "public.orders will be copied again",
         f"no run is under way: it takes effect at the next `penstock run {file}`",
     ]
     assert asked(store) == [("resync", ODD), ("resync", ORDERS)]
     assert "public.orders: resync asked for" in output(capsys, "tables", file)
-    assert output(capsys, "resync", file, "public.orders")[0] == "public.orders is to be copied anew already"
+    assert output(capsys, "resync", file, "public.orders")[0] == "public.orders is already queued for a resync"
     assert len(asked(store)) == 2
 
 
@@ -180,6 +183,44 @@ def test_a_table_that_resembles_none_and_one_that_is_no_longer_wanted(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "Did you mean" not in refusal(capsys, "retry", file, "x")
-    assert "other.gone is not among the tables" in refusal(capsys, "resync", file, "other.gone")
-    assert "Missing argument 'TABLE…'" in refusal(capsys, "resync", file)
+    assert f"`penstock forget {file} other.gone`" in refusal(capsys, "resync", file, "other.gone")
+    assert "there is no table named to resync" in refusal(capsys, "resync", file)
+    assert "not both" in refusal(capsys, "resync", file, "--all", "public.orders")
     assert asked(store) == []
+
+
+def test_resync_takes_patterns_and_all(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "resync", file, "public.%s", "public.orders")
+    assert asked(store) == [("resync", ITEMS), ("resync", ORDERS)]
+    assert "public.tåble [x] will be copied again" in output(capsys, "resync", file, "--all")
+    assert asked(store)[2:] == [("resync", ODD)], "not the one that is no longer followed"
+    assert "pattern nowhere.* stands for no table" in refusal(capsys, "resync", file, "nowhere.*")
+    assert "pattern other.* stands for no table" in refusal(capsys, "resync", file, "other.*")
+
+
+def test_a_table_is_dropped_when_that_is_meant(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"If that is meant: penstock drop {file} public.orders --yes" in refusal(
+        capsys, "drop", file, "public.orders"
+    )
+    assert asked(store) == []
+    assert "will be dropped, made again and copied" in output(capsys, "drop", file, "public.orders", "--yes")[0]
+    assert asked(store) == [("drop", ORDERS)]
+    assert "is not among the tables" in refusal(capsys, "drop", file, "other.gone", "--yes")
+
+
+def test_a_table_that_is_no_longer_followed_is_forgotten(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.set_rule("lake", GONE, "{}")
+    store.add_request("resync", GONE)
+    assert "other.gone is forgotten" in output(capsys, "forget", file, "other.gone")[0]
+    assert GONE not in store.table_status("lake")
+    assert (store.rules("lake"), asked(store)) == ({}, [])
+    assert "public.orders is followed" in refusal(capsys, "forget", file, "public.orders")
+    assert "has no table other.gone" in refusal(capsys, "forget", file, "other.gone")
+    store.set_table_status("lake", ITEMS, TableStatus(State.ERRORED, NOON, "table public.items " + GONE_AT_SOURCE))
+    output(capsys, "forget", file, "public.items")
+    assert list(store.table_status("lake")) == [ORDERS, ODD], "and nothing of the others"
+    assert store.copy_of("lake", ORDERS) is not None

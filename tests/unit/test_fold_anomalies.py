@@ -9,6 +9,7 @@ import pytest
 
 from penstock.fold.anomalies import find_anomalies
 from penstock.model.anomaly import AnomalyCount, merged_anomalies
+from penstock.model.position import parse_order
 from pgoutput_messages import INT8, TEXT, Stream, delete, insert, table_schema, truncate, update
 
 THINGS = table_schema({"id": INT8, "body": TEXT})
@@ -21,7 +22,7 @@ def found(stream: Stream, *there: int, position: int = 0) -> dict[str, tuple[int
         return np.asarray(pc.is_in(keys, value_set=pa.array(there, pa.int64())), bool)
 
     counts = find_anomalies([stream.raw(THINGS)], has, position=position)
-    return {one.kind: (one.changes, int(one.places[0].split("/")[0], 16) // 100) for one in counts}
+    return {one.kind: (one.changes, parse_order(one.places[0])[0] // 100) for one in counts}
 
 
 def test_changes_that_suit_are_none() -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.decode.json_values import json_values
 from penstock.fold.envelope import fold_events, read_events
 from penstock.fold.event_json import event_lines
+from penstock.model.position import parse_order
 from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, numeric, table_schema, truncate, update
 
 THINGS = table_schema({"id": INT8, "price": numeric(6, 2), "body": TEXT})
@@ -61,7 +62,7 @@ def test_the_shape() -> None:
         {
             "op": "insert",
             **place,
-            "lsn": "0000000000000064/0000000000000000",
+            "lsn": "0/64:0",
             "ts_ms": 1000,
             "before": None,
             "after": {"id": 1, "price": "1.50", "body": "a"},
@@ -69,7 +70,7 @@ def test_the_shape() -> None:
         {
             "op": "update",
             **place,
-            "lsn": "0000000000000064/0000000000000001",
+            "lsn": "0/64:1",
             "ts_ms": 1000,
             "before": {"id": 1, "price": None, "body": None},
             "after": {"id": 2, "price": "2.00", "__unchanged_toast__": ["body"]},
@@ -77,7 +78,7 @@ def test_the_shape() -> None:
         {
             "op": "delete",
             **place,
-            "lsn": "00000000000000c8/0000000000000000",
+            "lsn": "0/C8:0",
             "ts_ms": 2000,
             "before": {"id": 2, "price": None, "body": None},
             "after": None,
@@ -85,7 +86,7 @@ def test_the_shape() -> None:
         {
             "op": "truncate",
             **place,
-            "lsn": "000000000000012c/0000000000000000",
+            "lsn": "0/12C:0",
             "ts_ms": 3000,
             "before": None,
             "after": None,
@@ -98,7 +99,8 @@ def test_the_place_of_markers_sorts_as_text_too() -> None:
     stream = Stream().transaction(insert("1", "1", "a"), insert("2", "1", "a")).transaction(insert("3", "1", "a"))
     found = [json.loads(line) for line in event_lines(events(stream, markers=True))]
     assert [event["op"] for event in found] == ["begin", "insert", "insert", "commit", "begin", "insert", "commit"]
-    assert sorted(event["lsn"] for event in found) == [event["lsn"] for event in found]
+    places = [parse_order(event["lsn"]) for event in found]
+    assert sorted(places) == places
 
 
 def test_what_was_rescued_and_whose_it_is() -> None:
@@ -112,7 +114,7 @@ def test_what_was_rescued_and_whose_it_is() -> None:
         "op": "read",
         "schema": "public",
         "table": "things",
-        "lsn": "0000000000000063/0000000000000007",
+        "lsn": "0/63:7",
         "ts_ms": 5,
         "before": None,
         "after": {"id": 1, "price": None, "body": "x"},

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import structlog
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain
 from penstock.decode.schema import arrow_schema
@@ -111,7 +112,7 @@ def test_an_errored_table_says_why_and_one_that_fails_while_held_too(bench: Benc
 
 
 def test_whoever_asked_and_is_gone_holds_nothing(bench: Bench, cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.state.ask_cuts([ORDERS.table])
+    bench.state.ask_cuts([ORDERS.table, *[PEOPLE.table] * 78])
     go_on(bench, cuts)
     bench.seal(300, (ORDERS, 210, insert("1", "new")))
     go_on(bench, cuts)
@@ -123,7 +124,10 @@ def test_whoever_asked_and_is_gone_holds_nothing(bench: Bench, cuts: Cuts, monke
             return datetime.now(UTC) + timedelta(seconds=EXPIRES_AFTER + 1)
 
     monkeypatch.setattr(runtime_cuts, "datetime", Later)
-    go_on(bench, cuts)
+    with structlog.testing.capture_logs() as said:
+        go_on(bench, cuts)
+    (dropped,) = [one for one in said if "dropped" in one["event"]]
+    assert dropped["cuts"] == 79, "one line for all of them"
     assert bench.rows(ORDERS) == [(1, "new")]
     assert bench.state.cuts() == []
 

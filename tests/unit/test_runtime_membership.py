@@ -388,3 +388,123 @@ def test_a_table_of_this_history_goes_on(watched: Watched) -> None:
     watched.membership.tend()
     assert not watched.copier.holds(PEOPLE.table)
     assert not watched.bench.loop.tables[PEOPLE.table].errored
+
+
+class Ruled:
+    """A lake that outlives starts, and a pipeline file that changes between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bench = Bench(folder / "log")
+        self.bench.loop = self.bench.restart(PEOPLE)
+        self.bench.loop.begin(100)
+
+    def start(self, **rule: object) -> tuple[Membership, Copier]:
+        described = {
+            "version": 1,
+            "name": "shop",
+            "mask_salt": "pepper",
+            "source": {"type": "postgres", "url": "postgresql://db/shop"},
+            "tables": [{"match": "public.later", **rule}],
+            "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
+        }
+        pipeline = Pipeline.model_validate(described, context={"folder": self.folder, "file": Path("shop.yaml")})
+        bench = self.bench
+        bench.loop.close()
+        bench.loop = bench.restart(PEOPLE)
+        copier = Copier(pipeline, bench.lake, InProcessRunner(), bench.log, bench.state, self.joined, Unseen())
+        membership = Membership(pipeline, bench.loop, copier, bench.state, 100, Owners())
+        membership.admit(KEYED)
+        membership.note_missing()
+        return membership, copier
+
+    def joined(self, copied: CopyingTable, position: Position) -> None:
+        raise AssertionError("no copy is made here")
+
+    def made(self, **rule: object) -> None:
+        """The table as a copy under that rule leaves it."""
+        self.start(**rule)
+        plan = self.bench.lake.plan_copy(KEYED.table, "shop", KEYED)
+        self.bench.lake.commit_copy(KEYED.table, "shop", [plan.write_rows([])], 100)
+        self.bench.state.end_copy("lake", KEYED.table)
+        self.bench.state.forget_table("lake", KEYED.table)
+        self.start(**rule)
+        assert self.status.state is State.READY
+
+    @property
+    def status(self) -> TableStatus:
+        return self.bench.state.table_status("lake")[KEYED.table]
+
+
+@pytest.fixture
+def ruled(tmp_path: Path) -> Iterator[Ruled]:
+    made = Ruled(tmp_path)
+    yield made
+    made.bench.loop.close()
+    made.bench.writer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"where": "id > 1"}, "`where` changed from nothing to (id > 1)"),
+        ({"columns": {"state": "mask"}}, "column state was kept and is now masked"),
+        ({"set": {"tier": 1}}, "`set` has tier now"),
+        ({"types": {"state": "text"}}, "`types` changed for column state, from its default type to text"),
+    ],
+)
+def test_a_clone_is_copied_again_under_its_new_rule(ruled: Ruled, changed: dict[str, object], said: str) -> None:
+    ruled.made()
+    _, copier = ruled.start(**changed)
+    assert (ruled.status.state, ruled.status.reason) == (State.INIT, said)
+    assert copier.holds(KEYED.table)
+    hidden = [event.message for event in ruled.bench.state.events() if event.kind == "hidden"]
+    assert len(hidden) == ("columns" in changed), "what older snapshots hold is said"
+
+
+@pytest.mark.parametrize("mode", ["append", "history", "events"])
+def test_what_keeps_more_than_the_source_is_not_copied_over(ruled: Ruled, mode: str) -> None:
+    ruled.made(mode=mode)
+    membership, copier = ruled.start(mode=mode, where="id > 1")
+    for _ in range(2):
+        assert ruled.status.state is State.ERRORED
+        assert "`where` changed" in ruled.status.reason
+        assert "penstock drop shop.yaml public.later --yes" in ruled.status.solution
+        assert not copier.holds(KEYED.table)
+        ruled.bench.state.add_request("resync", KEYED.table)  # which would merge, and leave the old rows
+        membership._asked_at = 0.0
+        membership.tend()
+    ruled.start(mode=mode)
+    assert ruled.status.state is State.READY, "set back"
+
+
+def test_a_mode_that_would_remove_rows_waits_for_the_operator(ruled: Ruled) -> None:
+    ruled.made(mode="append")
+    membership, copier = ruled.start(mode="clone")
+    assert "its mode changed from append to clone" in ruled.status.reason
+    ruled.bench.state.add_request("drop", KEYED.table)
+    membership._asked_at = 0.0
+    membership.tend()
+    assert copier.holds(KEYED.table)
+    assert ruled.bench.lake.position(KEYED.table, "shop") is None, "made again, to be copied"
+    assert ruled.status.state is State.INIT
+
+
+def test_another_kind_of_table_names_the_command(ruled: Ruled) -> None:
+    ruled.made()
+    ruled.start(mode="history")
+    assert ruled.status.state is State.ERRORED
+    assert "another mode" in ruled.status.reason
+    assert "penstock drop shop.yaml public.later --yes" in ruled.status.solution
+
+
+def test_a_table_that_went_while_nothing_ran_is_not_ready(ruled: Ruled) -> None:
+    ruled.made()
+    gone = TableId("public", "later")
+    ruled.start()
+    membership, _ = ruled.start()
+    membership._known.clear()  # as if the source had not shown it
+    membership.note_missing()
+    assert ruled.status.state is State.ERRORED
+    assert "no longer at the source" in ruled.status.reason
+    assert f"penstock forget shop.yaml {gone}" in ruled.status.solution

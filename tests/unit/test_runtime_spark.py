@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import EnvironmentMissing, StaleBase
 from penstock.runtime.partition import Done, Failed, run_partition
-from penstock.runtime.spark import executors_python, on_this_machine, require_java
+from penstock.runtime.spark import _last_words, executors_python, on_this_machine, require_java
 from penstock.runtime.spark_jobs import BYTES_WORTH_A_PARTITION as WORTH
 from penstock.runtime.spark_jobs import spread
 
@@ -88,3 +88,22 @@ def test_the_interpreter_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reading_session_leaves_the_cluster_to_the_run() -> None:
     assert on_this_machine({"spark.master": "spark://host:7077", "spark.x": "1"}) == {"spark.x": "1"}
     assert on_this_machine({"spark.master": "local[2]"}) == {"spark.master": "local[2]"}
+
+
+def test_why_spark_did_not_start_is_the_cause_and_not_the_end_of_a_trace(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("java.lang.Error: of an earlier start\n")
+    begins = log.stat().st_size
+    with log.open("a") as more:
+        more.write(
+            "WARNING: Using incubator modules\n"
+            'Exception in thread "main" java.net.BindException: Cannot assign requested address\n'
+            "\tat sun.nio.ch.Net.bind0(Native Method)\n"
+            "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+        )
+    assert _last_words(log, begins) == (
+        'Exception in thread "main" java.net.BindException: Cannot assign requested address'
+    )
+    log.write_text("Error: Could not find or load main class X\nCaused by: nothing\n")
+    assert _last_words(log, 0) == "Error: Could not find or load main class X"
+    assert _last_words(tmp_path / "none", 0) == ""

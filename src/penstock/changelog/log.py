@@ -40,7 +40,7 @@ from penstock.changelog.segment import (
 )
 from penstock.errors import LogDamaged, LogUnreachable
 from penstock.model.change import RAW_SCHEMA, RawChanges
-from penstock.model.position import Position, position_text
+from penstock.model.position import Position, position_text, stored_text
 from penstock.model.table import TableSchema
 
 TEMPORARY = ".tmp"
@@ -431,7 +431,7 @@ def _chain(texts: list[str]) -> tuple[list[str], list[str], str | None]:
 
 def _first_that_may_hold(position: Position, texts: list[str]) -> int:
     """Where in the sorted names those begin that start last at or before the position."""
-    following = bisect.bisect_left(texts, position_text(position + 1))
+    following = bisect.bisect_left(texts, stored_text(position + 1))
     if following == 0:
         return 0
     return bisect.bisect_left(texts, texts[following - 1][:START_DIGITS])

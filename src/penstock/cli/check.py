@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
 from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
+from penstock.control.check_view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
+from penstock.control.foresight import (
+    check_catalog,
+    check_renamed,
+    check_rule_changes,
+    check_unfollowed,
+    check_unmatched_rules,
+)
+from penstock.control.secrets import scrub
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
 from penstock.errors import (
@@ -25,6 +35,7 @@ from penstock.errors import (
     EnvironmentMissing,
     SchemaChanged,
     SourceUnreachable,
+    UsageError,
 )
 from penstock.fold.layout import layout_of
 from penstock.fold.projection import check_projection
@@ -38,44 +49,63 @@ from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.statements import quoted_table
 
-_LOOK = {
-    "error": ("ERROR  ", "bold red", "fix: "),
-    "warning": ("WARNING", "yellow", "fix: "),
-    "note": ("note   ", "dim", "by:  "),
-}
 
-
-def check(file: PipelineFile) -> None:
+def check(
+    file: PipelineFile,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+    only_sql: Annotated[bool, typer.Option("--sql", help="Only the statements for the source, for psql.")] = False,
+) -> None:
     """Say what must be fixed before the pipeline can run, and how. Exit 1 when something must be."""
+    if json_output and only_sql:
+        raise UsageError("--json and --sql are two ways to print", "Say one of them")
     pipeline = load(file)
-    console = stdout()
-    console.print(f"{file}: pipeline {pipeline.name}", markup=False)
-    findings: list[Finding] = []
+    seen: list[SourceSeen] = []
+    found: list[Found] = []
+    tables: list[TableId] = []
     owners = Owners()
     for lane in pipeline.lanes:
+        where = f"source {lane.source.name}" if pipeline.is_scoped else ""
         try:
-            found = _check_lane(console, lane, owners)
+            source, matched, findings = _check_lane(lane, owners)
         except SourceUnreachable as error:
             if not pipeline.is_scoped:
                 raise
-            console.print(f"source {lane.source.name}", markup=False)
-            found = [Finding("error", error.what, error.solution)]
-        _print(console, found)
-        findings += found
-    console.print(f"destination: {pipeline.destinations[0].name}", markup=False)
-    at_destination = list(check_destination(pipeline))
-    _print(console, at_destination)
-    levels = Counter(finding.level for finding in [*findings, *at_destination])
-    if levels["error"]:
-        raise CheckFailed(
-            f"{file}: {_count(levels['error'], 'thing')} must be fixed",
-            "Do what stands below each ERROR, then check again",
-        )
-    console.print(f"ready to run, with {_count(levels['warning'], 'warning')}" if levels["warning"] else "ready to run")
+            found.append(Found(where, Finding("error", error.what, error.solution)))
+            continue
+        seen.append(source)
+        tables += matched
+        found += [Found(where, finding) for finding in findings]
+    found += [Found("", finding) for finding in check_destination(pipeline)]
+    if len(seen) == len(pipeline.lanes):
+        found += [Found("", finding) for finding in check_unmatched_rules(pipeline, tables)]
+    if json_output:
+        typer.echo(json.dumps(as_json(str(file), pipeline.name, seen, found), indent=2, ensure_ascii=False))
+    elif only_sql:
+        for line in as_sql(found):
+            typer.echo(line)
+    else:
+        _print(pipeline, file, seen, found)
+    if counts(found)["error"]:
+        raise CheckFailed(f"{file}: {verdict(found)}", "Do what stands below each ERROR, then check again")
 
 
-def _check_lane(console: Console, lane: Pipeline, owners: Owners) -> list[Finding]:
-    """What one source has to say; and which of its tables another source has taken."""
+def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Sequence[Found]) -> None:
+    console = stdout()
+    console.print(f"{file}: pipeline {pipeline.name}", markup=False)
+    for one in seen:
+        name = f"source {one.name}" if pipeline.is_scoped else "source"
+        followed = f"{count_text(one.tables, 'table')} to follow"
+        console.print(f"{name}: {one.version} at {one.endpoint}, {followed}", markup=False)
+    destination = pipeline.destinations[0]
+    console.print(f"destination: {destination.name}, warehouse {scrub(destination.warehouse)}", markup=False)
+    for line in as_lines(found):
+        console.print(line)
+    if not counts(found)["error"]:
+        console.print(verdict(found))
+
+
+def _check_lane(lane: Pipeline, owners: Owners) -> tuple[SourceSeen, list[TableId], list[Finding]]:
+    """What one source has to say, the tables that are followed, and which of them another source has taken."""
     url = lane.source.url.get_secret_value()
 
     def wanted(table: TableId) -> bool:
@@ -88,19 +118,19 @@ def _check_lane(console: Console, lane: Pipeline, owners: Owners) -> list[Findin
         findings = check_source(connection, lane.source, wanted, each, lane.modes)
         gap = find_log_gap(connection, lane, ChangeLog(lane.log_uri))
         version = _version(connection)
-    name = f"source {lane.source.name}" if lane.is_scoped else "source"
-    console.print(f"{name}: {version} at {endpoint(url)}, {_count(len(tables), 'table')} to follow", markup=False)
     if gap is not None:
         findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
     findings += check_targets(lane, tables)
     findings += check_columns(lane, schemas)
     findings += check_projections(lane, schemas)
+    findings += check_rule_changes(lane, schemas)
+    findings += check_unfollowed(lane, tables)
     for feed in (feed for table in tables for feed in lane.feeds(table)) if lane.is_scoped else ():
         owner = owners.claim(lane.source.name, feed)
         if owner is not None and owner.source != lane.source.name:
             what = f"{feed.name} would be written to {feed.target}, and so is {owner.feed.name} of {owner.source}"
             findings.append(Finding("error", what, "Put {source} into both `target`s, or into neither"))
-    return findings
+    return SourceSeen(lane.source.name, endpoint(url), version, len(tables)), tables, findings
 
 
 def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
@@ -198,6 +228,8 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
             require()
         except (EnvironmentMissing, ConfigError) as error:
             yield Finding("error", error.what, error.solution)
+    yield from check_catalog(pipeline)
+    yield from check_renamed(pipeline)
     warehouse = local_path(pipeline.destinations[0].warehouse)
     if warehouse is None:
         yield Finding("note", "the warehouse is not on this machine, so `penstock run` is the first to look at it", "")
@@ -212,19 +244,14 @@ def _folder(name: str, folder: Path) -> Iterator[Finding]:
         yield Finding("error", f"{name} {folder}: {there} is not a folder", f"Remove {there}, or name another folder")
     elif not os.access(there, os.W_OK | os.X_OK):
         yield Finding("error", f"{name} {folder}: {there} may not be written to", f"chown or chmod {there}")
-
-
-def _print(console: Console, findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        word, style, label = _LOOK[finding.level]
-        console.print(Text.assemble("  ", (word, style), f"  {finding.what}"))
-        if finding.fix:
-            console.print(Text.assemble("           ", (label, "bold"), finding.fix))
+    else:
+        try:
+            with tempfile.TemporaryFile(dir=there):  # a read-only or full file system shows only when it is written to
+                pass
+        except OSError as error:
+            what = f"{name} {folder}: nothing can be written to {there}: {error.strerror or error}"
+            yield Finding("error", what, "Make room there, or name another folder")
 
 
 def _version(connection: Connection) -> str:
     return f"Postgres {connection.info.parameter_status('server_version')}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

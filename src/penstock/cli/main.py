@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import os
+import select
 import sys
 import textwrap
 import traceback
@@ -20,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.control.commands import with_file
 from penstock.control.secrets import scrub
 from penstock.errors import PenstockError
 
@@ -51,9 +54,11 @@ COMMANDS = (
     Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
     Command(("status",), "penstock.cli.status", "status", "Show tables, lag, slot, log, and errors with the way out."),
     Command(("tables",), "penstock.cli.tables", "tables", "Show each table's state and how far its copy is."),
-    Command(("resync",), "penstock.cli.tables", "resync", "Copy tables anew; readers see the old ones until then."),
+    Command(("resync",), "penstock.cli.tables", "resync", "Copy tables again; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
     Command(("reset",), "penstock.cli.reset", "reset", "Start over after a gap: slot, log and copies."),
+    Command(("drop",), "penstock.cli.tables", "drop", "Drop a destination's table, so that it is copied afresh."),
+    Command(("forget",), "penstock.cli.tables", "forget", "Remove what is kept of a table no longer followed."),
     Command(("schemas",), "penstock.cli.schemas", "schemas", "List the versions of tables' structures."),
     Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
@@ -98,11 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = build(wanted)(words, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except _Escaped as escaped:
-        return _end(escaped.error, debug)
+        return _end(escaped.error, debug, words)
     except SystemExit as ended:  # rich and typer end like this when nobody reads their output any more
         return ended.code if isinstance(ended.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - the last line of defence: a user sees one line, never a traceback
-        return _end(error, debug)
+        return _end(error, debug, words)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -125,11 +130,28 @@ def _letting_errors_out(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _end(error: BaseException, debug: bool) -> int:
+def _nobody_reads() -> bool:
+    """Whether whoever read the output has had enough (`| head`): nothing is wrong then, and the rest goes nowhere."""
+    try:
+        number = sys.stdout.fileno()
+    except OSError:
+        return False  # it is no file
+    watched = select.poll()
+    watched.register(number, 0)
+    if not any(events & select.POLLERR for _, events in watched.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return True
+
+
+def _end(error: BaseException, debug: bool, words: Sequence[str]) -> int:
     """Says on stderr what happened, in one line, and gives the exit code."""
+    if isinstance(error, BrokenPipeError) and _nobody_reads():
+        return 0
     match error:
         case PenstockError():
-            text, code = str(error), error.exit_code
+            file = next((word for word in words if word.endswith((".yaml", ".yml"))), "FILE")
+            text, code = with_file(str(error), file), error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             text, code = "interrupted", INTERRUPTED
         case typer.TyperException():
@@ -165,7 +187,8 @@ def _usage(error: typer.TyperException) -> str:
     """The message of a usage error, with the command whose help to read."""
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "penstock"
-    return f"{error.format_message().rstrip('.')}. Run `{command} --help`"
+    what = error.format_message().rstrip(".") or f"{command} needs one of its commands"
+    return f"{what}. Run `{command} --help`"
 
 
 if __name__ == "__main__":

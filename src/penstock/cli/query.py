@@ -10,7 +10,8 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.query import reading_session, run_query
+from penstock.control import direct_query
+from penstock.control.query import reading_session, refuse_writing, run_query
 from penstock.control.result_view import as_csv, as_json, as_table
 
 
@@ -25,9 +26,14 @@ def query(
     statement: Annotated[str, typer.Argument(metavar="SQL", help='Such as "select * from public.orders limit 5".')],
     output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
 ) -> None:
-    """Run one Spark SQL statement over the destination's tables, which are named schema.table."""
-    with reading_session(load(file)) as spark:
-        answer = run_query(spark, statement)
+    """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
+    table are answered without Spark."""
+    refuse_writing(statement)
+    pipeline = load(file)
+    answer = direct_query.answer(pipeline, statement)
+    if answer is None:
+        with reading_session(pipeline) as spark:
+            answer = run_query(spark, statement)
     if output is Format.TABLE:
         stdout().print(as_table(answer))
     else:

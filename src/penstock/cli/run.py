@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
 import typer
 from rich.console import Console
+from structlog.typing import EventDict, Processor
 
 from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile, Source
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.control.commands import with_file
 from penstock.control.copy_view import CopyView
 from penstock.errors import SourceError
 from penstock.runtime.capture_process import require_free_log, run_capture
@@ -22,6 +26,27 @@ from penstock.runtime.publisher import Publisher
 from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.source.postgres.connect import connect
 
+INFO = 20
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        return {"debug": 10, "info": INFO, "warning": 30, "error": 40}[self.value]
+
+
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="json is one object per line.")]
+LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="debug has every batch and maintenance.")]
 LOG = structlog.get_logger("capture")
 COPY = structlog.get_logger("copy")
 
@@ -31,6 +56,8 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Apply everything up to the source's position now, then exit.")
     ] = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
     strict: Annotated[
         bool, typer.Option("--strict", help="A value that fits no column makes its table Errored; it is not rescued.")
     ] = False,
@@ -39,7 +66,7 @@ def run(
     ] = False,
 ) -> None:
     """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
-    log_to_stderr()
+    log_to_stderr(log_level.number, log_format, str(file))
     pipeline = load(file)
     may_leave = yes or (sys.stdin.isatty() and _confirmed_leaving(pipeline))
     with CopyView(Console(stderr=True), say=COPY.info) as view:
@@ -70,9 +97,14 @@ def _confirmed_leaving(pipeline: Pipeline) -> bool:
     )
 
 
-def capture(file: PipelineFile, source: Source = None) -> None:
+def capture(
+    file: PipelineFile,
+    source: Source = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
-    log_to_stderr()
+    log_to_stderr(log_level.number, log_format, str(file))
     pipeline = load(file).lane(source)
     stop = SignalFlag()
     stop_on_signals(stop)
@@ -82,19 +114,29 @@ def capture(file: PipelineFile, source: Source = None) -> None:
     run_capture(pipeline, stop, _say)
 
 
-def log_to_stderr(least: int = 20) -> None:
-    """Plain lines for a file, colours for a terminal. `least` is the level of what is said; 20 is info."""
+def log_to_stderr(least: int = INFO, form: LogFormat = LogFormat.TEXT, file: str = "FILE") -> None:
+    """Lines for people, with colours on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
+    of what is logged; `file` is named in commands that messages give."""
+    last: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+    if form is LogFormat.JSON:
+        last = structlog.processors.JSONRenderer(ensure_ascii=False)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+            structlog.processors.TimeStamper(fmt="iso" if form is LogFormat.JSON else "%Y-%m-%d %H:%M:%SZ", utc=True),
+            partial(_naming, file),
+            *([structlog.processors.format_exc_info] if form is LogFormat.JSON else []),
+            last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is now: a live view may stand in
         cache_logger_on_first_use=False,
     )
+
+
+def _naming(file: str, _logger: object, _method: str, event: EventDict) -> EventDict:
+    return {name: with_file(value, file) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _say(report: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`penstock tables`, `penstock resync` and `penstock retry`: where tables stand, and what to do with them.
+"""`penstock tables`, `resync`, `retry`, `drop` and `forget`: where tables stand, and what to do with them.
 
 They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
 """
@@ -15,13 +15,20 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.tables import Asked, ask, look
+from penstock.control.tables import Asked, ask, feed_named, look
+from penstock.control.tables import forget as forget_table
 from penstock.control.tables_view import as_json, as_text
+from penstock.errors import UsageError
 from penstock.model.table import TableId
 
 TableNames = Annotated[
     list[str], typer.Argument(metavar="TABLE…", help="As at the source: schema.table.", show_default=False)
 ]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TABLE…]", help="schema.table, or a pattern: 'schema.*'.", show_default=False),
+]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As `penstock tables` shows it.", show_default=False)]
 
 
 def tables(
@@ -36,12 +43,45 @@ def tables(
         stdout().print(as_text(found))
 
 
-def resync(file: PipelineFile, names: TableNames) -> None:
-    """Copy tables anew. Readers see the present table until the new one is whole; other tables are not held up."""
-    asked = ask(load(file), "resync", names)
-    _say(asked.new, "will be copied anew")
-    _say(asked.before, "is to be copied anew already")
+def resync(
+    file: PipelineFile,
+    names: Patterns = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every table that is followed.")] = False,
+) -> None:
+    """Copy tables again. Readers see the present table until the new one is whole; other tables are not held up."""
+    asked = ask(load(file), "resync", names or [], everything=everything)
+    _say(asked.new, "will be copied again")
+    _say(asked.before, "is already queued for a resync")
     _say_when(file, asked)
+
+
+def drop(
+    file: PipelineFile,
+    name: TableName,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, drop it, with all that it holds.")] = False,
+) -> None:
+    """Drop a table at the destination, with its files, so that it is made again and copied.
+
+    For a table whose mode or rule was changed in the file. What only the destination has is lost: rows deleted at the
+    source in mode append, versions in mode history, events.
+    """
+    pipeline = load(file)
+    feed = feed_named(pipeline, name, "drop")
+    if not yes:
+        raise UsageError(
+            f"dropping {feed.target} at the destination cannot be undone: what only it has of {name} is lost",
+            f"If that is meant: penstock drop {file} {name} --yes",
+        )
+    asked = ask(pipeline, "drop", [name])
+    _say(asked.new, f"({feed.target} at the destination) will be dropped, made again and copied")
+    _say(asked.before, "is already queued to be dropped")
+    _say_when(file, asked)
+
+
+def forget(file: PipelineFile, name: TableName) -> None:
+    """Remove what is kept of a table that is no longer followed. The destination's table stays as it is."""
+    table = forget_table(load(file), name)
+    stdout().print(f"{table} is forgotten; its table at the destination stays as it is", markup=False)
 
 
 def retry(file: PipelineFile, names: TableNames) -> None:

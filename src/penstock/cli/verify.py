@@ -14,6 +14,7 @@ from penstock.cli.arguments import PipelineFile
 from penstock.cli.run import log_to_stderr
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
+from penstock.control.commands import with_file
 from penstock.control.copy_view import CopyView
 from penstock.control.verify import SHOWN, Verifying
 from penstock.control.verify import verify as verify_tables
@@ -49,6 +50,8 @@ def verify(
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
     with CopyView(Console(stderr=True), say=COPY.info) as view:
         found = verify_tables(load(file), wish, view)
+    for error in [one.error for one in found if one.error is not None]:
+        error.solution = with_file(error.solution, str(file))
     if json_output:
         typer.echo(json.dumps(as_json(found, shown), indent=2, ensure_ascii=False))
     else:

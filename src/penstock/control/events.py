@@ -37,7 +37,8 @@ def parse_place(text: str) -> Place:
     except ValueError as error:
         raise UsageError(
             f"--after {text} is not the place of an event",
-            "Give the `lsn` of a line that `penstock events` has printed, such as 00000000016b3740/0000000000000002",
+            "Give the `lsn` of a line that `penstock events` has printed, such as 0/16B3740:2; or a position such as "
+            "0/16B3740, for what follows the transaction committed there",
         ) from error
 
 

@@ -7,6 +7,7 @@ a command, a statement or a call may change tables, except SHOW, DESCRIBE and EX
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,27 @@ from penstock.runtime.spark import on_this_machine, require_java, start_session
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 WRITING = (f"{LOGICAL}.Command", f"{LOGICAL}.ParsedStatement", f"{LOGICAL}.Call")
 SPARK_ERROR_LOG = "SQLQueryContextLogger"  # repeats every error of a query on stderr, with Java's whole stack
+FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)\b", re.DOTALL)
+WRITING_WORDS = frozenset(
+    {"ADD", "ALTER", "ANALYZE", "CACHE", "CALL", "CLEAR", "CREATE", "DELETE", "DROP", "EXECUTE", "INSERT", "LOAD"}
+    | {"MERGE", "MSCK", "REFRESH", "REPAIR", "REPLACE", "RESET", "SET", "TRUNCATE", "UNCACHE", "UPDATE", "USE"}
+)
 READING_COMMANDS = ("Show", "Describe", "Explain")
+
+
+def refuse_writing(statement: str) -> None:
+    """UsageError for a statement whose first word says that it changes something: that takes no Spark to know. What is
+    not refused here is parsed by Spark, which refuses the rest."""
+    word = FIRST_WORD.match(statement)
+    if word is not None and word[1].upper() in WRITING_WORDS:
+        raise _only_reads()
+
+
+def _only_reads() -> UsageError:
+    return UsageError(
+        "this statement may change something, and `penstock query` only reads",
+        "Ask with SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN",
+    )
 
 
 @contextmanager
@@ -76,10 +97,7 @@ def run_query(spark: SparkSession, statement: str) -> pa.Table:
 def _require_reading(spark: SparkSession, statement: str) -> None:
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     if _may_write(spark, plan):
-        raise UsageError(
-            "this statement may change something, and `penstock query` only reads",
-            "Ask with SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN",
-        )
+        raise _only_reads()
 
 
 def _may_write(spark: SparkSession, plan: JavaObject) -> bool:

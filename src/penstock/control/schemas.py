@@ -5,7 +5,6 @@ Read from the state store, so it works while a run is under way and while none i
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from penstock.config.model import Pipeline
@@ -14,11 +13,7 @@ from penstock.fold.column_identity import resolve
 from penstock.fold.evolution import differences
 from penstock.model.position import Position, parse_position
 from penstock.model.schema_version import SchemaVersion, in_force
-from penstock.source.postgres.slot import parse_lsn
 from penstock.state.sql import find_store
-
-_LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
-_POSITION = re.compile(r"[0-9A-Fa-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +54,11 @@ def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) ->
 
 
 def parsed(text: str) -> Position:
-    """A position as Postgres writes it (`0/1A2B3C4D`) or as penstock does (16 hexadecimal digits)."""
-    if _LSN.fullmatch(text):
-        return parse_lsn(text)
-    if _POSITION.fullmatch(text):
+    """A position as Postgres writes it (`0/1A2B3C4D`), or as it is stored (16 hexadecimal digits)."""
+    try:
         return parse_position(text)
-    raise UsageError(f"--at {text} is no position", "Give an LSN such as 0/1A2B3C4D, or 16 hexadecimal digits")
+    except ValueError as error:
+        raise UsageError(f"--at {text} is no position", "Give one as Postgres writes it, such as 0/1A2B3C4D") from error
 
 
 def _changes(version: SchemaVersion, known: list[SchemaVersion]) -> list[str] | None:

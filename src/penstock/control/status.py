@@ -24,7 +24,7 @@ from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId
-from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.model.table_state import NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.slot import SlotState, flush_position, slot_state
@@ -97,6 +97,11 @@ class TableReport:
     quarantined: int = 0  # messages that could not be decoded
     upkeep: Upkeep | None = None  # how it is kept quick to read
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
+    followed: bool = True  # False: no rule of the file matches it any more
+
+    @property
+    def shown_state(self) -> str:
+        return self.state.value if self.followed else NOT_FOLLOWED
 
 
 @dataclass(frozen=True)
@@ -290,6 +295,8 @@ class Observer:
             lag_seconds = max((now - oldest_pending).total_seconds(), 0.0)
         elif position is not None and (captured or lag_bytes == 0):
             lag_seconds = 0.0
+        if feed is None:
+            lag_bytes = lag_seconds = None
         return TableReport(
             destination=destination,
             table=table,
@@ -311,6 +318,7 @@ class Observer:
             quarantined=state.quarantined.get(key, 0),
             upkeep=state.upkeep.get(key),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
+            followed=feed is not None,
         )
 
     def _disconnect(self) -> None:
@@ -360,7 +368,7 @@ def _note_pending(
 
 
 def errored(tables: Iterable[TableReport]) -> list[TableReport]:
-    return [table for table in tables if table.state is State.ERRORED]
+    return [table for table in tables if table.state is State.ERRORED and table.followed]
 
 
 def _effective_position(state: StateReport, destination: str, table: TableId) -> Position | None:

@@ -11,17 +11,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.commands import with_file
 from penstock.control.copy_figures import copy_json, rows_copied_text
 from penstock.control.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
 from penstock.control.status import LaneReport, LogReport, Problem, SourceReport, Status, TableReport, errored
 from penstock.model.anomaly import KINDS
 from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
-from penstock.model.table_state import State
+from penstock.model.table_state import NOT_FOLLOWED, State
 from penstock.model.upkeep import Upkeep
 from penstock.state.store import Health
 
-STATE_STYLES = {State.READY: "green", State.ERRORED: "bold red"}
+STATE_STYLES: dict[str, str] = {State.READY: "green", State.ERRORED: "bold red", NOT_FOLLOWED: "dim"}
 _BY_HAND = "`penstock resync FILE TABLE` makes it equal to the source, without what was kept of other partitions"
 REMARKS: dict[RemarkKind, str] = {
     "kept": "is gone at the source, and its rows are kept here; a resync would remove them",
@@ -67,19 +68,24 @@ def as_text(status: Status) -> RenderableType:
             )
             parts += [Text(), Text(f"{kept}see `penstock quarantine list {status.file}`", style="yellow")]
     for table in status.tables:
-        if table.error and table.state is not State.ERRORED:
+        if table.followed and table.error and table.state is not State.ERRORED:
             parts += [Text(), Text(f"{table.table} is copied again: {table.error}", style="yellow")]
+    for table in [table for table in status.tables if not table.followed]:
+        way_out = f"`penstock forget {status.file} {table.table}` removes it from this list"
+        said = f"{table.table} is no longer followed: no rule of the file matches it. {way_out}"
+        parts += [Text(), Text(said, style="yellow")]
     for table in errored(status.tables):
         since = f" since {_moment(table.since)}" if table.since else ""
         retry = f", retry: {table.retry}" if table.retry else ""
-        parts += [Text(), _trouble(f"{table.table} is Errored{since}{retry}", table.error, table.solution)]
+        way_out = with_file(table.solution, status.file)
+        parts += [Text(), _trouble(f"{table.table} is Errored{since}{retry}", table.error, way_out)]
     if status.events:
         parts += [Text(), Text("events", style="bold"), _events(status)]
     return Group(*parts)
 
 
 def as_json(status: Status) -> dict[str, Any]:
-    """JSON values only. Positions are fixed-width hexadecimal, times ISO 8601 in UTC; what is unknown is null."""
+    """JSON values only. Positions are as Postgres writes them, times ISO 8601 in UTC; what is unknown is null."""
     return {
         "pipeline": status.pipeline,
         "file": status.file,
@@ -90,7 +96,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "destinations": [
             {"name": name, "processed": _position(processed)} for name, processed in status.processed.items()
         ],
-        "tables": [_table_json(table) for table in status.tables],
+        "tables": [_table_json(table, status.file) for table in status.tables],
         "components": [
             {"name": name, **asdict(health), "since": health.since.isoformat()}
             for name, health in status.components.items()
@@ -120,7 +126,7 @@ def _summary(status: Status) -> Table:
     if status.problem is not None:
         lines.add_row("state", _problem(status.problem))
     for name, health in status.components.items():
-        lines.add_row(name, _health(health))
+        lines.add_row(name, _health(health, status.file))
     return lines
 
 
@@ -147,7 +153,7 @@ def _log(log: LogReport) -> Text:
     return Text.assemble(reach, (f"  {log.uri}", "dim"))
 
 
-def _health(health: Health) -> Text:
+def _health(health: Health, file: str) -> Text:
     text = Text.assemble((health.state, HEALTH_STYLES[health.state]))
     if health.state == "retrying":
         text.append(f", attempt {health.attempts}")
@@ -155,7 +161,7 @@ def _health(health: Health) -> Text:
     if health.message:
         text.append(f": {health.message}")
     if health.solution:
-        text.append(f". {health.solution}", "bold")
+        text.append(f". {with_file(health.solution, file)}", "bold")
     return text
 
 
@@ -176,7 +182,7 @@ def _tables(status: Status) -> Table:
         table.add_row(
             Text(str(report.table)),
             *([report.destination] if several else []),
-            Text(report.state, STATE_STYLES.get(report.state, "yellow")),
+            Text(report.shown_state, STATE_STYLES.get(report.shown_state, "yellow")),
             *(
                 [rows_copied_text(report.copy), percent_text(report.copy.fraction if report.copy else None)]
                 if copying
@@ -261,12 +267,13 @@ def _log_json(log: LogReport) -> dict[str, Any]:
     }
 
 
-def _table_json(table: TableReport) -> dict[str, Any]:
+def _table_json(table: TableReport, file: str) -> dict[str, Any]:
     return {
         "destination": table.destination,
         "table": str(table.table),
         "target": str(table.target),
-        "state": table.state.value,
+        "state": table.shown_state,
+        "followed": table.followed,
         "since": table.since.isoformat() if table.since else None,
         "position": _position(table.position),
         "lag_bytes": table.lag_bytes,
@@ -276,7 +283,7 @@ def _table_json(table: TableReport) -> dict[str, Any]:
         "newest": table.newest.isoformat() if table.newest else None,
         "error": (table.error or None) if table.state is State.ERRORED else None,
         "copied_again": (table.error or None) if table.state is not State.ERRORED else None,
-        "solution": table.solution or None,
+        "solution": with_file(table.solution, file) or None,
         "retry": table.retry or None,
         "copy": copy_json(table.copy),
         "quarantined": table.quarantined,

@@ -1,8 +1,8 @@
-"""What an operator asks about tables, and asks of them: where each stands, to be copied anew, to be tried again.
+"""What an operator asks about tables, and asks of them: where each stands, to be copied, tried or made again.
 
-Everything goes through the state store, so it works while a run is under way and while none is: `look` reads it, and
-`ask` leaves requests in it, which the run takes up between two batches, or the next run at its start. Shown by
-`tables_view.py`.
+Everything goes through the state store, so it works while a run is under way and while none is: `look` reads it, `ask`
+leaves requests in it, which the run takes up between two batches, or the next run at its start, and `forget` removes
+what it keeps of a table that is no longer followed. Shown by `tables_view.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock.config.model import Pipeline
+from penstock.config.patterns import BadPattern, matches, names_one_table
 from penstock.errors import UsageError
 from penstock.model.feed import Feed
 from penstock.model.table import TableId
-from penstock.model.table_state import State, TableStatus
+from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableStatus
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import CopyProgress, Request, RequestKind
@@ -36,6 +37,11 @@ class TableSummary:
     solution: str
     retry: str
     requests: tuple[Request, ...]
+    followed: bool = True  # False: no rule of the file matches it any more
+
+    @property
+    def shown_state(self) -> str:
+        return self.state.value if self.followed else NOT_FOLLOWED
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,22 @@ def look(pipeline: Pipeline) -> Tables:
             store.close()
 
 
-def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
-    """Leaves a request for each table named `schema.table`; for none of them when one is not known."""
+def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everything: bool = False) -> Asked:
+    """Leaves a request for each table that a name or a pattern stands for, or for all that are followed; for none of
+    them when one is not known."""
+    if everything == bool(names):
+        raise UsageError(
+            "name tables or say --all, not both" if names else f"there is no table named to {kind}",
+            f"penstock {kind} {pipeline.file} schema.table, or 'schema.*', or --all",
+        )
     store = _store_of(pipeline, kind)
     try:
         summaries = _summaries(pipeline, store)
-        wanted = _named(pipeline, {summary.table for summary in summaries}, names)
+        known = {summary.table for summary in summaries}
+        if everything:
+            wanted = sorted(summary.table for summary in summaries if summary.followed)
+        else:
+            wanted = list(dict.fromkeys(table for name in names for table in _standing_for(pipeline, known, name)))
         errored = {summary.table for summary in summaries if summary.state is State.ERRORED}
         in_order = [table for table in wanted if kind == "retry" and table not in errored]
         waiting = {request.table for request in store.requests() if request.kind == kind}
@@ -90,6 +106,26 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str]) -> Asked:
         for table in new:
             store.add_request(kind, table)
         return Asked(holder(pipeline.home / "lock"), new, before, in_order)
+    finally:
+        store.close()
+
+
+def forget(pipeline: Pipeline, name: str) -> TableId:
+    """Removes what the state store keeps of a table that is no longer followed: one that no rule matches, or that is
+    gone at the source. The destination's table stays."""
+    store = _store_of(pipeline, "forget")
+    try:
+        found = {str(summary.table): summary for summary in _summaries(pipeline, store)}
+        summary = found.get(name)
+        if summary is None:
+            raise _unknown(pipeline, name, {text: one.table for text, one in found.items()})
+        if summary.followed and not (summary.state is State.ERRORED and GONE in summary.error):
+            raise UsageError(
+                f"table {name} is followed: its rule in {pipeline.file} matches it",
+                f"Exclude it in {pipeline.file} and start the pipeline again; then forget it",
+            )
+        store.forget_table(summary.destination, summary.table)
+        return summary.table
     finally:
         store.close()
 
@@ -166,27 +202,51 @@ def _summary(
         solution=status.solution if status else "",
         retry=status.retry if status else "",
         requests=tuple(request for request in requests if request.table == table),
+        followed=feed is not None,
     )
+
+
+def _standing_for(pipeline: Pipeline, known: Collection[TableId], name: str) -> list[TableId]:
+    """The followed tables of a name, or those that a pattern stands for."""
+    if name in map(str, known):
+        return _named(pipeline, known, [name])
+    try:
+        if names_one_table(name):
+            return _named(pipeline, known, [name])
+        found = sorted(table for table in known if matches(name, table) and pipeline.feed(table) is not None)
+    except BadPattern as error:
+        raise UsageError(f"{name} is no table and no pattern", str(error)) from error
+    if not found:
+        raise UsageError(
+            f"pattern {name} stands for no table that pipeline {pipeline.name} follows",
+            f"`penstock tables {pipeline.file}` lists them all",
+        )
+    return found
 
 
 def _named(pipeline: Pipeline, known: Collection[TableId], names: Sequence[str]) -> list[TableId]:
     """The tables of these names, each once. Only names that are known are compared: a name may have dots in it."""
     by_name = {str(table): table for table in sorted(known)}
-    list_them = f"`penstock tables {pipeline.file}` lists them all"
     wanted = []
     for name in dict.fromkeys(names):
         table = by_name.get(name)
         if table is None:
-            near = _nearest(name, by_name)
-            hint = f"Did you mean {near}? " if near else ""
-            raise UsageError(f"pipeline {pipeline.name} has no table {name}", hint + list_them)
+            raise _unknown(pipeline, name, by_name)
         if pipeline.feed(table) is None:
             raise UsageError(
                 f"table {name} is not among the tables of {pipeline.file} any more",
-                "Let an entry of `tables:` match it, and start the pipeline again",
+                "Let an entry of `tables:` match it, and start the pipeline again; or have it no longer shown: "
+                f"`penstock forget {pipeline.file} {name}`",
             )
         wanted.append(table)
     return wanted
+
+
+def _unknown(pipeline: Pipeline, name: str, by_name: dict[str, TableId]) -> UsageError:
+    near = _nearest(name, by_name)
+    hint = f"Did you mean {near}? " if near else ""
+    list_them = f"`penstock tables {pipeline.file}` lists them all"
+    return UsageError(f"pipeline {pipeline.name} has no table {name}", hint + list_them)
 
 
 def _nearest(name: str, known: dict[str, TableId]) -> str | None:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.commands import with_file
 from penstock.control.copy_figures import copy_json, rows_copied_text
 from penstock.control.figures import moment_text, percent_text
 from penstock.control.status_view import STATE_STYLES
@@ -24,7 +25,7 @@ def as_text(found: Tables) -> RenderableType:
         return Text(f"{said}; `penstock run {found.file}` starts it", style="dim")
     parts: list[RenderableType] = [_table(found)]
     for summary in found.tables:
-        parts += _remarks(summary)
+        parts += _remarks(summary, found.file)
     if found.pid is None:
         parts += [Text(), Text(f"not running; `penstock run {found.file}` starts it", style="yellow")]
     return Group(*parts)
@@ -38,7 +39,7 @@ def as_json(found: Tables) -> dict[str, Any]:
         "at": found.at.isoformat(),
         "run": {"running": found.pid is not None, "pid": found.pid},
         "state": {"exists": found.has_run},
-        "tables": [_summary_json(summary) for summary in found.tables],
+        "tables": [_summary_json(summary, found.file) for summary in found.tables],
     }
 
 
@@ -56,7 +57,7 @@ def _table(found: Tables) -> Table:
         table.add_row(
             Text(str(summary.table)),
             *([summary.destination] if several else []),
-            Text(summary.state, STATE_STYLES.get(summary.state, "yellow")),
+            Text(summary.shown_state, STATE_STYLES.get(summary.shown_state, "yellow")),
             moment_text(summary.since),
             rows_copied_text(summary.copy),
             percent_text(summary.copy.fraction if summary.copy else None),
@@ -64,9 +65,13 @@ def _table(found: Tables) -> Table:
     return table
 
 
-def _remarks(summary: TableSummary) -> Iterator[RenderableType]:
+def _remarks(summary: TableSummary, file: str) -> Iterator[RenderableType]:
     """What the table of tables has no room for: what is to be said of its copy, what was asked, what went wrong."""
     copy = summary.copy
+    if not summary.followed:
+        way_out = f"no rule of {file} matches it. `penstock forget {file} {summary.table}` removes it from this list"
+        yield from (Text(), _remark(f"{summary.table} is no longer followed", way_out, "yellow"))
+        return
     if copy is not None and copy.note:
         yield from (Text(), _remark(f"The copy of {summary.table}", copy.note, "yellow"))
     if copy is not None and copy.ended is None and copy.attempts > 1:
@@ -81,24 +86,25 @@ def _remarks(summary: TableSummary) -> Iterator[RenderableType]:
         title = f"{summary.table} is Errored since {moment_text(summary.since)}{retry}"
         yield from (Text(), _remark(title, summary.error, "bold red"))
         if summary.solution:
-            yield Padding.indent(Text(summary.solution, style="bold"), 2)
+            yield Padding.indent(Text(with_file(summary.solution, file), style="bold"), 2)
 
 
 def _remark(title: str, text: str, style: str) -> RenderableType:
     return Group(Text(title, style=style), Padding.indent(Text(text), 2))
 
 
-def _summary_json(summary: TableSummary) -> dict[str, Any]:
+def _summary_json(summary: TableSummary, file: str) -> dict[str, Any]:
     return {
         "destination": summary.destination,
         "table": str(summary.table),
         "target": str(summary.target),
-        "state": summary.state.value,
+        "state": summary.shown_state,
+        "followed": summary.followed,
         "since": summary.since.isoformat() if summary.since else None,
         "copy": copy_json(summary.copy),
         "error": (summary.error or None) if summary.state is State.ERRORED else None,
         "copied_again": (summary.error or None) if summary.state is not State.ERRORED else None,
-        "solution": summary.solution or None,
+        "solution": with_file(summary.solution, file) or None,
         "retry": summary.retry or None,
         "requests": [
             {"id": request.id, "kind": request.kind, "at": request.at.isoformat()} for request in summary.requests

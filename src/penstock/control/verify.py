@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
@@ -23,7 +25,18 @@ from penstock.control.query import reading_session
 from penstock.control.repair import net_effect, written
 from penstock.control.sides import SourceSide, lake_side, widened
 from penstock.control.tables import followed, is_whole_source
-from penstock.errors import NoAnswer, PenstockError, SchemaChanged, SourceError, TableError, UsageError
+from penstock.errors import (
+    EnvironmentMissing,
+    NoAnswer,
+    PenstockError,
+    SchemaChanged,
+    SourceError,
+    SourceUnreachable,
+    StateError,
+    TableError,
+    UsageError,
+)
+from penstock.java_error import java_has_ended, java_reason
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -227,8 +240,10 @@ class _Verification:
                     keyed=bool(source.schema.key),
                     shown=self._wish.shown,
                 )
-        except TableError as error:
-            return Verified(cut.table, snapshot.position, error=error)
+        except (SourceUnreachable, EnvironmentMissing, StateError):
+            raise  # of all tables
+        except (PenstockError, PySparkException, Py4JError) as error:
+            return Verified(cut.table, snapshot.position, error=_not_compared(cut.table, error))
         result = Verified(cut.table, snapshot.position, comparison)
         if comparison.equal or repairable is None or not self._wish.repair:
             return result
@@ -286,6 +301,19 @@ class _Verification:
 
     def _tell(self, what: str) -> None:
         self._wish.tell(f"{self._pipeline.source.name}: {what}" if self._pipeline.is_scoped else what)
+
+
+def _not_compared(table: TableId, error: Exception) -> PenstockError:
+    """Why one table could not be read, at the source or in the lake; the others are compared all the same."""
+    if isinstance(error, PenstockError):
+        return error
+    if java_has_ended(error):
+        raise EnvironmentMissing("Spark's Java process has ended", "Run it again") from error
+    reason = java_reason(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    return TableError(
+        f"table {table} cannot be read in the lake: {' '.join(reason.split())[:300]}",
+        f"See that its files are whole; penstock resync FILE {table} copies it again",
+    )
 
 
 def not_repairable(

@@ -184,15 +184,17 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
     finally:
         traffic.stop()
     position, stopped = flush_position(connection), time.monotonic()
-    watch(
+    last = watch(
         console,
         look,
         title=lambda: "shop is closed",
         done=lambda status: _all_applied(status, position) or _too_late(stopped),
     )
     took = seconds_text(time.monotonic() - stopped)
-    changes = count_text(traffic.changes + len(shop.customers) + len(shop.skus))
-    _say(console, f"the shop made {changes} changes; {took} after it closed, all were applied")
+    changes = count_text(sum(table.changes for table in last.tables))
+    copied = sum(table.copy.rows for table in last.tables if table.copy is not None)
+    came = f" and {count_text(copied)} rows copied" if copied else ""
+    _say(console, f"{changes} changes were applied{came}; {took} after the shop closed nothing was left to apply")
 
 
 def _all_applied(status: Status, position: Position) -> bool:

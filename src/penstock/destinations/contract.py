@@ -287,6 +287,16 @@ class Destination(Protocol):
         """The structure of the source that the table follows, as it was last committed; after `ensure_table`."""
         ...
 
+    def rule(self, target: TableId, source: str) -> str | None:
+        """What the table's rows were made under: `layout.rule` of the last copy, or of the table's creation; after
+        `ensure_table`. None when the table does not say."""
+        ...
+
+    def drop_table(self, target: TableId, source: str) -> None:
+        """Removes the table, with its rows and files, whatever its layout; `ensure_table` makes it again. A table that
+        is gone is fine. TableError, and nothing is removed, when it also has rows of other sources or is not ours."""
+        ...
+
     def plan(
         self,
         target: TableId,

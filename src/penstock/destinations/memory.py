@@ -37,12 +37,14 @@ from penstock.destinations.union import require_same_names
 from penstock.errors import (
     FilesLost,
     FileUnreadable,
+    OtherLayout,
     PenstockError,
     PositionLost,
     RangeVoid,
     SchemaChanged,
     StaleBase,
     TableDropped,
+    TableError,
 )
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
@@ -59,6 +61,7 @@ class MemoryDestination:
         # By the table as the source has it: where it stood when its copy was planned, the structure that this brings
         self._replaced_at: dict[TableId, Position | None] = {}
         self._becomes: dict[TableId, tuple[TableSchema, OnDrop]] = {}
+        self._layouts: dict[TableId, Layout] = {}  # as they were asked for; a table's own is that of its rows
 
     def open(self) -> None:
         """Nothing to open."""
@@ -104,7 +107,8 @@ class MemoryDestination:
             table = StoredTable(schema, numbers, empty, positions, copying, layout=layout)
             self.store.tables[target] = table
         if table.layout.to_json() != layout.to_json():
-            raise SchemaChanged(f"table {target} was made for another mode", f"Drop {target} to start anew")
+            raise OtherLayout(f"table {target} was made for another mode", f"Drop {target} to start again")
+        self._layouts[target] = layout
         if source not in table.positions and source not in table.copying:
             raise PositionLost(
                 f"table {target} holds no position of {source}", f"Drop {target} or give it another target"
@@ -162,6 +166,16 @@ class MemoryDestination:
         table = self._stored(target, source)
         require_lineage(target, table)
         return table.structure
+
+    def rule(self, target: TableId, source: str) -> str | None:
+        return self.store.tables[self._key(target, source)].layout.rule or None
+
+    def drop_table(self, target: TableId, source: str) -> None:
+        table = self.store.tables.get(target)
+        shared = target in self.store.shared
+        if shared or (table is not None and {source} != {*table.positions, *table.copying}):
+            raise TableError(f"table {target} has rows of others", f"Drop {target} yourself")
+        self.store.tables.pop(target, None)
 
     def plan(
         self,
@@ -221,14 +235,15 @@ class MemoryDestination:
         self._united(target, source, structure)
         self._replaced_at[key] = self.position(target, source)
         self._becomes[key] = structure, on_drop
-        return MemoryCopy(target, arrow_schema(self._stored(target, source).layout.kept(structure)))
+        self._stored(target, source)
+        return MemoryCopy(target, arrow_schema(self._layouts[key].kept(structure)))
 
     def plan_catchup(
         self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
     ) -> MemoryCatchup:
         key = self._key(target, source)
         structure, _ = self._becomes[key]
-        kept = self.store.tables[key].layout.kept(structure)
+        kept = self._layouts[key].kept(structure)
         return MemoryCatchup(target, source, position, arrow_schema(kept), kept.key, tuple(ours(base)))
 
     def commit_copy(
@@ -238,10 +253,11 @@ class MemoryDestination:
         table, written = self._stored(target, source), ours(parts)
         self._require_copied_over(target, source)
         structure, on_drop = self._becomes[key]
-        if any(structure_of(part) != arrow_schema(table.layout.kept(structure)) for part in written if part.rows):
+        layout = self._layouts[key]
+        if any(structure_of(part) != arrow_schema(layout.kept(structure)) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
         empty = replace(table, rows=table.schema.empty_table(), strayed=False).copied(source, history)
-        emptied = empty.evolved(structure, on_drop)
+        emptied = empty.evolved(structure, on_drop, layout)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
         self._replace(target, source, emptied, rows, position, parts)
 
@@ -261,7 +277,8 @@ class MemoryDestination:
         self._require_copied_over(plan.target, plan.source)
         self.commit(plan, parts, truncated=False, position=position, moment=moment)
         key = self._key(plan.target, plan.source)
-        self.store.tables[key] = replace(self.store.tables[key], strayed=False).copied(plan.source, history)
+        table = replace(self.store.tables[key], strayed=False, layout=self._layouts[key])
+        self.store.tables[key] = table.copied(plan.source, history)
 
     def _require_copied_over(self, target: TableId, source: str) -> None:
         if self.position(target, source) != self._replaced_at[self._key(target, source)]:

@@ -15,7 +15,7 @@ from penstock.decode.rescue import RESCUED, RESCUED_TYPE, followed, rescued_of, 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
-from penstock.destinations.structure import OnDrop, steps
+from penstock.destinations.structure import OnDrop, steps, unkept
 from penstock.destinations.union import union_type, united
 from penstock.errors import LineageLost
 from penstock.fold.keys import bucket_of, encode_keys
@@ -63,14 +63,18 @@ class StoredTable:
     def keys(self) -> pa.Array | None:
         return keys_of(self.rows, self.layout.kept(self.structure).key)
 
-    def evolved(self, structure: TableSchema | None, on_drop: OnDrop) -> StoredTable:
-        """The same rows under another structure; None: as they are."""
-        if structure is None or structure.fingerprint == self.structure.fingerprint:
+    def evolved(self, structure: TableSchema | None, on_drop: OnDrop, copied: Layout | None = None) -> StoredTable:
+        """The same rows under another structure; None: as they are. `copied`: the layout of the rows that replace all
+        of them."""
+        layout = copied or self.layout
+        same = structure is not None and structure.fingerprint == self.structure.fingerprint
+        if structure is None or (same and layout == self.layout):
             return self
-        kept = self.layout.kept(structure)
-        self.layout.require_room(kept)
+        kept = layout.kept(structure)
+        layout.require_room(kept)
         held = [HeldColumn(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
-        taken = steps(held, kept, on_drop, past=self.layout.keeps_past)
+        left = unkept(self.numbers.values(), structure, kept)
+        taken = steps(held, kept, on_drop, past=layout.keeps_past, unkept=left)
         grown = {name for name, _ in taken.grown}
         names, widened = dict(taken.renamed), {one.name: one for one in (*taken.widened, *arrow_schema(kept))}
         widened = {name: one for name, one in widened.items() if one in taken.widened or name in grown}
@@ -89,7 +93,7 @@ class StoredTable:
             columns[field] = pa.chunked_array([pa.nulls(self.rows.num_rows, field.type)])
         rows = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(list(columns)))
         numbers = {column.name: column.number for column in kept.columns}
-        return replace(self, structure=structure, numbers=numbers, rows=rows)
+        return replace(self, structure=structure, numbers=numbers, rows=rows, layout=layout)
 
     def copied(self, source: str, history: str) -> StoredTable:
         """The same once it has been copied from the source, under that history."""

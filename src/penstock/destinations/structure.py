@@ -9,7 +9,7 @@ Pure. `iceberg.evolution` and `memory` apply the steps, `fold.evolution` has sai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal
@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.decode.schema import arrow_schema
 from penstock.fold.column_identity import resolve
 from penstock.fold.evolution import widens
+from penstock.fold.projection import FIRST_CONSTANT
 from penstock.model.table import TableSchema
 
 OnDrop = Literal["keep", "drop", "rename"]
@@ -51,10 +52,17 @@ class Steps:
         return bool(changed or self.grown)
 
 
-def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bool = False) -> Steps:
+def steps(
+    held: Sequence[Held],
+    after: TableSchema,
+    on_drop: OnDrop,
+    *,
+    past: bool = False,
+    unkept: Collection[int] = (),
+) -> Steps:
     """What brings the table's columns to `after`, whose columns are all numbered. A column whose type is another one
     and no wider is replaced by a new one of its name: right only where all rows are replaced too. Where rows stay
-    (`past`), it stays as well, under another name."""
+    (`past`), it stays as well, under another name. Columns whose numbers are `unkept` go, whatever `on_drop` says."""
     wanted = arrow_schema(after)
     numbers = {column.number: wanted.field(place) for place, column in enumerate(after.columns)}
     followed = {one.number: one for one in held if one.number is not None}
@@ -65,7 +73,8 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bo
     }
     gone = [one for number, one in followed.items() if number not in stays]
     replaced = {one.name for one in gone if one.number in numbers}
-    deleted = [one.name for one in gone if not past and (on_drop == "drop" or one.name in replaced)]
+    leaves = replaced | {one.name for one in gone if one.number in unkept}
+    deleted = [one.name for one in gone if not past and (on_drop == "drop" or one.name in leaves)]
     renamed = {one.name: numbers[number].name for number, one in stays.items() if one.name != numbers[number].name}
     left = [one for one in held if one.name not in deleted and one not in stays.values()]
     coming = {name.lower() for name in wanted.names}  # case does not tell names apart: Spark ignores it
@@ -96,6 +105,13 @@ def steps(held: Sequence[Held], after: TableSchema, on_drop: OnDrop, *, past: bo
             if past and held_type is not None and _grows(held_type, field.type)
         ),
     )
+
+
+def unkept(held: Iterable[int], schema: TableSchema, kept: TableSchema) -> set[int]:
+    """Of the columns that a table holds, by number, those that its rule leaves out of `schema`, or no longer sets."""
+    left = set(held) - {column.number for column in kept.columns}
+    source = {column.number for column in schema.columns}
+    return {number for number in left if number in source or number <= FIRST_CONSTANT}
 
 
 def numbered(schema: TableSchema) -> TableSchema:

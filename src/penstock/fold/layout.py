@@ -23,6 +23,7 @@ from penstock.decode.rescue import RESCUED
 from penstock.errors import ColumnNotCarried, ColumnsRequired, SchemaChanged
 from penstock.fold.envelope import event_schema
 from penstock.fold.projection import kept_schema
+from penstock.fold.rule import rule_text
 from penstock.model.feed import EVERYTHING, Feed, Mode, Period, Projection
 from penstock.model.table import TableSchema
 
@@ -47,11 +48,12 @@ OPEN = _microseconds(datetime(9999, 1, 1, tzinfo=UTC))  # where a version ends t
 @dataclass(frozen=True)
 class Layout:
     """`period`: for a table of versions (history), the names of its three columns. `projection`: what of the source's
-    table is kept."""
+    table is kept. `rule`: what its rows are made under, as text (`rule.py`); "" where nobody says."""
 
     period: Period | None = None
     projection: Projection = EVERYTHING
     events: bool = False
+    rule: str = ""
 
     def kept(self, schema: TableSchema) -> TableSchema:
         """The table that is made of the source's. SchemaChanged when the rule does not suit it, ColumnsRequired when no
@@ -93,12 +95,22 @@ class Layout:
         return pa.schema([*kept, *self.around])
 
     def to_json(self) -> str:
-        """What must not change as long as the table is there. The salt is a secret, and constants may be other ones for
-        each of several sources: both stay out of it."""
-        told = asdict(self)
-        del told["projection"]["salt"]
-        told["projection"]["constants"] = [name for name, _ in self.projection.constants]
-        return json.dumps(told, sort_keys=True)
+        """What must not change as long as the table is there, whichever sources feed it."""
+        return json.dumps(
+            {"events": self.events, "period": None if self.period is None else asdict(self.period)}, sort_keys=True
+        )
+
+    def made(self, text: str) -> bool:
+        """Whether a table with this text of `to_json` is of this layout. Tables of earlier versions of penstock have
+        the projection in it, and no rule."""
+        told = json.loads(text)
+        earlier = told.pop("projection", None)
+        return bool(told == json.loads(self.to_json()) and earlier in (None, json.loads(self._projection_json())))
+
+    def _projection_json(self) -> str:
+        told = asdict(self.projection)
+        del told["salt"]
+        return json.dumps({**told, "constants": [name for name, _ in self.projection.constants]})
 
     @property
     def has_identifiers(self) -> bool:
@@ -137,4 +149,4 @@ ROWS = Layout()
 
 def layout_of(feed: Feed) -> Layout:
     period = feed.period if feed.mode is Mode.HISTORY else None
-    return Layout(period, feed.projection, events=feed.mode is Mode.EVENTS)
+    return Layout(period, feed.projection, events=feed.mode is Mode.EVENTS, rule=rule_text(feed))

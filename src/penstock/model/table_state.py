@@ -36,6 +36,9 @@ class State(StrEnum):
     ERRORED = "Errored"
 
 
+NOT_FOLLOWED = "NotFollowed"  # shown in place of the state of a table that no rule of the file matches any more
+GONE = "is no longer at the source, or no longer published"  # why a table is Errored that a rule still matches
+
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.INIT: frozenset({State.DATA_SYNC, State.READY, State.ERRORED}),
     State.DATA_SYNC: frozenset({State.INIT, State.FINISHED_COPY, State.ERRORED}),

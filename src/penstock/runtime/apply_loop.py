@@ -199,7 +199,7 @@ class ApplyLoop:
         self.processed = flight.batch.end
         self._record(committed)
         if committed:
-            LOG.info(
+            LOG.debug(
                 "applied",
                 changes=sum(result.changes for result in committed.values()),
                 tables=len(committed),
@@ -397,10 +397,14 @@ class ApplyLoop:
         tracked.position, tracked.schema = end, followed.schema
         self._flights.tell_changes(tracked, followed, end)
 
+    def kept_partitions(self, table: TableId) -> list[str]:
+        """Partitions that are gone at the source and whose rows the table keeps: a copy would remove them."""
+        looked = self.state.partitions(self.destination.name).get(table)
+        return [str(remark.relation) for remark in looked.remarks if remark.kind == "kept"] if looked else []
+
     def want_resync(self, tracked: TrackedTable, why: str) -> None:
         """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""
-        looked = self.state.partitions(self.destination.name).get(tracked.table)
-        kept = [str(remark.relation) for remark in looked.remarks if remark.kind == "kept"] if looked else []
+        kept = self.kept_partitions(tracked.table)
         if kept and tracked.feed.mode is Mode.CLONE:
             raise SchemaChanged(
                 f"table {tracked.table}: {why}, and it keeps the rows of partitions that are gone: {', '.join(kept)}",

@@ -292,7 +292,7 @@ class Copier:
         if not copying.spans_snapshots:
             return "it has no key, by which the log could heal what was read from another snapshot"
         if record.fingerprint != self._fingerprint(copying):
-            return "its structure changed, or the change log was begun again"
+            return "its structure or its rule in the file changed, or the change log was begun again"
         files = {(item.relation_id, item.filenode) for item in planned}
         if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
             return "it was rewritten or truncated"

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.destinations.contract import CopyPlan, WrittenPart
+from penstock.fold.rule import rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -67,6 +69,12 @@ class CopyingTable:
     @property
     def target(self) -> TableId:
         return self.feed.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the structure and the rule under which rows are read: those read under another one do not count."""
+        rule = hashlib.sha256(rule_text(self.feed).encode()).hexdigest()[:16]
+        return f"{self.schema.fingerprint}.{rule}"
 
     @property
     def bytes(self) -> int:

@@ -65,15 +65,12 @@ class Cuts:
             LOG.warning("bookmarks not released", what=error.what)
 
     def _wanted(self, cuts: Iterable[Cut]) -> list[Cut]:
-        now = datetime.now(UTC)
-        wanted = []
-        for cut in cuts:
-            if (now - cut.renewed).total_seconds() > EXPIRES_AFTER:
-                LOG.warning("cut dropped: nobody waits for it any more", table=str(cut.table))
-                self._state.drop_cuts([cut.id])
-            else:
-                wanted.append(cut)
-        return wanted
+        now, every = datetime.now(UTC), list(cuts)
+        expired = [cut for cut in every if (now - cut.renewed).total_seconds() > EXPIRES_AFTER]
+        if expired:
+            self._state.drop_cuts([cut.id for cut in expired])
+            LOG.warning("cuts dropped, nobody waits for them", cuts=len(expired), first=str(expired[0].table))
+        return [cut for cut in every if cut not in expired]
 
     def _let_go(self, wanted: set[int]) -> None:
         for number in [number for number in self._holding if number not in wanted]:

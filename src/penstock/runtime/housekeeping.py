@@ -145,7 +145,7 @@ class Housekeeping:
             try:
                 loop.destination.advance(tracked.target, loop.source, tracked.position, loop.processed)
             except StaleBase as error:
-                LOG.info("position not advanced", table=str(tracked.table), what=error.what)
+                LOG.debug("position not advanced", table=str(tracked.table), what=error.what)
                 return
             if tracked.position == loop.processed:
                 return
@@ -191,10 +191,10 @@ class Housekeeping:
             with self.holds.part(f"maintenance of {name}"):
                 report = loop.destination.maintain(target, loop.source, loop.runner)
         except StaleBase as error:
-            LOG.info("maintenance put off", table=str(name), what=error.what)
+            LOG.debug("maintenance put off", table=str(name), what=error.what)
             return None
         if report.did_something:
-            LOG.info("maintained", table=str(name), report=str(report))
+            LOG.debug("maintained", table=str(name), report=str(report))
         return report
 
     def _waiting_since(self) -> float | None:

@@ -18,6 +18,7 @@ from penstock.changelog.scratch import remove_leftovers
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination, JobRunner
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
+from penstock.fold.rule import noted
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
@@ -116,7 +117,7 @@ class Lane:
         assert self._look is not None
         pipeline, state, log = self.pipeline, self.state, self._log
         if remove_leftovers(log):
-            LOG.info("removed scratch", what="that a run left behind which was killed", log=log.uri)
+            LOG.info("removed scratch files left by a killed run", log=log.uri)
         start = log.start()
         log_begins = self._prepared.slot_position if start is None else start
         with ExitStack() as cleanup:
@@ -130,7 +131,7 @@ class Lane:
                 runner,
                 log,
                 state,
-                self._joined(loop, registry),
+                self._joined(loop, registry, state),
                 self._progress,
             )
             membership = Membership(
@@ -139,6 +140,7 @@ class Lane:
             membership.found(self._prepared.findings)
             for schema in self._prepared.schemas:
                 membership.admit(schema)
+            membership.note_missing()
             loop.begin(log_begins)
             for tracked in loop.tables.values():
                 if not tracked.errored:
@@ -157,8 +159,7 @@ class Lane:
             errored += [*copier.errored, *membership.set_aside]
         if self._once and errored:
             raise CheckFailed(
-                f"{len(errored)} of {len(self._prepared.schemas)} tables are Errored: "
-                f"{', '.join(map(str, sorted(errored)))}",
+                f"{len(errored)} of {membership.followed} tables are Errored: {', '.join(map(str, sorted(errored)))}",
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
 
@@ -200,9 +201,12 @@ class Lane:
         )
 
     @staticmethod
-    def _joined(loop: ApplyLoop, registry: SchemaRegistry) -> Callable[[CopyingTable, Position], None]:
+    def _joined(
+        loop: ApplyLoop, registry: SchemaRegistry, state: StateStore
+    ) -> Callable[[CopyingTable, Position], None]:
         def joined(copied: CopyingTable, position: Position) -> None:
             registry.held(copied.schema, position)
+            state.set_rule(loop.destination.name, copied.feed.name, noted(copied.feed, copied.schema))
             loop.join(copied.feed, copied.schema, position)
 
         return joined

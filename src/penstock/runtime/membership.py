@@ -16,18 +16,20 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import KeyRequired, NotPublished, PenstockError, StateError, TableError
-from penstock.fold.layout import layout_of
+from penstock.errors import KeyRequired, NotPublished, OtherLayout, PenstockError, StateError, TableError
+from penstock.fold.layout import Layout, layout_of
+from penstock.fold.rule import noted, retyped
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_state import COPYING, State, TableStatus
+from penstock.model.table_state import COPYING, GONE, State, TableStatus
 from penstock.runtime.apply_loop import ApplyLoop
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
 from penstock.runtime.publisher import Findings, Publisher
+from penstock.runtime.rule_changes import RuleChange, compared, hidden_remark, other_layout, refusal
 from penstock.runtime.table_boundary import of_table
 from penstock.runtime.table_watch import Followed, Look, TableWatch
 from penstock.runtime.tracked import TrackedTable
@@ -135,11 +137,11 @@ class Membership:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
             copying = position is None or self._was_copying(feed.name, record, position)
+            changed = None if position is None else self._changed_rule(feed, schema, layout)
             follows = None if copying else destination.structure(feed.target, self._pipeline.key)
             history = destination.history(feed.target, self._pipeline.key)
         except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
-            own = of_table(destination, self._pipeline.key, feed, "it was opened", error)
-            self._loop.track_errored(feed, schema, own)
+            self._refuse(feed, schema, error)
             return
         if position is None or follows is None:
             self._copier.add(feed, schema, record, self._why_again(feed.name))
@@ -151,11 +153,17 @@ class Membership:
         if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
+        if changed is not None:
+            LOG.warning("table is copied again", table=str(feed.name), why=changed.why)
+            self._copy_again(feed.name, changed.why)
+            return
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, feed.name)
         if feed.name in self._unknown:
             self._copy_again(feed.name, self._unknown[feed.name])
-        elif trouble is not None:
+            return
+        self._state.set_rule(destination.name, feed.name, noted(feed, schema))
+        if trouble is not None:
             self._loop.track_errored(feed, follows, trouble, position)
         else:
             self._loop.track(feed, follows, position, self._log_begins if start is None else start)
@@ -171,6 +179,23 @@ class Membership:
             return f"its position {position_text(position)} lies ahead of the change log's end"
         return ""
 
+    def _changed_rule(self, feed: Feed, schema: TableSchema, layout: Layout) -> RuleChange | None:
+        """What the file says otherwise than when the table's rows were made. RuleChanged when a new copy would remove
+        rows that only the destination has."""
+        destination, key = self._loop.destination, self._pipeline.key
+        types = retyped(destination.structure(feed.target, key), schema)
+        changed = compared(feed, destination.rule(feed.target, key), layout.rule, types)
+        if changed is None:
+            return None
+        kept = self._loop.kept_partitions(feed.name) if feed.mode is Mode.CLONE else []
+        if changed.loses or kept:
+            raise refusal(feed, self._pipeline.file, changed)
+        if changed.hidden:
+            remark = hidden_remark(feed, destination.name, changed.hidden)
+            LOG.warning("older snapshots hold hidden values", table=str(feed.name), what=remark)
+            self._state.add_event("hidden", remark, feed.name)
+        return changed
+
     def _why_again(self, name: TableId) -> str:
         """What an earlier start said of a table that it had copied again."""
         status = self._state.table_status(self._loop.destination.name).get(name)
@@ -184,6 +209,11 @@ class Membership:
             return False
         snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
         return not snapshots or position < max(snapshots)
+
+    @property
+    def followed(self) -> int:
+        """How many tables the file makes of the source's: one with two modes counts twice, as in `status`."""
+        return len(self._feeds)
 
     def looked(self, look: Look) -> None:
         """The source's tables as they are now: acted on between two batches. May be called from any thread."""
@@ -349,12 +379,29 @@ class Membership:
             self._state.set_table_status(destination, name, before)
         self._copier.add(feed, schema, why=why)
 
-    def _vanished(self, table: TableId) -> None:
-        schema = self._known.pop(table)
-        gone = TableError(
-            f"table {table} is no longer at the source, or no longer published",
-            "Its destination is kept as it is; if the table comes back, it is followed again",
+    def note_missing(self) -> None:
+        """Tables that were followed before this start, that a rule still matches and the source no longer has: after
+        all tables are admitted."""
+        destination = self._loop.destination.name
+        for name, status in self._state.table_status(destination).items():
+            feed = self._pipeline.feed(name)
+            if feed is None or feed.table in self._known or GONE in status.reason:
+                continue
+            gone = self._gone(feed.table)
+            LOG.warning("table is gone", table=str(name), what=gone.what, solution=gone.solution)
+            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry)
+            self._state.set_table_status(destination, name, missing)
+            self._state.add_event("errored", gone.what, name)
+
+    def _gone(self, table: TableId) -> TableError:
+        return TableError(
+            f"table {table} {GONE}",
+            "Its destination is kept as it is; if the table comes back, it is followed again. To have it no longer "
+            f"shown: penstock forget {self._pipeline.file} {table}",
         )
+
+    def _vanished(self, table: TableId) -> None:
+        schema, gone = self._known.pop(table), self._gone(table)
         for feed in self._pipeline.feeds(table):
             self._copier.remove(feed.name)
             self._loop.mark_errored(self._loop.tables.get(feed.name) or TrackedTable(feed, schema, 0), gone)
@@ -370,14 +417,52 @@ class Membership:
             return
         LOG.info("asked for", kind=request.kind, table=str(table))
         self._state.add_event(request.kind, f"table {table}: {request.kind} was asked for", table)
-        if request.kind == "resync":
-            self._copy_again(table, ASKED_FOR)
+        if request.kind == "drop":
+            self._drop(feed, schema)
+        elif request.kind == "resync":
+            may = tracked is None or not tracked.errored or self._may_be_copied(feed, schema)
+            if may:
+                self._copy_again(table, ASKED_FOR)
         elif tracked is not None and tracked.errored:
             self._loop.forget(table)
             self._admit(feed, schema)
             self._resume(feed)
         elif self._copier.holds(table):
             self._copier.add(feed, schema)
+
+    def _drop(self, feed: Feed, schema: TableSchema) -> None:
+        """The destination's table goes, with all that it keeps; then it is made again and copied."""
+        destination = self._loop.destination
+        try:
+            destination.drop_table(feed.target, self._pipeline.key)
+        except TableError as error:
+            LOG.warning("table not dropped", table=str(feed.name), what=error.what, solution=error.solution)
+            self._state.add_event("drop", f"{error.what}. {error.solution}", feed.name)
+            return
+        LOG.warning("table dropped at the destination", table=str(feed.name), target=str(feed.target))
+        self._loop.forget(feed.name)
+        self._copier.remove(feed.name)
+        self._state.end_copy(destination.name, feed.name)
+        self._admit(feed, schema)
+
+    def _may_be_copied(self, feed: Feed, schema: TableSchema) -> bool:
+        """Whether the destination can take a copy of an Errored table, and nothing is lost by it that the file's change
+        would remove; otherwise it stays Errored."""
+        layout = layout_of(feed)
+        try:
+            self._loop.destination.ensure_table(feed.target, schema, self._pipeline.key, None, (), layout, feed.sid)
+            if self._loop.destination.position(feed.target, self._pipeline.key) is not None:
+                self._changed_rule(feed, schema, layout)
+        except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
+            self._refuse(feed, schema, error)
+            return False
+        return True
+
+    def _refuse(self, feed: Feed, schema: TableSchema, error: Exception) -> None:
+        """The table is Errored for what kept it from being opened."""
+        own = of_table(self._loop.destination, self._pipeline.key, feed, "it was opened", error)
+        own = other_layout(feed, self._pipeline.file, own) if isinstance(own, OtherLayout) else own
+        self._loop.track_errored(feed, schema, own)
 
     def _resume(self, feed: Feed) -> None:
         """A table that was taken in beside others begins at its own position."""

@@ -43,6 +43,7 @@ from penstock.runtime.spark_master import (
     why_ended,
 )
 
+_CAUSE = re.compile(r"\b(?:Error|Exception|Could not|Unrecognized|Invalid|Conflicting)\b|Error:|Exception:")
 JAVA_MINIMUM = 17
 LOGGING = Path(__file__).with_name("log4j2.xml")
 
@@ -101,7 +102,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
         if why:
             raise not_registered(master, where, why) from error
         raise EnvironmentMissing(
-            f"Spark did not start: {_last_words(log) or error}",
+            f"Spark did not start: {_last_words(log, log_begins) or error}",
             f"Read {log}; see that `java -version` says 17 or later"
             + ("" if is_local(settings) else f", and that {master} ({where}) can be reached from here"),
         ) from error
@@ -204,6 +205,10 @@ def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, installed))}
 
 
-def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else ""
+def _last_words(log: Path, begins: int = 0) -> str:
+    """Why Java ended, from what it wrote from `begins` on: the first line that names an error, else the last line. The
+    lines of a stack trace say nothing to an operator."""
+    said = log.read_bytes()[begins:].decode(errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("at ", "... "))]
+    return next((line for line in told if _CAUSE.search(line)), told[-1] if told else "")

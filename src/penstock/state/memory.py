@@ -62,6 +62,7 @@ class MemoryStateStore:
         self._quarantine_ids = count(1)
         self._cuts: dict[int, Cut] = {}
         self._cut_ids = count(1)
+        self._rules: defaultdict[str, dict[TableId, str]] = defaultdict(dict)
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._lock:
@@ -242,6 +243,34 @@ class MemoryStateStore:
         with self._lock:
             return dict(sorted(self._write_counters[destination].items()))
 
+    def set_rule(self, destination: str, table: TableId, rule: str) -> None:
+        with self._lock:
+            self._rules[destination][table] = rule
+
+    def rules(self, destination: str) -> dict[TableId, str]:
+        with self._lock:
+            return dict(sorted(self._rules[destination].items()))
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        with self._lock:
+            for by_table in (
+                self._status,
+                self._progress,
+                self._partitions,
+                self._rules,
+                self._marks,
+                self._write_counters,
+            ):
+                by_table[destination].pop(table, None)
+            key = destination, table
+            for by_key in (self._copies, self._ended, self._notes, self._rescued, self._upkeep, self._anomalies):
+                by_key.pop(key, None)
+            self._requests = {number: one for number, one in self._requests.items() if one.table != table}
+            self._cuts = {number: one for number, one in self._cuts.items() if one.table != table}
+            self._quarantine = {
+                number: one for number, one in self._quarantine.items() if (one.destination, one.table) != key
+            }
+
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
     ) -> None:
@@ -282,7 +311,7 @@ class MemoryStateStore:
     def quarantined(self, destination: str) -> list[Quarantined]:
         with self._lock:
             kept = [one for one in self._quarantine.values() if one.destination == destination]
-        return sorted(kept, key=lambda one: (one.table, one.message.order))
+        return sorted(kept, key=lambda one: (one.table, one.message.commit_lsn, one.message.tx_ordinal))
 
     def quarantined_counts(self, destination: str) -> dict[TableId, int]:
         return dict(Counter(one.table for one in self.quarantined(destination)))

@@ -157,6 +157,15 @@ class ScopedStateStore:
     def write_counters(self, destination: str) -> dict[TableId, WriteCounters]:
         return self._own(self._store.write_counters(destination))
 
+    def set_rule(self, destination: str, table: TableId, rule: str) -> None:
+        self._store.set_rule(destination, self._named(table), rule)
+
+    def rules(self, destination: str) -> dict[TableId, str]:
+        return self._own(self._store.rules(destination))
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        self._store.forget_table(destination, self._named(table))
+
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
     ) -> None:

@@ -45,6 +45,7 @@ from penstock.state.sql_statements import of_destination, put, table_key
 from penstock.state.sql_tables import (
     ANOMALIES,
     EVENTS,
+    FORGOTTEN,
     FORMAT,
     HEALTH,
     MARKS,
@@ -53,6 +54,7 @@ from penstock.state.sql_tables import (
     PROCESSED,
     REQUESTS,
     RESCUED,
+    RULES,
     STORE_FORMAT,
     TABLE_PROGRESS,
     TABLE_STATUS,
@@ -337,6 +339,21 @@ class SqlStateStore:
             rows = connection.execute(of_destination(WRITE_COUNTERS, destination)).all()
         found = {TableId(row.table_schema, row.table_name): WriteCounters.from_json(row.content) for row in rows}
         return dict(sorted(found.items()))
+
+    def set_rule(self, destination: str, table: TableId, rule: str) -> None:
+        with self._writing() as connection:
+            put(connection, RULES, table_key(destination, table), {"content": rule})
+
+    def rules(self, destination: str) -> dict[TableId, str]:
+        with self._transaction() as connection:
+            rows = connection.execute(of_destination(RULES, destination)).all()
+        return dict(sorted((TableId(row.table_schema, row.table_name), row.content) for row in rows))
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        with self._writing() as connection:
+            for kept in FORGOTTEN:
+                key = table_key(destination, table)
+                connection.execute(delete(kept).filter_by(**{name: key[name] for name in key if name in kept.c}))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from penstock.model.position import Position, parse_position, position_text
+from penstock.model.position import Position, parse_position, stored_text
 
 FORMAT = 1
 
@@ -45,7 +45,7 @@ class PositionText(TypeDecorator[Position]):
     cache_ok = True
 
     def process_bind_param(self, value: Position | None, dialect: Dialect) -> str | None:
-        return None if value is None else position_text(value)
+        return None if value is None else stored_text(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Position | None:
         return None if value is None else parse_position(value)
@@ -246,6 +246,15 @@ SCHEMAS = Table(
     sqlite_autoincrement=True,  # a sequence number is never used twice
 )
 
+RULES = Table(
+    "penstock_rule",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("content", Text, nullable=False),  # as JSON
+)
+
 SCHEMAS_SEEN = Table(
     "penstock_schema_seen",
     METADATA,
@@ -290,4 +299,9 @@ CUTS = Table(
     Column("reason", Text, nullable=False),
     Column("solution", Text, nullable=False),
     sqlite_autoincrement=True,
+)
+
+# What goes with a table that is no longer followed; the schema registry and the events stay
+FORGOTTEN = tuple(
+    table for table in METADATA.sorted_tables if "table_name" in table.c and table not in (EVENTS, SCHEMAS)
 )

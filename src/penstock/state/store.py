@@ -31,7 +31,7 @@ EVENTS_KEPT = 1000
 SCHEMAS_KEPT = 20
 
 HealthState = Literal["ok", "retrying", "stopped", "failed"]
-RequestKind = Literal["resync", "retry"]
+RequestKind = Literal["resync", "retry", "drop"]
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,16 @@ class StateStore(Protocol):
         """What the source had counted before the snapshot that the table's last copy began with."""
 
     def write_counters(self, destination: str) -> dict[TableId, WriteCounters]: ...
+
+    def set_rule(self, destination: str, table: TableId, rule: str) -> None:
+        """What the table's rows are made under (`fold.rule.noted`), so that `check` can foresee what a change of the
+        file does. The destination has the rule that counts."""
+
+    def rules(self, destination: str) -> dict[TableId, str]: ...
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        """Removes all that is kept of a table that is no longer followed, but for events and versions of its
+        structure. One that is not known is fine."""
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

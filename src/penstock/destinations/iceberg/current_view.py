@@ -34,5 +34,14 @@ def make_current_view(spark: Session, catalog: str, target: TableId, columns: li
         LOG.warning("view not made", view=f"{target}{SUFFIX}", why=reason.splitlines()[0])
 
 
+def drop_current_view(spark: Session, catalog: str, target: TableId) -> None:
+    """Nothing where there is none, or where the catalog knows no views."""
+    try:
+        spark.sql(f"DROP VIEW IF EXISTS {'.'.join(map(_quoted, (catalog, target.schema, target.name + SUFFIX)))}")
+    except (PySparkException, Py4JJavaError) as error:
+        reason = java_reason(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        LOG.warning("view not dropped", view=f"{target}{SUFFIX}", why=reason.splitlines()[0])
+
+
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -45,10 +45,12 @@ from penstock.destinations.iceberg.table_state import (
     copy_base,
     copy_property,
     history_property,
+    made_under,
     moment_of,
     moment_property,
     position_of,
     position_property,
+    rule_property,
 )
 from penstock.destinations.iceberg.version_files import Kind, kind_of
 from penstock.destinations.iceberg.version_plan import VersionPlan
@@ -57,7 +59,7 @@ from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
-from penstock.model.position import Position, position_text
+from penstock.model.position import Position, position_text, stored_text
 from penstock.model.table import TableId, TableSchema
 
 
@@ -107,6 +109,14 @@ class IcebergDestination:
         opened, _ = self._tables.current(target, source)
         require_lineage(opened)
         return opened.following.schema
+
+    def rule(self, target: TableId, source: str) -> str | None:
+        with translated(f"table {target}: its rule cannot be read"):
+            properties = self._tables.known(target, source).operations.current().properties()
+            return properties.get(rule_property(source)) or None
+
+    def drop_table(self, target: TableId, source: str) -> None:
+        self._tables.drop(target, source)
 
     def plan(
         self,
@@ -216,7 +226,7 @@ class IcebergDestination:
                 transaction.row_delta(written)
             elif self._tables.mark:
                 transaction.mark()
-            standing = {position_property(plan.source): position_text(position)}
+            standing = {position_property(plan.source): stored_text(position)}
             if moment is not None:
                 standing[moment_property(plan.source)] = str(moment)
             transaction.stand({**standing, **(copied or {})})
@@ -274,7 +284,7 @@ class IcebergDestination:
         opened, _ = self._tables.current(target, source)
         with translated(f"table {target}: its position cannot be read"):
             opened.copy_base = copy_base(present(opened.operations.current(), target), source, opened.fence)
-        opened.copy_move = move = move_to(self._java, opened, schema, on_drop)
+        opened.copy_move = move = move_to(self._java, opened, schema, on_drop, copied=True)
         columns = move.columns if move else opened.columns
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, move)
@@ -322,7 +332,8 @@ class IcebergDestination:
             transaction.rescue(written, RangeVoid)
             if written or state.data or state.deletes or self._tables.mark:
                 transaction.replace_by_copy(written)
-            transaction.stand({position_property(source): position_text(position), **_copied(source, history)})
+            standing = {position_property(source): stored_text(position)}
+            transaction.stand({**standing, **_copied(opened, history)})
         opened.commits_since_expiry += 1
         opened.strayed = ""
         opened.copy_base = opened.copy_move = None
@@ -347,7 +358,7 @@ class IcebergDestination:
     ) -> None:
         opened, _ = self._tables.current(plan.target, plan.source)
         self._require_copied_over(opened, plan.source, f"table {plan.target}: the commit of its copy")
-        self._commit(plan, parts, False, position, moment, copied=_copied(plan.source, history))
+        self._commit(plan, parts, False, position, moment, copied=_copied(opened, history))
         opened.copy_base = opened.copy_move = None
         self._tables.clean_up_after_copy(opened)
 
@@ -377,7 +388,7 @@ class IcebergDestination:
         with strict(self._java, opened, state.metadata, what) as transaction:
             if self._tables.mark:
                 transaction.mark()
-            transaction.stand({position_property(source): position_text(position)})
+            transaction.stand({position_property(source): stored_text(position)})
         opened.state = carried_on(self._java, opened, state)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
@@ -453,9 +464,11 @@ def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
     )
 
 
-def _copied(source: str, history: str) -> dict[str, str]:
-    """The properties of a table that has been copied from the source, under that history."""
-    return {copy_property(source): COPIED, history_property(source): history}
+def _copied(opened: OpenTable, history: str) -> dict[str, str]:
+    """The properties of a table that has been copied from its source, under that history and its present rule."""
+    source = opened.source
+    copied = {copy_property(source): COPIED, history_property(source): history}
+    return {**copied, **made_under(source, opened.layout)}
 
 
 def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:

@@ -27,7 +27,7 @@ from penstock.destinations.iceberg.table_schema import (
     located,
     to_iceberg,
 )
-from penstock.destinations.structure import OnDrop, Steps, steps
+from penstock.destinations.structure import OnDrop, Steps, steps, unkept
 from penstock.destinations.union import holds, united
 from penstock.errors import SchemaChanged
 from penstock.fold.layout import Layout
@@ -45,7 +45,9 @@ class Recorded:
     fields: Mapping[int, int]
 
     def to_json(self) -> str:
-        return json.dumps({"schema": json.loads(self.schema.to_json()), "fields": self.fields}, ensure_ascii=False)
+        kept = None if self.kept == self.schema else json.loads(self.kept.to_json())
+        told = {"schema": json.loads(self.schema.to_json()), "kept": kept, "fields": self.fields}
+        return json.dumps(told, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,16 @@ def structure_property(source: str) -> str:
 
 
 def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | None:
+    """What the table says itself. `layout` counts for tables of earlier versions of penstock, which say less."""
     text = metadata.properties().get(structure_property(source))
     if text is None:
         return None
     raw = json.loads(text)
     fields = {int(number): field for number, field in raw["fields"].items()}
     schema = TableSchema.from_json(json.dumps(raw["schema"]))
-    return Recorded(schema, layout.kept(schema), fields)
+    if "kept" not in raw:
+        return Recorded(schema, layout.kept(schema), fields)
+    return Recorded(schema, TableSchema.from_json(json.dumps(raw["kept"])) if raw["kept"] else schema, fields)
 
 
 def columns_of(target: TableId, found: str, following: Recorded) -> tuple[IcebergColumn, ...]:
@@ -109,7 +114,7 @@ def planned(
     types = {field.name: field.type for field in arrow_schema(following.kept)}
     names = {column.number: column.name for column in following.kept.columns}
     held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
-    taken = steps(held, kept, on_drop, past=past)
+    taken = steps(held, kept, on_drop, past=past, unkept=unkept(following.fields, schema, kept))
     marks = identifiers(arrow_schema(kept), kept.key) if marked else set()
     if taken or marks != set(table.schema().identifierFieldNames()):
         tried = table.newTransaction()

@@ -19,11 +19,16 @@ from penstock.errors import RangeVoid
 from penstock.model.table import TableSchema
 
 
-def move_to(java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop) -> Move | None:
-    """From the structure that the table follows to another; None when that is the same."""
-    if schema is None or schema.fingerprint == opened.following.schema.fingerprint:
+def move_to(
+    java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False
+) -> Move | None:
+    """From the structure that the table follows to another; None when that is the same. What is kept of a structure may
+    be something else in a table that is `copied`: then all of its rows are replaced."""
+    layout, following = opened.layout, opened.following
+    if schema is None:
         return None
-    layout = opened.layout
+    if schema.fingerprint == following.schema.fingerprint and not (copied and layout.kept(schema) != following.kept):
+        return None
     layout.require_room(layout.kept(schema))
     with translated(f"table {opened.target}: its new structure cannot be tried"):
         if opened.sid is not None and opened.slice is not None:
@@ -34,7 +39,7 @@ def move_to(java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: 
 def move_again(java: Java, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
     """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
     planned_for = opened.copy_move
-    move = move_to(java, opened, planned_for.schema, planned_for.on_drop) if planned_for else None
+    move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
     columns = move.columns if move else opened.columns
     ids = tuple(column.id for column in columns)
     if any(part.data is not None and part.columns != ids for part in parts):

@@ -6,6 +6,7 @@ A table's state is kept between batches and believed only while the catalog name
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from penstock.destinations.iceberg.catalog import (
     table_location,
 )
 from penstock.destinations.iceberg.commit import strict
-from penstock.destinations.iceberg.current_view import make_current_view
+from penstock.destinations.iceberg.current_view import drop_current_view, make_current_view
 from penstock.destinations.iceberg.evolution import (
     Move,
     Recorded,
@@ -61,13 +62,13 @@ from penstock.destinations.iceberg.table_schema import (
 )
 from penstock.destinations.iceberg.table_state import (
     COPYING,
-    LAYOUT,
     TARGET,
     OpenTable,
     carried,
     copy_property,
     is_copying,
     look_for_rescued,
+    made_under,
     position_of,
     position_property,
     read_state,
@@ -83,12 +84,14 @@ from penstock.errors import (
     SchemaChanged,
     StaleBase,
     TableDropped,
+    TableError,
 )
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
-from penstock.model.position import Position, position_text
+from penstock.model.position import Position, stored_text
 from penstock.model.table import TableId, TableSchema
 
+STANDINGS = ("penstock.position.", "penstock.source.")  # each source of a table has one of these, or both
 PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -231,6 +234,27 @@ class Tables:
     def _why_lost(self, table: JavaObject, metadata: JavaObject, source: str) -> str:
         return why_lost(metadata, source, lambda newest: self._java.earlier_metadata(table, newest))
 
+    def drop(self, target: TableId, source: str) -> None:
+        """As the contract's `drop_table`: with its files, and the view of a history."""
+        table = self.load(target)
+        if table is None:
+            return
+        with translated(f"table {target}: it cannot be dropped"):
+            names = set(table.operations().current().properties().keySet())
+            ours = {position_property(source), copy_property(source)}
+            theirs = sorted(name for name in names - ours if name.startswith(STANDINGS))
+            if theirs or not names & ours:
+                why = "other sources feed it too" if theirs else f"{source} did not make it"
+                raise TableError(
+                    f"table {target} is not dropped: {why}",
+                    f"Drop {target} at the destination yourself; then `penstock retry` copies it again",
+                )
+            self._catalog.dropTable(self._java.identifier(target), True)
+        drop_current_view(self._spark, self._settings.name, target)
+        for known in [key for key in self._tables if key[0] == target]:
+            del self._tables[known]
+        shutil.rmtree(self._folder(target), ignore_errors=True)
+
     def load(self, target: TableId) -> JavaObject | None:
         try:
             with translated(f"table {target}: it cannot be read"):
@@ -317,9 +341,9 @@ class Tables:
         fields = {one.number: columns.get_field_index(one.name) + 1 for one in kept.columns}
         first = Recorded(schema, kept, fields)
         follows = (structure_property(source), first.to_json())
-        standing = (_standing(source, start), (lineage_property(source), NONE))
-        made_for = ((LAYOUT, layout.to_json()), (TARGET, str(target)))
-        for name, value in (*PROPERTIES.items(), *standing, follows, *made_for):
+        standing = (_standing(source, start), (lineage_property(source), NONE), (TARGET, str(target)))
+        made = made_under(source, layout)
+        for name, value in (*PROPERTIES.items(), *standing, follows, *made.items()):
             builder.withProperty(name, value)
         try:
             with translated(f"table {target}: it cannot be made"):
@@ -404,7 +428,8 @@ class Tables:
             transaction.take_in(schema, steps, sid)
             if self.mark:
                 transaction.mark()
-            transaction.stand(dict([_standing(opened.source, start)]))
+            made = made_under(opened.source, opened.layout)
+            transaction.stand({**dict([_standing(opened.source, start)]), **made})
         opened.table.refresh()
 
     def _clean_up(self, opened: OpenTable, state: TableState, keep: Sequence[str]) -> None:
@@ -435,4 +460,4 @@ def require_lineage(opened: OpenTable) -> None:
 
 def _standing(source: str, start: Position | None) -> tuple[str, str]:
     """The property that says where a source stands: at a position, or to be copied."""
-    return (copy_property(source), COPYING) if start is None else (position_property(source), position_text(start))
+    return (copy_property(source), COPYING) if start is None else (position_property(source), stored_text(start))

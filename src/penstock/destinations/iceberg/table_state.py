@@ -19,7 +19,7 @@ from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.slices import IcebergSlice, Turns
 from penstock.destinations.iceberg.storage import local_path
 from penstock.destinations.iceberg.table_schema import IcebergColumn, rescued_column
-from penstock.errors import SchemaChanged
+from penstock.errors import OtherLayout, SchemaChanged
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
 from penstock.model.position import Position, parse_position
@@ -136,13 +136,22 @@ def position_of(metadata: JavaObject, source: str) -> Position | None:
 
 
 def require_layout(target: TableId, metadata: JavaObject, layout: Layout) -> None:
-    """SchemaChanged if the table was made for another mode, or for other names of its columns."""
+    """OtherLayout if the table was made for another mode, or for other names of its columns."""
     made = metadata.properties().get(LAYOUT)
-    if made is not None and made != layout.to_json():
-        raise SchemaChanged(
+    if made is not None and not layout.made(made):
+        raise OtherLayout(
             f"table {target}: it was made for another mode, or with other names for the columns of its history",
-            f"Give the new mode another `target`, or drop {target} and `penstock retry`: it is copied again",
+            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied afresh",
         )
+
+
+def rule_property(source: str) -> str:
+    return f"penstock.rule.{source}"
+
+
+def made_under(source: str, layout: Layout) -> dict[str, str]:
+    """The properties that say what the rows of a copy were made under."""
+    return {LAYOUT: layout.to_json(), rule_property(source): layout.rule}
 
 
 def moment_property(source: str) -> str:

@@ -165,7 +165,11 @@ def _tell(connection: Connection, backend_pid: int, waiting: Callable[[str], Non
     if not rows and replica:
         waiting("the primary's next record of running transactions; SELECT pg_log_standby_snapshot() there makes one")
         return
-    waiting("; ".join(f"pid {pid} ({user} {name}, since {since})" for pid, user, name, since in rows) or "unknown")
+    told = [
+        f"pid {pid} ({' '.join(filter(None, [user, name]))}{f', since {since}' if since else ''})"
+        for pid, user, name, since in rows
+    ]
+    waiting("; ".join(told) or "unknown")
 
 
 def _not_created(name: str, result: pq.abc.PGresult) -> SourceMisconfigured | SourceUnreachable:

@@ -1,0 +1,111 @@
+"""What `penstock check` foresees of a changed file from the state store, without a source or a destination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.control.foresight import (
+    check_catalog,
+    check_renamed,
+    check_rule_changes,
+    check_unfollowed,
+    check_unmatched_rules,
+)
+from penstock.fold.rule import noted
+from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.source.postgres.finding import Finding
+from penstock.state.sql import open_store
+from pipeline_files import pipeline_file
+
+ORDERS = TableSchema(
+    TableId("public", "orders"),
+    1,
+    (Column("id", ColumnType(20, "int8"), False, 1), Column("total", ColumnType(1700, "numeric"), True, 2)),
+    ("id",),
+)
+
+
+def loaded(folder: Path, *, name: str = "shop", **rule: Any) -> Pipeline:
+    return load(pipeline_file(folder, name=name, mask_salt="pepper", tables=[{"match": "public.orders", **rule}]))
+
+
+def copied(pipeline: Pipeline) -> None:
+    """As a run leaves the state store."""
+    store = open_store(pipeline.state_url)
+    for feed in pipeline.feeds(ORDERS.table):
+        store.set_rule("lake", feed.name, noted(feed, pipeline.carried(ORDERS)))
+    store.close()
+
+
+def foreseen(pipeline: Pipeline) -> list[Finding]:
+    return list(check_rule_changes(pipeline, [ORDERS]))
+
+
+def test_a_rule_that_is_as_it_was(tmp_path: Path) -> None:
+    pipeline = loaded(tmp_path, where="id > 1", mode=["clone", "history"])
+    assert foreseen(pipeline) == [], "before the first run"
+    copied(pipeline)
+    assert foreseen(loaded(tmp_path, where="id > 1", mode=["clone", "history"])) == []
+
+
+def test_what_would_be_copied_again(tmp_path: Path) -> None:
+    copied(loaded(tmp_path))
+    (found,) = foreseen(loaded(tmp_path, types={"total": "text"}))
+    assert found.level == "warning"
+    assert "is copied again by the next run: `types` changed for column total" in found.what
+    again, hidden = foreseen(loaded(tmp_path, columns={"total": "mask"}))
+    assert "column total was kept and is now masked" in again.what
+    assert "expire_snapshots" in hidden.what
+
+
+def test_what_would_be_errored(tmp_path: Path) -> None:
+    copied(loaded(tmp_path, mode="append"))
+    (found,) = foreseen(loaded(tmp_path, mode="append", where="id > 1"))
+    assert (found.level, found.table) == ("error", ORDERS.table)
+    assert "penstock drop" in found.fix
+    (found,) = foreseen(loaded(tmp_path, mode="history"))
+    assert "its mode changed from append to history" in found.what
+    assert "--yes" in found.fix
+
+
+def test_another_target(tmp_path: Path) -> None:
+    copied(loaded(tmp_path))
+    (found,) = foreseen(loaded(tmp_path, target="crm.orders"))
+    assert "is copied to crm.orders by the next run; public.orders, where it went before, stays" in found.what
+
+
+def test_tables_that_are_no_longer_followed_and_rules_that_match_nothing(tmp_path: Path) -> None:
+    pipeline = loaded(tmp_path)
+    copied(pipeline)
+    assert list(check_unfollowed(pipeline, [ORDERS.table])) == []
+    assert list(check_unmatched_rules(pipeline, [ORDERS.table])) == []
+    (gone,) = check_unfollowed(pipeline, [])
+    assert "is not at the source" in gone.what
+    other = load(pipeline_file(tmp_path, tables=[{"match": "public.people"}]))
+    (excluded,) = check_unfollowed(other, [])
+    assert "no rule of shop.yaml matches it" in excluded.what
+    assert f"penstock forget {other.file} public.orders" in excluded.fix
+    (unmatched,) = check_unmatched_rules(other, [])
+    assert unmatched.what.startswith("rule public.people matches no table")
+
+
+def test_a_renamed_pipeline(tmp_path: Path) -> None:
+    assert list(check_renamed(loaded(tmp_path))) == []
+    copied(loaded(tmp_path))
+    assert list(check_renamed(loaded(tmp_path))) == []
+    (found,) = check_renamed(loaded(tmp_path, name="store"))
+    assert found.level == "error"
+    assert "store has not run yet, and shop in the same place has filled public.orders" in found.what
+    assert "Name the pipeline shop again" in found.fix
+    assert list(check_renamed(loaded(tmp_path, name="store", target="other.orders"))) == []
+
+
+def test_a_catalog_that_cannot_be(tmp_path: Path) -> None:
+    remote = {"type": "iceberg", "warehouse": "s3://bucket/lake"}
+    (found,) = check_catalog(load(pipeline_file(tmp_path, destinations=[remote])))
+    assert "s3://bucket/lake has no `catalog`" in found.what
+    named = {**remote, "catalog": {"type": "rest", "uri": "http://catalog"}}
+    assert list(check_catalog(load(pipeline_file(tmp_path, destinations=[named])))) == []
