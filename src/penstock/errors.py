@@ -20,6 +20,7 @@ PenstockError                    exit   retry
  │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
  │   ├─ ColumnNotCarried         1      manual   a column's name is taken, or its type does not allow what was chosen
  │   ├─ KeyRequired              1      manual   update or delete on a table without a key
+ │   ├─ NotPublished             1      when published  its changes are not, or not all, sent; copied once they are
  │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
  │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
  │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
@@ -46,7 +47,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-Retry = Literal["never", "backoff", "at once", "manual"]
+Retry = Literal["never", "backoff", "at once", "manual", "when published"]
 
 
 class PenstockError(Exception):
@@ -144,6 +145,10 @@ class ColumnNotCarried(TableError):
 
 class KeyRequired(TableError):
     pass
+
+
+class NotPublished(TableError):
+    retry = "when published"
 
 
 class MessageNotDecodable(TableError):

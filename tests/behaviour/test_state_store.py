@@ -23,6 +23,7 @@ from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import TableShape, Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state.memory import MemoryStateStore
 from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
@@ -314,6 +315,15 @@ def test_what_the_catalogue_said_at_a_copy_is_kept(store: StateStore) -> None:
     store.set_marks("lake", ODD, None)
     store.set_marks("lake", ODD, None)
     assert list(store.marks("lake")) == [ORDERS]
+
+
+def test_what_the_source_had_counted_before_a_copy_is_kept(store: StateStore) -> None:
+    counted = WriteCounters("2026-05-04 12:00:00+00 ", {16384: 2**40, 16390: 0})
+    store.set_write_counters("lake", ORDERS, WriteCounters("", {}))
+    store.set_write_counters("lake", ORDERS, counted)
+    store.set_write_counters("lake", ODD, WriteCounters("", {}))
+    assert store.write_counters("lake") == {ODD: WriteCounters("", {}), ORDERS: counted}
+    assert store.write_counters("other") == {}
 
 
 def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:

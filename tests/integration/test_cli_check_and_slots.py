@@ -44,12 +44,12 @@ def test_check_prints_each_finding_with_its_fix_and_exits_1(
     assert main(["check", pipeline_file(tmp_path, postgres)]) == 1
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    at = next(i for i, line in enumerate(lines) if "ERROR" in line)
+    at = next(i for i, line in enumerate(lines) if "WARNING" in line)
     assert "table public.[bold]x has no key" in lines[at]
     fix = lines[at + 1].strip().removeprefix("fix: ")
     assert f"{tmp_path}/warehouse is not a folder" in printed.out
     assert printed.err.count("\n") == 1
-    assert "2 things must be fixed" in printed.err
+    assert "1 thing must be fixed" in printed.err
     postgres.execute(fix)
     (tmp_path / "warehouse").unlink()
     assert main(["check", pipeline_file(tmp_path, postgres)]) == 0

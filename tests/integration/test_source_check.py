@@ -18,7 +18,7 @@ from penstock.source.postgres import check as source_check
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import connect, replication_connection
 from penstock.source.postgres.discover import discover
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.slot import create_slot, drop_slot, slot_state
 
 
@@ -50,8 +50,7 @@ def findings_about(findings: list[Finding], words: str) -> list[Finding]:
 def bring_up(database: Database, publication: str = "penstock_shop") -> None:
     """As `run` would: publication first, then slot."""
     with connect(database.url) as connection:
-        tables = [schema.table for schema in discover(connection, lambda _: True, publication)]
-        ensure_publication(connection, publication, tables, "shop")
+        publish(connection, publication, discover(connection, lambda _: True, publication), "shop")
         create_slot(connection, database.url, names(database).slot)
 
 
@@ -78,11 +77,16 @@ INDEXED = ["CREATE TABLE t (id int NOT NULL)", "CREATE UNIQUE INDEX i ON t (id)"
     [
         (
             INDEXED,
+            "warning",
+            "table public.t has no key: only its inserts are published, and an UPDATE or DELETE makes it Errored",
+        ),
+        (
+            [*INDEXED, "CREATE PUBLICATION p FOR TABLE t"],
             "error",
-            "table public.t has no key: inserts flow, but an UPDATE or DELETE makes it Errored, and while",
+            "table public.t has no key, and publication p has it: while it is published like that, Postgres itself",
         ),
         ([*INDEXED, "ALTER TABLE t REPLICA IDENTITY FULL"], "error", "table public.t has no key"),
-        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "error", "table public.t has no key"),
+        (["CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)"], "warning", "table public.t has no key"),
         (
             [
                 "CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL)",
@@ -90,12 +94,12 @@ INDEXED = ["CREATE TABLE t (id int NOT NULL)", "CREATE UNIQUE INDEX i ON t (id)"
                 "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
                 "DROP INDEX i",
             ],
-            "error",
+            "warning",
             "table public.t has no key",
         ),
         (
             ["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"],
-            "error",
+            "warning",
             "table public.t has REPLICA IDENTITY NOTHING",
         ),
         (
@@ -161,8 +165,8 @@ def test_the_fix_fixes(postgres: Database, statements: list[str], level: str, wh
 
 
 def test_postgres_refuses_what_the_finding_says_it_refuses(postgres: Database) -> None:
-    """Guards the wording: a published table without a replica identity takes inserts only."""
-    postgres.execute("CREATE TABLE t (id int)")
+    """Guards the wording: a table without a replica identity that is published with updates takes inserts only."""
+    postgres.execute("CREATE TABLE t (id int)", "CREATE PUBLICATION penstock_shop FOR ALL TABLES")
     bring_up(postgres)
     postgres.execute("INSERT INTO t VALUES (1)")
     [finding] = findings_about(check(postgres), "has no key")
@@ -219,15 +223,15 @@ def test_rights(any_postgres: Database) -> None:
     assert replication.level == "error"
     any_postgres.execute(replication.fix)
     assert not findings_about(check(any_postgres, url=url), "may not replicate")
-    [create] = findings_about(check(any_postgres, url=url), "may not make it: it lacks CREATE on database")
+    [create] = findings_about(check(any_postgres, url=url), "cannot be made here: the role lacks CREATE on database")
     assert create.level == "error"
     any_postgres.execute(f"GRANT CREATE ON DATABASE {any_postgres.name} TO {role}")
-    [owner] = findings_about(check(any_postgres, url=url), "may not make it: it does not own public.t")
+    [owner] = findings_about(check(any_postgres, url=url), "cannot be made here: the role does not own public.t")
     any_postgres.execute(*owner.fix.split("; "))
     assert not findings_about(check(any_postgres, url=url), "publication")
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)")
-    [foreign] = findings_about(check(any_postgres, url=url), "does not own it")
-    assert foreign.level == "error"
+    [foreign] = findings_about(check(any_postgres, url=url), "lacks public.u, and the role does not own publication")
+    assert (foreign.level, foreign.table) == ("error", TableId("public", "u")), "of that table, not of the source"
 
 
 def test_rights_that_a_copy_needs(any_postgres: Database) -> None:
@@ -239,6 +243,9 @@ def test_rights_that_a_copy_needs(any_postgres: Database) -> None:
         "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10)",
         "CREATE SCHEMA apart",
+        "CREATE SCHEMA closed",
+        "CREATE TABLE closed.u (id int PRIMARY KEY)",
+        "INSERT INTO closed.u VALUES (1)",
         "CREATE TABLE apart.parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20)",
         f"GRANT SELECT ON parted TO {role}",
         "CREATE TABLE secured (id int PRIMARY KEY)",
@@ -246,21 +253,19 @@ def test_rights_that_a_copy_needs(any_postgres: Database) -> None:
         f"GRANT SELECT ON secured TO {role}",
     )
     url = any_postgres.url.replace("postgres@", f"{role}@")
-    plain, parted = findings_about(check(any_postgres, url=url), "so it cannot copy it")
-    assert (plain.level, parted.level) == ("error", "error")
-    assert (
-        "may not read partitions apart.parted_2, public.parted_1 of table public.parted"
-        in sorted((plain.what, parted.what))[0]
-    )
+    [unread] = findings_about(check(any_postgres, url=url), "can neither copy nor verify it")
+    assert unread.level == "error"
+    assert "table closed.u, public.parted, public.t (partitions apart.parted_2, public.parted_1)" in unread.what
+    assert unread.fix.count("GRANT") == 2, "one for all schemas, one for all tables"
     [secured] = findings_about(check(any_postgres, url=url), "row-level security")
-    for finding in (plain, parted, secured):
+    for finding in (unread, secured):
         any_postgres.execute(*finding.fix.split("; "))
     found = check(any_postgres, url=url)
-    assert not findings_about(found, "cannot copy it")
+    assert not findings_about(found, "can neither copy nor verify")
     assert not findings_about(found, "row-level security")
     bring_up(any_postgres)
     any_postgres.execute(f"REVOKE SELECT ON t FROM {role}")
-    [late] = findings_about(check(any_postgres, url=url), "so it cannot copy it")
+    [late] = findings_about(check(any_postgres, url=url), "can neither copy nor verify it")
     assert (late.level, late.table) == ("warning", TableId("public", "t"))
 
 
@@ -303,7 +308,7 @@ def test_the_documented_role_can_do_it_all(any_postgres: Database) -> None:
     assert check(as_role) == []
     any_postgres.execute("CREATE TABLE u (id int PRIMARY KEY)", f"ALTER TABLE u OWNER TO {owner}")
     with connect(as_role.url) as connection:
-        ensure_publication(connection, "penstock_shop", [TableId("public", "t"), TableId("public", "u")], "shop")
+        publish(connection, "penstock_shop", discover(connection, lambda _: True, "penstock_shop"), "shop")
     assert check(as_role) == []
 
 
@@ -340,7 +345,7 @@ def test_a_slot_older_than_its_publication(any_postgres: Database) -> None:
         [alone] = findings_about(check(any_postgres), "its publication is not")
         assert alone.level == ("error" if old else "warning")
         any_postgres.execute("INSERT INTO t VALUES (1)")
-        ensure_publication(connection, "penstock_shop", [TableId("public", "t")], "shop")
+        publish(connection, "penstock_shop", discover(connection, lambda _: True, "penstock_shop"), "shop")
         any_postgres.execute("INSERT INTO t VALUES (2)")
         before = slot_state(connection, slot)
         [finding] = check(any_postgres)

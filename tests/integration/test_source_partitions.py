@@ -20,7 +20,7 @@ from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
 
@@ -320,7 +320,7 @@ def test_each_partition_as_a_table_of_its_own(any_postgres: Database, tmp_path: 
         found = discover(connection, bench.wanted, "", bench.pipeline.each_partition)
         assert [str(schema.table) for schema in found] == ["public.deep_0_0", "public.e0", "public.plain"]
         assert found[1].key == ("k", "id")
-        ensure_publication(connection, "p", [schema.table for schema in found], "shop")
+        publish(connection, "p", found, "shop")
         rows = connection.execute("select tablename from pg_publication_tables where pubname = 'p' order by 1")
         assert [name for (name,) in rows] == ["deep_0_0", "e0", "plain"]
         by_root = discover(connection, bench.wanted, "", lambda table: table.name != "events")

@@ -17,7 +17,8 @@ from penstock.model.table import TableId
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection, connect
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.slot import create_slot, drop_slot, flush_position, slot_state
 
 T = TableId("public", "t")
@@ -69,14 +70,27 @@ def test_a_replica_is_read_but_its_publication_is_made_on_the_primary(
 ) -> None:
     monkeypatch.setattr(slots, "_TELL_EVERY_SECONDS", 0.1)
     with connect(primary.url()) as above, connect(replica.url()) as below:
-        [warning] = [f for f in check_source(below, Names(), lambda _: True) if f.level != "note"]
+        missing, warning = sorted(
+            (f for f in check_source(below, Names(), lambda _: True) if f.level != "note"), key=lambda f: f.level
+        )
+        assert "is missing and cannot be made here: the source is a read-only replica" in missing.what
         assert "a replica without hot_standby_feedback" in warning.what
         with pytest.raises(SourceMisconfigured, match="read-only replica") as caught:
-            ensure_publication(below, "penstock_shop", [T], "shop")
+            publish(below, "penstock_shop", discover(below, lambda _: True, "penstock_shop"), "shop")
         for statement in caught.value.solution.removeprefix("On its primary run: ").split("; "):
             above.execute(statement.encode())
         caught_up(above, below)
-        assert ensure_publication(below, "penstock_shop", [T], "shop") == []
+        looked = publish(below, "penstock_shop", discover(below, lambda _: True, "penstock_shop"), "shop")
+        assert (looked.done, looked.troubles) == ((), {})
+        above.execute("CREATE TABLE later (id int PRIMARY KEY)")
+        caught_up(above, below)
+        looked = publish(below, "penstock_shop", discover(below, lambda _: True, "penstock_shop"), "shop")
+        [(later, trouble)] = looked.troubles.items()
+        assert (str(later), "read-only replica" in trouble.what) == ("public.later", True), "no other table's trouble"
+        above.execute(trouble.solution.removeprefix("On its primary run: ").partition(";")[0].encode())
+        caught_up(above, below)
+        looked = publish(below, "penstock_shop", discover(below, lambda _: True, "penstock_shop"), "shop")
+        assert looked.troubles == {}
         below.execute(warning.fix.removeprefix("On the replica: ").partition(";")[0].encode())
         below.execute("SELECT pg_reload_conf()")
 

@@ -28,7 +28,7 @@ class LaneTwin:
     def start_capture(self) -> None:
         self._told.append("capture started")
 
-    def close(self) -> None:
+    def ended(self, *_: object) -> None:
         self._told.append("closed")
 
     def stream(self, destination: object, runner: object, stop: SignalFlag) -> None:

@@ -13,16 +13,19 @@ import pytest
 from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import InProcessRunner
+from penstock.errors import KeyRequired, NotPublished
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableStatus
+from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import CopyingTable
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
+from penstock.runtime.publisher import Findings
 from penstock.runtime.table_watch import Look
 from penstock.state.store import Health
 from pgoutput_messages import insert, update
@@ -260,9 +263,81 @@ def test_looks_that_fail_are_shown(watched: Watched, monkeypatch: pytest.MonkeyP
     assert health().state == "stopped"
 
 
+def test_a_table_that_is_not_published_is_errored_and_copied_when_it_is(watched: Watched) -> None:
+    state, name, membership = watched.bench.state, PEOPLE.table, watched.membership
+    trouble = NotPublished("table public.people is not in publication p", "Run: ALTER PUBLICATION p ADD TABLE people")
+    for _ in range(2):
+        membership.found(Findings({name: trouble}))
+        watched.look(KEYLESS)
+        assert state.table_status("lake")[name].reason == trouble.what
+        assert state.table_status("lake")[name].state is State.ERRORED
+    assert sum(event.message == trouble.what for event in state.events()) == 1, "said once, not at every look"
+    assert membership.set_aside == [name]
+    state.add_request("resync", name)
+    membership._asked_at = 0.0
+    membership.tend()
+    assert not watched.copier.holds(name), "what changes after such a copy would be lost"
+    membership.found(Findings())
+    watched.look(KEYLESS)
+    assert watched.copier.holds(name)
+    assert state.table_status("lake")[name].reason == "it was not published as it must be for a while"
+
+
+def test_a_table_that_was_not_published_at_the_last_start_is_copied_at_the_next(watched: Watched) -> None:
+    """Its position is within the log, and yet changes are missing between the two."""
+    why = TableStatus(State.ERRORED, NOW, "not published", "Publish it", NotPublished.retry)
+    watched.bench.state.set_table_status("lake", PEOPLE.table, why)
+    watched.bench.loop.forget(PEOPLE.table)
+    watched.membership.admit(PEOPLE)
+    assert watched.copier.holds(PEOPLE.table)
+
+
+def test_unsent_updates_make_a_table_errored_until_it_is_copied_again(watched: Watched) -> None:
+    state, name, membership = watched.bench.state, PEOPLE.table, watched.membership
+    before, after = WriteCounters("e", {2: 5}), WriteCounters("e", {2: 6})
+    state.set_write_counters("lake", name, before)
+    unsent = KeyRequired("rows were updated, which is not sent", "Give it a key")
+    membership.found(Findings({name: unsent}, compared={name: before}))
+    watched.look(KEYLESS)
+    assert state.table_status("lake")[name].reason == unsent.what
+    state.add_request("retry", name)
+    membership._asked_at = 0.0
+    membership.tend()
+    assert state.table_status("lake")[name].state is State.ERRORED, "trying again does not bring the updates"
+    membership.found(Findings({name: unsent}, compared={name: before}))
+    state.set_write_counters("lake", name, after)  # a copy has begun since that look
+    watched.bench.loop.tables[name].errored = False
+    watched.look(KEYLESS)
+    assert not watched.bench.loop.tables[name].errored
+
+
+def test_counters_that_say_nothing_have_the_table_copied_again(watched: Watched) -> None:
+    watched.membership.found(Findings(unknown={PEOPLE.table: "the counters were reset"}))
+    watched.look(KEYLESS)
+    assert watched.copier.holds(PEOPLE.table)
+    assert watched.told == ["table public.people is copied again: the counters were reset"]
+
+
+@pytest.mark.parametrize(
+    ("before", "moved"),
+    [
+        (WriteCounters("e", {1: 4, 2: 6}), 0),
+        (WriteCounters("e", {1: 4}), 6),
+        (WriteCounters("e", {1: 3, 2: 6, 3: 9}), 1),
+        (WriteCounters("e", {1: 5, 2: 5}), None),
+        (WriteCounters("another", {1: 4, 2: 6}), None),
+        (None, None),
+    ],
+    ids=["still", "new partition", "partition gone", "reset by hand", "reset", "never counted"],
+)
+def test_what_counters_tell(before: WriteCounters | None, moved: int | None) -> None:
+    assert WriteCounters("e", {1: 4, 2: 6}).since(before) == moved
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
+        (TableStatus(State.ERRORED, NOW, "not published", "Publish it", "when published"), True),
         (TableStatus(State.INIT, NOW), True),
         (TableStatus(State.CATCHUP, NOW), True),
         (TableStatus(State.ERRORED, NOW, "it was rewritten", "Nothing", "at once"), True),

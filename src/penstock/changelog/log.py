@@ -219,6 +219,13 @@ class ChangeLog:
                 garbage.append(text)
         return garbage
 
+    def remove_all(self) -> None:
+        """Everything but the lock, the newest first: what is left of a removal that is cut short is a shorter log. For
+        whoever holds the lock."""
+        for info in sorted(self._listing(), key=lambda info: info.base_name, reverse=True):
+            if not info.base_name.startswith("."):
+                self.delete(info.base_name)
+
     def path(self, text: str) -> str:
         return f"{self.folder}/{text}"
 

@@ -12,10 +12,13 @@ from rich.console import Console
 from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile, Source
 from penstock.config.load import load
+from penstock.config.model import Pipeline
 from penstock.control.copy_view import CopyView
+from penstock.errors import SourceError
 from penstock.runtime.capture_process import require_free_log, run_capture
 from penstock.runtime.pipeline import run as run_pipeline
 from penstock.runtime.preparation import prepare_source
+from penstock.runtime.publisher import Publisher
 from penstock.runtime.signals import SignalFlag, stop_on_signals
 from penstock.source.postgres.connect import connect
 
@@ -31,12 +34,40 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="A value that fits no column makes its table Errored; it is not rescued.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Let tables that no rule matches any more leave the publication.")
+    ] = False,
 ) -> None:
     """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
     log_to_stderr()
     pipeline = load(file)
+    may_leave = yes or (sys.stdin.isatty() and _confirmed_leaving(pipeline))
     with CopyView(Console(stderr=True), say=COPY.info) as view:
-        run_pipeline(pipeline, once=once, strict=strict, progress=view)
+        run_pipeline(pipeline, once=once, strict=strict, progress=view, may_leave=may_leave)
+
+
+def _confirmed_leaving(pipeline: Pipeline) -> bool:
+    """Ask whether tables may leave the publications, if some would. A source that does not answer is not asked about:
+    then they stay."""
+    leaving: list[str] = []
+    for lane in pipeline.lanes:
+        try:
+            with connect(lane.source.url.get_secret_value()) as connection:
+                changes = Publisher(lane, None).leaving(connection)
+        except SourceError as error:
+            LOG.warning("tables that would leave the publication not looked for", what=error.what)
+            continue
+        leaving += [f"{table} (publication {change.out_of})" for change in changes for table in change.tables]
+    if not leaving:
+        return False
+    typer.echo("No rule matches these tables any more:", err=True)
+    for table in leaving:
+        typer.echo(f"  {table}", err=True)
+    return typer.confirm(
+        "Take them out of the publication? Their changes are then lost, and a table that comes back is copied again",
+        default=False,
+        err=True,
+    )
 
 
 def capture(file: PipelineFile, source: Source = None) -> None:
@@ -47,7 +78,7 @@ def capture(file: PipelineFile, source: Source = None) -> None:
     stop_on_signals(stop)
     require_free_log(pipeline)
     with connect(pipeline.source.url.get_secret_value()) as connection:
-        prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri))
+        prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri), Publisher(pipeline, None))
     run_capture(pipeline, stop, _say)
 
 

@@ -64,9 +64,9 @@ class TableStatus:
 
     @property
     def is_copying(self) -> bool:
-        """Whether a copy was on its way, also between two tries: then nothing of the log is kept for the table that it
-        is to replace."""
-        return self.state in COPYING or self.tried_again_by_itself
+        """Whether a copy was on its way, also between two tries, or has to be made as soon as the table is published:
+        then nothing of the log is kept for the table that it is to replace."""
+        return self.state in COPYING or self.tried_again_by_itself or self.retry == "when published"
 
     @property
     def tried_again_by_itself(self) -> bool:

@@ -89,9 +89,9 @@ class ApplyLoop:
             return
         self._mark_ready(tracked)
 
-    def track_errored(self, feed: Feed, schema: TableSchema, error: TableError) -> None:
-        """Takes in a table that the destination cannot take."""
-        self.tables[feed.name] = TrackedTable(feed, schema, 0)
+    def track_errored(self, feed: Feed, schema: TableSchema, error: TableError, position: Position = 0) -> None:
+        """Takes in a table that the destination cannot take, or that cannot go on from its position."""
+        self.tables[feed.name] = TrackedTable(feed, schema, position)
         self.mark_errored(self.tables[feed.name], error)
 
     def begin(self, start: Position) -> None:

@@ -48,19 +48,22 @@ from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, difference
 from penstock.model.table_state import State, TableStatus
+from penstock.model.write_counters import WriteCounters
 from penstock.runtime.catch_up import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy_task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.copying_table import CopyingTable, ProgressView, recorded
 from penstock.runtime.log_context import inherited, inheriting
 from penstock.runtime.table_boundary import Contained, of_table
 from penstock.runtime.table_watch import NOT_RECORDED
-from penstock.source.postgres.connect import everywhere
+from penstock.source.postgres.connect import connect, everywhere
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
+from penstock.source.postgres.publication import publication_names
 from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
 from penstock.source.postgres.table_marks import read_marks
+from penstock.source.postgres.write_counters import read_counters
 from penstock.state.store import CopyRecord, StateStore
 
 LOG = structlog.get_logger("copy")
@@ -181,6 +184,9 @@ class Copier:
         for copying in tables:
             self._set_state(copying, State.INIT)
         try:
+            # Before the snapshot: a change that it does not see must not be among those counted.
+            with connect(self._url) as connection:
+                counters = read_counters(connection, [copying.schema.relation_id for copying in tables])
             snapshot = export_snapshot(
                 self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
             )
@@ -191,7 +197,9 @@ class Copier:
             return
         with snapshot:
             began = time.monotonic()
-            ready = [copying for copying in tables if self._prepare(copying, snapshot)]
+            ready = [
+                copying for copying in tables if self._prepare(copying, snapshot, counters[copying.schema.relation_id])
+            ]
             for copying in sorted(ready, key=lambda copying: -copying.bytes):
                 self._set_state(copying, State.DATA_SYNC)
             self._read_ranges(ready, snapshot, began + self._settings.snapshot_for)
@@ -201,7 +209,7 @@ class Copier:
             if complete and not self._stopping.is_set() and self._still_wanted(copying):
                 self._hand_over(copying, position, snapshot.moment or 0)
 
-    def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot) -> bool:
+    def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot, counters: WriteCounters) -> bool:
         """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
         publication = self._pipeline.source.publication
         copying.given_up = False
@@ -219,7 +227,7 @@ class Copier:
                 copying.estimated_rows, _ = estimate(connection, copying.schema)
                 planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
                 partitions = read_partitions(connection, [copying.schema.relation_id])
-                marks = read_marks(connection, [publication], [copying.schema.relation_id])
+                marks = read_marks(connection, publication_names(publication), [copying.schema.relation_id])
             void = self._resume(copying, planned, marks[copying.schema.relation_id])
             if void is None:
                 self._state.note_copy(self._destination.name, copying.table, "")  # it waits no more
@@ -228,6 +236,7 @@ class Copier:
                 looked = partitions.get(copying.schema.relation_id)
                 self._state.set_partitions(self._destination.name, copying.table, looked)
                 self._state.set_marks(self._destination.name, copying.table, marks[copying.schema.relation_id])
+                self._state.set_write_counters(self._destination.name, copying.table, counters)
                 copying.replay_from = snapshot.position
             return True
         return False

@@ -29,12 +29,14 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
 from penstock.runtime.owners import Owners
 from penstock.runtime.preparation import Prepared, prepare_source
+from penstock.runtime.publisher import Publisher
 from penstock.runtime.registry import SchemaRegistry
 from penstock.runtime.signals import SignalFlag
 from penstock.runtime.supervisor import CaptureSupervisor
 from penstock.runtime.table_watch import Look, TableWatch
 from penstock.source.postgres.connect import Connection, connect
-from penstock.source.postgres.slot import flush_position
+from penstock.source.postgres.publication import inserts_publication
+from penstock.source.postgres.slot import drop_slot, flush_position
 from penstock.state.store import Health, HealthState, StateStore
 
 LOG = structlog.get_logger("pipeline")
@@ -46,28 +48,66 @@ class Lane:
     `prepare` is applied."""
 
     def __init__(
-        self, pipeline: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool
+        self,
+        pipeline: Pipeline,
+        state: StateStore,
+        owners: Owners,
+        progress: ProgressView,
+        *,
+        once: bool,
+        may_leave: bool = False,
     ) -> None:
         self.pipeline, self.state = pipeline, state
         self._owners, self._progress, self._once = owners, progress, once
         self._log = ChangeLog(pipeline.log_uri)
         self._capture = CaptureSupervisor(pipeline, state)
+        self._publisher = Publisher(pipeline, state, may_leave=may_leave)
         self._prepared: Prepared | None = None
         self._look: Look | None = None
+        self._begun = False  # tables depend on the slot
         self._until: Position | None = None  # with `once`
 
     def prepare(self) -> None:
         """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
         with connect(self.pipeline.source.url.get_secret_value()) as connection:
             self._prepared = self._prepare(connection)
-            self._look = TableWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
-            self._until = flush_position(connection) if self._once else None
+            try:
+                self._look = TableWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
+                self._until = flush_position(connection) if self._once else None
+            except BaseException:
+                self._give_up_slot()
+                raise
 
     def start_capture(self) -> None:
         self._capture.start()
 
     def close(self) -> None:
         self._capture.stop()
+
+    def ended(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the lane; a first start that failed before any table was taken in leaves no slot behind."""
+        self.close()
+        if kind is not None and not self._begun:
+            self._give_up_slot()
+
+    def _give_up_slot(self) -> None:
+        """Drop the slot that this start made, with what was captured from it: the server would keep WAL for it."""
+        if self._prepared is None or not self._prepared.slot_made:
+            return
+        slot = self.pipeline.source.slot
+        try:
+            self._log.remove_all()  # first: a log without its slot would be a gap
+            with connect(self.pipeline.source.url.get_secret_value()) as connection:
+                drop_slot(connection, slot)
+        except PenstockError as error:
+            LOG.error(
+                "slot left behind by a start that failed",
+                slot=slot,
+                what=error.what,
+                solution=f"Run again, or free the WAL that the server keeps: SELECT pg_drop_replication_slot('{slot}')",
+            )
+        else:
+            LOG.info("slot dropped, for the start failed", slot=slot)
 
     def stream(self, destination: Destination, runner: JobRunner, stop: SignalFlag) -> None:
         """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
@@ -92,7 +132,10 @@ class Lane:
                 self._joined(loop, registry),
                 self._progress,
             )
-            membership = Membership(pipeline, loop, copier, state, log_begins, self._owners)
+            membership = Membership(
+                pipeline, loop, copier, state, log_begins, self._owners, self._publisher, self._inserts_read
+            )
+            membership.found(self._prepared.findings)
             for schema in self._prepared.schemas:
                 membership.admit(schema)
             loop.begin(log_begins)
@@ -101,6 +144,7 @@ class Lane:
                     registry.held(tracked.schema, tracked.position)
             membership.looked(self._look)
             membership.tend()
+            self._begun = True
             copier.start()
             cleanup.callback(copier.stop)
             membership.start()
@@ -108,7 +152,8 @@ class Lane:
             LOG.info("streaming", tables=len(self._prepared.schemas), position=position_text(loop.processed))
             self._drive(loop, copier, membership, registry, stop)
             LOG.info("stopped", position=position_text(loop.processed))
-            errored = [tracked.table for tracked in loop.tables.values() if tracked.errored] + copier.errored
+            errored = [tracked.table for tracked in loop.tables.values() if tracked.errored]
+            errored += [*copier.errored, *membership.set_aside]
         if self._once and errored:
             raise CheckFailed(
                 f"{len(errored)} of {len(self._prepared.schemas)} tables are Errored: "
@@ -127,13 +172,23 @@ class Lane:
     def _prepare(self, connection: Connection) -> Prepared:
         """A gap that shows here is told for every table."""
         try:
-            return prepare_source(connection, self.pipeline, self._log)
+            return prepare_source(connection, self.pipeline, self._log, self._publisher)
         except GapError as gap:
             for destination in self.pipeline.destinations:
                 for table in self.state.table_status(destination.name):
                     status = TableStatus(State.ERRORED, datetime.now(UTC), gap.what, gap.solution, gap.retry)
                     self.state.set_table_status(destination.name, table, status)
             raise
+
+    def _inserts_read(self) -> bool:
+        """Whether capture reads the publication for tables without a replica identity."""
+        assert self._prepared is not None
+        read = self._capture.publications
+        return (
+            self._prepared.inserts_read
+            if read is None
+            else inserts_publication(self.pipeline.source.publication) in read
+        )
 
     @staticmethod
     def _joined(loop: ApplyLoop, registry: SchemaRegistry) -> Callable[[CopyingTable, Position], None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 import structlog
 
@@ -89,11 +90,10 @@ class LaneThread:
 
     def _stream(self, lane: Lane) -> None:
         lane.tell(COMPONENT, "ok")
-        try:
+        with ExitStack() as cleanup:
+            cleanup.push(lane.ended)
             lane.start_capture()
             lane.stream(self._destination, self._runner, self._stop)
-        finally:
-            lane.close()
         lane.tell(COMPONENT, "stopped")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import PenstockError, StateError, TableError
+from penstock.errors import KeyRequired, NotPublished, PenstockError, StateError, TableError
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
@@ -26,17 +27,17 @@ from penstock.runtime.copier import Copier
 from penstock.runtime.copying_table import unfinished_parts
 from penstock.runtime.log_context import inherited
 from penstock.runtime.owners import Owners
+from penstock.runtime.publisher import Findings, Publisher
 from penstock.runtime.table_boundary import of_table
 from penstock.runtime.table_watch import Followed, Look, TableWatch
 from penstock.runtime.tracked import TrackedTable
-from penstock.source.postgres.connect import Connection, connect
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.connect import connect
 from penstock.state.store import CopyRecord, Health, Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
 ASKED_FOR = "a resync was asked for"
+PUBLISHED_AGAIN = "it was not published as it must be for a while"
 MADE_ANEW = "the table was dropped and created again"
 COLUMNS_CAME = "it was Errored without columns, and has some now"
 AWAY = "it was not at the source, or not published, for a while"
@@ -72,8 +73,11 @@ class Membership:
         state: StateStore,
         log_begins: Position,
         owners: Owners,
+        publisher: Publisher | None = None,
+        inserts_read: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`log_begins` is where the log begins, or will begin when capture writes the first of it."""
+        """`log_begins` is where the log begins, or will begin when capture writes the first of it. `inserts_read` says
+        whether capture reads the publication for tables without a replica identity."""
         self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
         self._log_begins, self._owners = log_begins, owners
         self._known: dict[TableId, TableSchema] = {}
@@ -84,6 +88,11 @@ class Membership:
         self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
         self._asked_at = 0.0
         self._tables = TableWatch(pipeline, state)
+        self._publisher = Publisher(pipeline, state) if publisher is None else publisher
+        self._inserts_read = inserts_read
+        self._findings: SimpleQueue[Findings] = SimpleQueue()
+        self._troubles: Mapping[TableId, TableError] = {}  # by the feed's name, as of the last look
+        self._unknown: Mapping[TableId, str] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -95,6 +104,7 @@ class Membership:
 
     def admit(self, schema: TableSchema) -> None:
         """Takes the table in, with all of its feeds."""
+        self._take_findings()
         schema = self._pipeline.carried(schema)
         self._known[schema.table] = schema
         for feed in self._pipeline.feeds(schema.table):
@@ -111,6 +121,10 @@ class Membership:
                 "Give them different names in `target`, and start again",
             )
             self._loop.track_errored(feed, schema, shared)
+            return
+        trouble = self._troubles.get(feed.name)
+        if isinstance(trouble, NotPublished):
+            self._set_aside(feed, schema, trouble)
             return
         record = self._state.copy_of(destination.name, feed.name)
         start = self._loop.log.start()
@@ -132,7 +146,12 @@ class Membership:
             return
         if record is not None:  # it was committed, and then we were killed
             self._state.end_copy(destination.name, feed.name)
-        self._loop.track(feed, follows, position, self._log_begins if start is None else start)
+        if feed.name in self._unknown:
+            self._copy_again(feed.name, self._unknown[feed.name])
+        elif trouble is not None:
+            self._loop.track_errored(feed, follows, trouble, position)
+        else:
+            self._loop.track(feed, follows, position, self._log_begins if start is None else start)
 
     def _why_again(self, name: TableId) -> str:
         """What an earlier start said of a table that it had copied again."""
@@ -158,6 +177,7 @@ class Membership:
 
     def tend(self) -> None:
         """Between two batches."""
+        self._take_findings()
         while not self._looked.empty():
             self._compare(self._looked.get())
         self._compare_structures()
@@ -235,6 +255,8 @@ class Membership:
         that a table was Errored without."""
         for feed in self._pipeline.feeds(schema.table):
             tracked = self._loop.tables.get(feed.name)
+            if feed.name in self._troubles:
+                continue
             if tracked is None:
                 if _has_key(schema) and self._copier.lacks_key(feed.name):
                     self._copy_again(feed.name, _key_came(schema))
@@ -247,12 +269,59 @@ class Membership:
                     self._loop.mark_errored(tracked, error)
                 tracked.lacks_key = tracked.lacks_columns = False
 
+    def found(self, findings: Findings) -> None:
+        """Take what a look found wrong with single tables, before the look itself. May be called from any thread."""
+        self._findings.put(findings)
+
+    def _take_findings(self) -> None:
+        while not self._findings.empty():
+            self._heed(self._findings.get())
+
+    def _heed(self, findings: Findings) -> None:
+        """Make tables Errored that cannot be followed as they are, and copy them when that is over.
+
+        A table in such trouble since before it was taken in is met by `_admit`.
+        """
+        before, self._troubles, self._unknown = self._troubles, findings.troubles, findings.unknown
+        counted = self._state.write_counters(self._loop.destination.name) if findings.compared else {}
+        for name, trouble in findings.troubles.items():
+            feed, tracked = self._feeds.get(name), self._loop.tables.get(name)
+            schema = None if feed is None else self._known.get(feed.table)
+            if feed is None or schema is None:
+                continue
+            if isinstance(trouble, KeyRequired):
+                copied_since = counted.get(name) != findings.compared.get(name)
+                if tracked is not None and not tracked.errored and not copied_since:
+                    self._loop.mark_errored(tracked, trouble)
+            elif name not in before or before[name].what != trouble.what:
+                self._set_aside(feed, schema, trouble)
+        for name, why in findings.unknown.items():
+            tracked = self._loop.tables.get(name)
+            if tracked is not None and not tracked.errored and counted.get(name) == findings.compared.get(name):
+                self._copy_again(name, why)
+        for name, trouble in before.items():
+            if isinstance(trouble, NotPublished) and not isinstance(findings.troubles.get(name), NotPublished):
+                self._copy_again(name, PUBLISHED_AGAIN)
+
+    def _set_aside(self, feed: Feed, schema: TableSchema, trouble: TableError) -> None:
+        """Make the table Errored. It is copied when the trouble is over, so nothing of the log is kept for it."""
+        self._copier.remove(feed.name)
+        self._loop.mark_errored(TrackedTable(feed, schema, 0), trouble)
+        self._loop.forget(feed.name)
+
+    @property
+    def set_aside(self) -> list[TableId]:
+        """Tables that are not published, so that neither the loop nor the copier has them."""
+        return [name for name, trouble in self._troubles.items() if isinstance(trouble, NotPublished)]
+
     def _copy_again(self, name: TableId, why: str) -> None:
         """Readers see the table as it is until its copy replaces it."""
         feed = self._feeds.get(name)
         schema = None if feed is None else self._known.get(feed.table)
         if feed is None or schema is None:
             return  # it has vanished meanwhile
+        if isinstance(self._troubles.get(name), NotPublished):
+            return  # a copy would miss what changes from then on; it is copied when it is published
         destination = self._loop.destination.name
         self._loop.forget(name)
         self._copier.remove(name)
@@ -303,17 +372,16 @@ class Membership:
 
     def _watch(self) -> None:
         """Looks at the source again and again; what cannot be reached now is looked at next time."""
-        url, publication = self._pipeline.source.url.get_secret_value(), self._pipeline.source.publication
+        url = self._pipeline.source.url.get_secret_value()
         failures, since = 0, datetime.now(UTC)
         self._tell(Health("ok", since))
         while not self._stopping.wait(self._pipeline.copying.discover_every):
             try:
                 with connect(url) as connection:
                     followed = self._followed()
-                    found = self._discover(connection)
-                    ensure_publication(connection, publication, [one.table for one in found], self._pipeline.name)
-                    found = self._discover(connection)
-                    self.looked(self._tables.look(connection, found, followed))
+                    schemas, findings = self._publisher.look(connection, inserts_read=self._inserts_read())
+                    self.found(findings)
+                    self.looked(self._tables.look(connection, schemas, followed))
             except PenstockError as error:
                 what, solution = error.what, error.solution
                 LOG.warning("tables not looked at", what=what, solution=solution)
@@ -335,11 +403,3 @@ class Membership:
             self._state.set_health(COMPONENT, health)
         except StateError as away:
             LOG.warning("health not recorded", what=away.what)
-
-    def _discover(self, connection: Connection) -> list[TableSchema]:
-        pipeline = self._pipeline
-
-        def wanted(table: TableId) -> bool:
-            return pipeline.rule_for(table) is not None
-
-        return discover(connection, wanted, pipeline.source.publication, pipeline.each_partition)

@@ -40,12 +40,14 @@ def run(
     progress: ProgressView,
     once: bool = False,
     strict: bool = False,
+    may_leave: bool = False,
     errand: Callable[[SparkSession], None] | None = None,
 ) -> None:
     """Returns when stopped, with `once` when drained, with an `errand` when that is done: it is called in a thread of
     its own. Raises what the errand raises, and what no retry can mend; with several sources, when none is left to go
     on, but not beside an errand: that finds in the state store which sources failed. With `strict` a value that fits no
-    column makes its table Errored; without, it is rescued."""
+    column makes its table Errored; without, it is rescued. With `may_leave`, tables that no rule matches any more leave
+    the publication."""
     pipeline = pipeline.strictly() if strict else pipeline
     stop = SignalFlag()
     with ExitStack() as cleanup:
@@ -55,13 +57,16 @@ def run(
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
         owners = Owners()
-        makers = {view.source.name: partial(_lane, view, state, owners, progress, once=once) for view in pipeline.lanes}
+        makers = {
+            view.source.name: partial(_lane, view, state, owners, progress, once=once, may_leave=may_leave)
+            for view in pipeline.lanes
+        }
         if len(makers) == 1:
             (lane,) = [make() for make in makers.values()]
             lane.prepare()
             preparing = False
             lane.start_capture()
-            cleanup.callback(lane.close)
+            cleanup.push(lane.ended)
             work = lane.stream
         else:
             preparing = False
@@ -80,11 +85,13 @@ def run(
             beside.end()
 
 
-def _lane(view: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool) -> Lane:
+def _lane(
+    view: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool, may_leave: bool
+) -> Lane:
     if not view.is_scoped:
-        return Lane(view, state, owners, progress, once=once)
+        return Lane(view, state, owners, progress, once=once, may_leave=may_leave)
     name = view.source.name
-    return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once)
+    return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once, may_leave=may_leave)
 
 
 def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:

@@ -1,11 +1,12 @@
-"""Brings the source to where a pipeline can run: tables found, publication in step, then the slot made.
+"""Bring the source to where a pipeline can run: tables found, publications in step, then the slot made.
 
-Used by `run` and by `capture` alone. What must be fixed by a person raises SourceMisconfigured with the statement.
+Used by `run` and by `capture` alone. What concerns the whole source and must be fixed by an operator raises
+SourceMisconfigured with the statement; what concerns one table is that table's and is returned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -14,10 +15,10 @@ from penstock.config.model import Pipeline
 from penstock.errors import GapError, SourceMisconfigured
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+from penstock.runtime.publisher import Findings, Publisher
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.publication import ensure_publication
+from penstock.source.postgres.publication import SKIPS_MISSING, inserts_publication, slot_sees
 from penstock.source.postgres.slot import create_slot, slot_state
 
 LOG = structlog.get_logger("source")
@@ -25,13 +26,19 @@ LOG = structlog.get_logger("source")
 
 @dataclass(frozen=True)
 class Prepared:
-    """The source as the pipeline finds it. `slot_position` is where the slot stands."""
+    """The source as the pipeline finds it. `slot_position` is where the slot stands; `slot_made` says that it is new.
+
+    `inserts_read`: capture will read the publication for tables without a replica identity from its start on.
+    """
 
     schemas: list[TableSchema]
     slot_position: Position
+    findings: Findings = field(default_factory=Findings)
+    inserts_read: bool = True
+    slot_made: bool = False
 
 
-def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> Prepared:
+def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog, publisher: Publisher) -> Prepared:
     source = pipeline.source
 
     def wanted(table: TableId) -> bool:
@@ -42,13 +49,14 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog) -
             raise SourceMisconfigured(finding.what, f"Fix: {finding.fix}")
         if finding.level != "note":
             LOG.warning(finding.what, fix=finding.fix)
-    found = discover(connection, wanted, source.publication, pipeline.each_partition)
-    for statement in ensure_publication(
-        connection, source.publication, [schema.table for schema in found], pipeline.name
-    ):
-        LOG.info("publication", statement=statement)
-    found = discover(connection, wanted, source.publication, pipeline.each_partition)
-    return Prepared(found, _ensure_slot(connection, pipeline, log))
+    state = slot_state(connection, source.slot)
+    second = inserts_publication(source.publication)
+    # A new slot is made after both publications, so it sees them; since 18 that does not matter.
+    any_slot = state is None or connection.info.server_version >= SKIPS_MISSING
+    inserts_read = any_slot or slot_sees(connection, source.slot, second)
+    schemas, findings = publisher.look(connection, inserts_read=inserts_read)
+    position = _ensure_slot(connection, pipeline, log)
+    return Prepared(schemas, position, findings, inserts_read, slot_made=state is None)
 
 
 def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> Position:

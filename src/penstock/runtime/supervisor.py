@@ -38,6 +38,7 @@ class CaptureSupervisor:
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
         self._waiting = False
+        self.publications: frozenset[str] | None = None  # those that capture reads, once it has started
         self.failure: PenstockError | None = None
 
     def start(self) -> None:
@@ -107,6 +108,7 @@ class CaptureSupervisor:
             return None
         match report.get("event"):
             case "started":
+                self.publications = frozenset(report.get("publications", ()))
                 self._tell("ok", f"reading from {report.get('position')}", "", 0)
                 LOG.info("capture started", position=report.get("position"))
             case "waiting":

@@ -28,6 +28,7 @@ from penstock.runtime.partition_watch import PartitionWatch
 from penstock.runtime.tracked import TrackedTable
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.partitions import read_partitions
+from penstock.source.postgres.publication import publication_names
 from penstock.source.postgres.slot import flush_position
 from penstock.source.postgres.table_marks import read_marks, was_used_before
 from penstock.state.store import StateStore
@@ -61,7 +62,7 @@ class TableWatch:
     def look(self, connection: Connection, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:
         """Compare each of these tables with its record. Without `followed` it is the start of a run."""
         relations = [schema.relation_id for schema in schemas]
-        marks = read_marks(connection, [self._pipeline.source.publication], relations)
+        marks = read_marks(connection, publication_names(self._pipeline.source.publication), relations)
         partitions = read_partitions(connection, relations)
         status = self._state.table_status(self._destination)
         known_marks, known_partitions = self._state.marks(self._destination), self._state.partitions(self._destination)

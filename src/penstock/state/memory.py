@@ -20,6 +20,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state.cut import Cut, CutState
 from penstock.state.store import (
     EVENTS_KEPT,
@@ -53,6 +54,7 @@ class MemoryStateStore:
         self._request_ids = count(1)
         self._partitions: defaultdict[str, dict[TableId, Partitions]] = defaultdict(dict)
         self._marks: defaultdict[str, dict[TableId, TableMarks]] = defaultdict(dict)
+        self._write_counters: defaultdict[str, dict[TableId, WriteCounters]] = defaultdict(dict)
         self._schemas: list[SchemaVersion] = []
         self._schema_sequence = count(1)
         self._schemas_seen: dict[str, Position] = {}
@@ -231,6 +233,14 @@ class MemoryStateStore:
     def marks(self, destination: str) -> dict[TableId, TableMarks]:
         with self._lock:
             return dict(sorted(self._marks[destination].items()))
+
+    def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
+        with self._lock:
+            self._write_counters[destination][table] = counters
+
+    def write_counters(self, destination: str) -> dict[TableId, WriteCounters]:
+        with self._lock:
+            return dict(sorted(self._write_counters[destination].items()))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

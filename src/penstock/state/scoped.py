@@ -21,6 +21,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state.cut import Cut
 from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
@@ -149,6 +150,12 @@ class ScopedStateStore:
 
     def marks(self, destination: str) -> dict[TableId, TableMarks]:
         return self._own(self._store.marks(destination))
+
+    def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
+        self._store.set_write_counters(destination, self._named(table), counters)
+
+    def write_counters(self, destination: str) -> dict[TableId, WriteCounters]:
+        return self._own(self._store.write_counters(destination))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

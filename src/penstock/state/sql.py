@@ -37,6 +37,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas, sql_upkeep
 from penstock.state.cut import Cut
 from penstock.state.sql_engine import engine_of, make_folder
@@ -55,6 +56,7 @@ from penstock.state.sql_tables import (
     STORE_FORMAT,
     TABLE_PROGRESS,
     TABLE_STATUS,
+    WRITE_COUNTERS,
 )
 from penstock.state.store import (
     EVENTS_KEPT,
@@ -324,6 +326,16 @@ class SqlStateStore:
         with self._transaction() as connection:
             rows = connection.execute(of_destination(MARKS, destination)).all()
         found = {TableId(row.table_schema, row.table_name): TableMarks.from_json(row.content) for row in rows}
+        return dict(sorted(found.items()))
+
+    def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
+        with self._writing() as connection:
+            put(connection, WRITE_COUNTERS, table_key(destination, table), {"content": counters.to_json()})
+
+    def write_counters(self, destination: str) -> dict[TableId, WriteCounters]:
+        with self._transaction() as connection:
+            rows = connection.execute(of_destination(WRITE_COUNTERS, destination)).all()
+        found = {TableId(row.table_schema, row.table_name): WriteCounters.from_json(row.content) for row in rows}
         return dict(sorted(found.items()))
 
     def record_schemas(

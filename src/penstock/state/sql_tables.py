@@ -221,6 +221,15 @@ MARKS = Table(
     Column("content", Text, nullable=False),  # model.table_marks.TableMarks as JSON
 )
 
+WRITE_COUNTERS = Table(
+    "penstock_write_counters",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("content", Text, nullable=False),  # model.write_counters.WriteCounters as JSON
+)
+
 SCHEMAS = Table(
     "penstock_schema",
     METADATA,

@@ -24,6 +24,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
+from penstock.model.write_counters import WriteCounters
 from penstock.state.cut import Cut
 
 EVENTS_KEPT = 1000
@@ -217,6 +218,11 @@ class StateStore(Protocol):
         """Keep what the catalogue said of the table when it was copied; None: nothing is known any more."""
 
     def marks(self, destination: str) -> dict[TableId, TableMarks]: ...
+
+    def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
+        """What the source had counted before the snapshot that the table's last copy began with."""
+
+    def write_counters(self, destination: str) -> dict[TableId, WriteCounters]: ...
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""

@@ -25,9 +25,10 @@ from penstock.model.position import Position, position_text
 from penstock.source.postgres import ddl_trigger, pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
 from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA
+from penstock.source.postgres.publication import inserts_publication, slot_sees
 from penstock.source.postgres.relation_schema import RelationSchemas
 from penstock.source.postgres.resume import require_unmoved, resume_position
-from penstock.source.postgres.stream import ReplicationStream
+from penstock.source.postgres.stream import PublicationUnseen, ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer
 from penstock.source.sink import CapturedSlice, Origin, SegmentSink
 
@@ -39,6 +40,7 @@ TELL_WHILE_WAITING_SECONDS = 1.0
 TICK_SECONDS = 0.1
 STOP_SECONDS = 1.0  # a stream that never pauses is left after that
 REPORT_SECONDS = 0.25
+MORE_SECONDS = 2.0
 FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
 BUSY_TRIES = 10
 APPLICATION = "penstock capture"
@@ -66,6 +68,10 @@ class CaptureSettings:
     patient: bool = True
 
 
+class _MorePublications(Exception):
+    """The stream has to be opened again, for it can read one more publication."""
+
+
 class _Stopped(Exception):
     """The stop flag is set."""
 
@@ -75,6 +81,8 @@ class Capture:
         self._settings, self._sink, self._stop, self._report = settings, sink, stop, report
         self._reached = settings.patient
         self._attempts = 0
+        self._publications: tuple[str, ...] = ()  # those that the stream reads
+        self._unseen = False  # the second publication could not be read
 
     def run(self) -> None:
         """Until stopped; then what is whole is sealed and confirmed."""
@@ -83,6 +91,8 @@ class Capture:
                 self._session()
             except _Stopped:
                 return
+            except _MorePublications:
+                continue
             except (SourceUnreachable, LogFull, LogUnreachable) as error:
                 if not self._reached:
                     raise
@@ -102,10 +112,16 @@ class Capture:
             position, origin = self._start(stream, connection)
             require_unmoved(connection, settings.slot, position)
             sink.begin(position, origin)
-            self._report({"event": "started", "position": position_text(position)})
+            publications = self._publications
+            self._report({"event": "started", "position": position_text(position), "publications": list(publications)})
+            waits = len(publications) == 1
             session = _Session(settings, sink, self._stop, self._report, stream, connection, position)
+            session.sees_more = (lambda: len(self._visible(connection)) > 1) if waits else None
             try:
                 session.pump()
+            except PublicationUnseen:
+                self._unseen = True
+                raise
             finally:
                 self._attempts = 0 if session.progressed else self._attempts
 
@@ -114,14 +130,22 @@ class Capture:
         settings, sink, attempt = self._settings, self._sink, 0
         while True:
             position, origin = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
+            self._publications = self._visible(connection)
             try:
-                stream.start(connection, settings.slot, settings.publication, position)
+                stream.start(connection, settings.slot, self._publications, position)
                 return position, origin
             except SlotBusy as error:
                 if attempt == BUSY_TRIES:
                     raise
                 self._wait(error, attempt)
                 attempt += 1
+
+    def _visible(self, connection: Connection) -> tuple[str, ...]:
+        """The publications to read: the second one as soon as the slot can see it (`slot_sees`)."""
+        main = self._settings.publication
+        second = inserts_publication(main)
+        seen = slot_sees(connection, self._settings.slot, second, strictly=self._unseen)
+        return (main, second) if seen else (main,)
 
     def _wait(self, error: PenstockError, attempt: int) -> None:
         self._attempts += 1
@@ -161,6 +185,8 @@ class _Session:
         self._looked_at: float | None = None
         self._unreported_bytes = 0
         self.progressed = False
+        self.sees_more: Callable[[], bool] | None = None  # whether the stream could read more if it were opened again
+        self._asked_for_more_at = time.monotonic()
 
     def pump(self) -> None:
         """Raises _Stopped, or what ended the stream."""
@@ -272,6 +298,11 @@ class _Session:
                 self._finish()
         if self._seal_is_due(now):
             self._seal()
+        between = self._buffer.open is None and not self._skipping and not self._in_parts
+        if between and self.sees_more is not None and now - self._asked_for_more_at >= MORE_SECONDS:
+            self._asked_for_more_at = now
+            if self.sees_more():
+                raise _MorePublications  # what is not sealed yet is sent again
         if self._idle:
             if self._idle_position > self._durable and now - self._idle_at >= self._idle_every:
                 self._idle_at = now

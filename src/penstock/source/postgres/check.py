@@ -1,7 +1,7 @@
 """What must be fixed at a source before a pipeline can follow it, each finding with the exact statement that fixes it.
 
 Looks only, changes nothing. `penstock check` prints the findings, `penstock run` refuses errors that concern the whole
-source (`table` is None) and goes on with those of one table. The parts: the server and the role here, publication.py's
+source (`table` is None) and goes on with those of one table. The parts: the server and the role here, publishing.py's
 statements, the slot in check_slot.py, each table in check_tables.py, what copies need in check_copy.py.
 """
 
@@ -18,7 +18,15 @@ from penstock.source.postgres.check_tables import check_tables
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.finding import Finding
-from penstock.source.postgres.publication import Publication, needed, read_publication
+from penstock.source.postgres.publication import (
+    INSERTS_ONLY,
+    OPERATIONS,
+    Member,
+    Publications,
+    read_members,
+    read_publications,
+)
+from penstock.source.postgres.publishing import Change, Refusal, is_managed, lacking_rights, planned, shortened
 from penstock.source.postgres.slot import slot_state
 from penstock.source.postgres.statements import quoted
 
@@ -26,6 +34,7 @@ __all__ = ["Finding", "SourceNames", "check_source"]
 
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
 FIRST_MAJOR_DECODING_ON_REPLICAS = 16
+_ERRORED = "they are Errored until they are published, and then copied"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "")
 
 
@@ -53,19 +62,20 @@ def check_source(
     that a table is wanted in."""
     with source_errors("checking the source"):
         schemas = discover(connection, wanted, source.publication, each)
-        publication = read_publication(connection, source.publication)
+        found = read_publications(connection, source.publication)
+        members = read_members(connection, schemas)
         slot = slot_state(connection, source.slot)
         tables = [schema.table for schema in schemas]
         return [
             *_server(connection),
             *_role(connection),
             *check_capacity(connection, slot),
-            *_publication(connection, source, publication, tables),
-            *check_slot(connection, source.slot, slot, publication),
+            *_publications(connection, source, found, members),
+            *check_slot(connection, source.slot, slot, found),
             *_no_table(connection, tables),
-            *check_tables(connection, schemas, source.publication, publication, slot, wanted, modes),
+            *check_tables(connection, schemas, members, found, source.pipeline, slot, wanted, modes),
             *(check_each(connection, schemas, wanted, each) if each is not None else ()),
-            *check_readable(connection, schemas, publication, slot),
+            *check_readable(connection, schemas, found, slot),
         ]
 
 
@@ -115,60 +125,70 @@ def _role(connection: Connection) -> Iterator[Finding]:
         yield Finding("error", f"role {role} may not replicate", fix)
 
 
-def _publication(
-    connection: Connection, source: SourceNames, publication: Publication | None, tables: Sequence[TableId]
+def _publications(
+    connection: Connection, source: SourceNames, found: Publications, members: Sequence[Member]
 ) -> Iterator[Finding]:
-    name = source.publication
-    statements = needed(name, publication, tables, source.pipeline)
-    by_hand = "; ".join(statements)
-    if publication is None:
-        if lacking := _rights_lacking(connection, tables):
-            yield Finding("error", f"publication {name} is missing, and the role may not make it: {lacking}", by_hand)
+    """Changes that the publications need: notes where `run` makes them, errors where somebody else has to."""
+    changes = planned(found, members, source.pipeline)
+    refused = {change: lacking_rights(connection, found, change) for change in changes}
+    needed = [change for change in changes if change.kind != "leave"]
+    by_hand = "; ".join(change.text for change in needed)
+    if found.main is None:
+        missing = f"publication {found.name} is missing"
+        lacking = next((why for change in needed if (why := refused[change]) is not None), None)
+        if lacking is None:
+            yield Finding("note", f"{missing}; `penstock run` makes it", by_hand)
         else:
-            yield Finding("note", f"publication {name} is missing; `penstock run` makes it", by_hand)
-    elif not publication.managed_by(source.pipeline):
-        lacks = list(publication.missing_operations)
-        missing = [str(table) for table in tables if not publication.covers(table)]
-        if lacks:
-            yield Finding("error", f"publication {name} does not publish {', '.join(lacks)}", statements[0])
-        elif statements and " SET " in statements[0]:
-            yield Finding("error", f"publication {name} does not publish partitioned tables as one", statements[0])
-        if missing:
-            yield Finding("error", f"publication {name} lacks {_shortened(missing)}", statements[-1])
-    elif statements:
-        out_of_step = f"publication {name} is not in step with the tables"
-        if publication.owned:
-            yield Finding("note", f"{out_of_step}; `penstock run` alters it", by_hand)
-        else:
-            yield Finding("error", f"{out_of_step}, and the role does not own it", by_hand)
+            yield Finding("error", f"{missing} and cannot be made here: {lacking.reason}", by_hand)
+        return
+    for change in changes:
+        ours = is_managed(found, change, source.pipeline)
+        if change.kind == "leave":
+            yield Finding(
+                "warning",
+                f"no rule matches {shortened([str(table) for table in change.tables])}, still in publication "
+                f"{change.out_of}: they would leave it, and be copied again if they came back. `penstock run` asks, "
+                "`penstock run --yes` takes them out",
+                change.text,
+            )
+        elif ours and refused[change] is None:
+            where = change.into or change.out_of
+            yield Finding(
+                "note", f"publication {where} is not in step with the tables; `penstock run` alters it", change.text
+            )
+        elif change.kind == "options":
+            yield _options(found, change)
+        elif change.tables:
+            yield _not_published(change, refused[change] if ours else None)
 
 
-def _rights_lacking(connection: Connection, tables: Sequence[TableId]) -> str:
-    may_create, database = _row(
-        connection, "SELECT has_database_privilege(current_database(), 'CREATE'), current_database()"
+def _options(found: Publications, change: Change) -> Finding:
+    publication = next(one for one in found.present if one.name == change.into)
+    wanted = OPERATIONS if publication is found.main else INSERTS_ONLY
+    lacks = [operation for operation in wanted if operation not in publication.operations]
+    if lacks:
+        return Finding("error", f"publication {publication.name} does not publish {', '.join(lacks)}", change.text)
+    return Finding("error", f"publication {publication.name} does not publish partitioned tables as one", change.text)
+
+
+def _not_published(change: Change, refusal: Refusal | None) -> Finding:
+    """Of tables only: the others are followed."""
+    names = shortened([str(table) for table in change.tables])
+    why = f", and {refusal.reason}" if refusal is not None else ""
+    return Finding(
+        "error",
+        f"publication {change.into or change.out_of} lacks {names}{why}: {_ERRORED}",
+        change.text,
+        change.tables[0],
     )
-    if not may_create:
-        return f"it lacks CREATE on database {database}"
-    rows = connection.execute(
-        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE NOT pg_has_role(c.relowner, 'USAGE') AND c.relkind IN ('r', 'p')"
-    ).fetchall()
-    foreign = {TableId(*row) for row in rows}
-    not_owned = [str(table) for table in tables if table in foreign]
-    return f"it does not own {_shortened(not_owned)}" if not_owned else ""
 
 
 def _no_table(connection: Connection, tables: Sequence[TableId]) -> Iterator[Finding]:
     if tables:
         return
     there = [str(schema.table) for schema in discover(connection, lambda _: True, "")]
-    has = f"database {connection.info.dbname} has {_shortened(there, 10)}" if there else "the database has no tables"
+    has = f"database {connection.info.dbname} has {shortened(there, 10)}" if there else "the database has no tables"
     yield Finding("error", "no table matches", f"Change `tables` in the pipeline file; {has}")
-
-
-def _shortened(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _is_local(host: str) -> bool:

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding, Level
-from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.publication import Publications
+from penstock.source.postgres.publishing import shortened
 from penstock.source.postgres.slot import SlotState
 from penstock.source.postgres.snapshot import SLOT_PREFIX
-from penstock.source.postgres.statements import literal, quoted, quoted_table
+from penstock.source.postgres.statements import literal, quoted, quoted_list, quoted_table
 
 _ROOM = 4  # how much more is asked for where there is too little
 _SHOWN = 3
@@ -62,43 +63,52 @@ def _too_few(taken: int, most: int, ours_is_there: bool, all_taken: str, what: s
 
 
 def check_readable(
-    connection: Connection, schemas: Sequence[TableSchema], publication: Publication | None, slot: SlotState | None
+    connection: Connection, schemas: Sequence[TableSchema], found: Publications, slot: SlotState | None
 ) -> Iterator[Finding]:
-    """Tables that the role cannot copy. A warning where all are copied already: a resync would fail."""
+    """Tables that the role cannot read, with one GRANT for all of them: copies and `verify` need it.
+
+    A warning where all of them are copied already: a resync would fail.
+    """
     role = quoted(connection.info.user)
+    closed: set[str] = set()
+    unread: list[TableId] = []
+    concerned: list[TableId] = []
+    is_new = False
     for schema in schemas:
         table = schema.table
         rows = connection.execute(_RIGHTS, {"root": schema.relation_id}).fetchall()
-        new = slot is None or publication is None or not publication.covers(table)
-        level: Level = "error" if new else "warning"
-        closed = sorted({namespace for namespace, _, usable, _, _ in rows if not usable})
-        unread = [TableId(namespace, name) for namespace, name, _, readable, _ in rows if not readable]
-        if closed or unread:
-            grants = [f"GRANT USAGE ON SCHEMA {quoted(namespace)} TO {role}" for namespace in closed]
-            names = ", ".join(map(quoted_table, unread))
-            grants += [f"GRANT SELECT ON {names} TO {role}"] if unread else []
-            where = _where(table, unread) if unread else f"schema {', '.join(closed)} of table {table}"
-            yield Finding(
-                level,
-                f"role {connection.info.user} may not read {where}, so it cannot copy it",
-                "; ".join(grants),
-                table,
-            )
+        new = slot is None or not found.covers(table)
+        shut = {namespace for namespace, _, usable, _, _ in rows if not usable}
+        lacking = [TableId(namespace, name) for namespace, name, _, readable, _ in rows if not readable]
+        if shut or lacking:
+            closed |= shut
+            unread += lacking
+            concerned.append(table)
+            is_new |= new
         if any(filtered for _, _, _, _, filtered in rows):
             yield Finding(
-                level,
+                "error" if new else "warning",
                 f"table {table} has row-level security, which would hide rows from its copy",
                 f"ALTER ROLE {role} BYPASSRLS",
                 table,
             )
+    if concerned:
+        grants = [f"GRANT USAGE ON SCHEMA {quoted_list(sorted(closed))} TO {role}"] if closed else []
+        grants += [f"GRANT SELECT ON {', '.join(map(quoted_table, unread))} TO {role}"] if unread else []
+        yield Finding(
+            "error" if is_new else "warning",
+            f"role {connection.info.user} may not read {_where(concerned, unread)}, "
+            "so it can neither copy nor verify it",
+            "; ".join(grants),
+            concerned[0],
+        )
 
 
-def _where(table: TableId, unread: Sequence[TableId]) -> str:
-    leaves = [str(leaf) for leaf in unread if leaf != table]
-    if not leaves:
-        return f"table {table}"
-    more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
-    return f"partitions {', '.join(leaves[:_SHOWN])}{more} of table {table}"
+def _where(tables: Sequence[TableId], unread: Sequence[TableId]) -> str:
+    """The tables, with the partitions that are not tables of their own."""
+    partitions = [str(leaf) for leaf in unread if leaf not in tables]
+    of = f" (partitions {shortened(partitions, _SHOWN)})" if partitions else ""
+    return f"table {shortened([str(table) for table in tables], _SHOWN)}{of}"
 
 
 # The relations that hold the table's rows: itself, or its leaves, which alone are read.

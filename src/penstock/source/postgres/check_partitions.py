@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding
-from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.statements import quoted, quoted_table
 
 _TREE = """
@@ -27,7 +27,7 @@ _ROOTS = """
 """
 
 
-def check_partitions(connection: Connection, schema: TableSchema, publication: Publication | None) -> Iterator[Finding]:
+def check_partitions(connection: Connection, schema: TableSchema, found: Publications) -> Iterator[Finding]:
     """Of one table that is followed: a root, or a partition by itself."""
     table = schema.table
     rows = connection.execute(_TREE, (schema.relation_id,)).fetchall()
@@ -55,15 +55,19 @@ def check_partitions(connection: Connection, schema: TableSchema, publication: P
             "",
             table,
         )
-    root = connection.execute(_ROOT, (schema.relation_id, schema.relation_id)).fetchone()
-    if root is not None and publication is not None and publication.via_root and publication.covers(TableId(*root)):
-        yield Finding(
-            "error",
-            f"table {table} is to be followed by itself, but publication {publication.name} publishes it as part of "
-            f"{TableId(*root)}",
-            f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = false)",
-            table,
-        )
+    above = connection.execute(_ROOT, (schema.relation_id, schema.relation_id)).fetchone()
+    if above is None:
+        return
+    root = TableId(*above)
+    for publication in found.present:
+        if publication.via_root and publication.covers(root):
+            yield Finding(
+                "error",
+                f"table {table} is to be followed by itself, but publication {publication.name} publishes it as part "
+                f"of {root}",
+                f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = false)",
+                table,
+            )
 
 
 def check_each(

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.finding import Finding
-from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.publication import Publication, Publications
 from penstock.source.postgres.slot import PLUGIN, SlotState
 from penstock.source.postgres.statements import literal
 
@@ -18,9 +18,7 @@ _PEEK_TIMEOUT = "5s"
 _LEAVES_OUT = 180000
 
 
-def check_slot(
-    connection: Connection, name: str, slot: SlotState | None, publication: Publication | None
-) -> Iterator[Finding]:
+def check_slot(connection: Connection, name: str, slot: SlotState | None, found: Publications) -> Iterator[Finding]:
     yield from _given_up_by_the_server(connection)
     if slot is None:
         yield Finding("note", f"slot {name} is missing; `penstock run` makes it", "")
@@ -44,14 +42,14 @@ def check_slot(
     if slot.active_pid is not None:
         yield _active(connection, slot)
         return
-    if publication is None:
+    if found.main is None:
         yield Finding(
             "error" if connection.info.server_version < _LEAVES_OUT else "warning",
             f"slot {name} is there but its publication is not: changes before the publication is made cannot be read",
             f"{drop}; `penstock run` then makes both, publication first",
         )
     else:
-        yield from _older_than_publication(connection, slot, publication, drop)
+        yield from _older_than_publication(connection, slot, found.main, drop)
 
 
 def _active(connection: Connection, slot: SlotState) -> Finding:

@@ -12,7 +12,7 @@ from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
 from penstock.source.postgres.finding import Finding
-from penstock.source.postgres.publication import Publication
+from penstock.source.postgres.publication import Member, Publication, Publications
 from penstock.source.postgres.slot import SlotState
 from penstock.source.postgres.statements import quoted, quoted_list, quoted_table
 
@@ -23,29 +23,25 @@ _IDENTITY_WORDS = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 def check_tables(
     connection: Connection,
     schemas: Sequence[TableSchema],
-    published_by: str,
-    publication: Publication | None,
+    members: Sequence[Member],
+    found: Publications,
+    pipeline: str,
     slot: SlotState | None,
     wanted: Callable[[TableId], bool],
     modes: Callable[[TableId], Collection[str]],
 ) -> Iterator[Finding]:
-    """`published_by` is the publication's name, also while there is none yet."""
-    filters = _row_filters(connection, publication)
-    for schema in schemas:
+    """`members` are of the same tables, in the same order."""
+    filters = _row_filters(connection, found)
+    for schema, member in zip(schemas, members, strict=True):
         table = schema.table
         yield from check_mode(schema, modes(table))
-        if not schema.key and (schema.identity != "full" or set(modes(table)) != {"events"}):
-            yield _no_key(connection, schema, publication)
-        elif schema.key and schema.identity == "nothing":
-            yield Finding(
-                "error",
-                f"table {table} has REPLICA IDENTITY NOTHING: {_REFUSED}",
-                f"ALTER TABLE {quoted_table(table)} REPLICA IDENTITY DEFAULT",
-                table,
-            )
+        if member.lacks_identity:
+            yield _no_identity(connection, schema, found, pipeline)
+        elif not schema.key and (schema.identity != "full" or set(modes(table)) != {"events"}):
+            yield _no_key(connection, schema, found.main)
         yield from _partitions(connection, schema)
-        yield from check_partitions(connection, schema, publication)
-        yield from check_generated(connection, schema, published_by)
+        yield from check_partitions(connection, schema, found)
+        yield from check_generated(connection, schema, found.name)
         if table in filters:
             yield from check_row_filter(connection, schema)
             yield Finding(
@@ -54,8 +50,8 @@ def check_tables(
                 f"To follow all rows, publish it without WHERE ({filters[table]})",
                 table,
             )
-        new = slot is None or publication is None or not publication.covers(table)
-        if new and has_rows(connection, table):
+        new = slot is None or not found.covers(table)
+        if new and has_rows(connection, schema):
             yield Finding(
                 "note",
                 f"table {table} has rows from before the slot: `penstock run` copies them first",
@@ -65,15 +61,15 @@ def check_tables(
     yield from _unlogged(connection, wanted)
 
 
-def has_rows(connection: Connection, table: TableId) -> bool:
+def has_rows(connection: Connection, schema: TableSchema) -> bool:
     """Whether the table holds a row. Without the right to read it: whether it takes up space."""
     try:
-        rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})".encode()).fetchall()
-    except psycopg.errors.InsufficientPrivilege:
+        rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(schema.table)})".encode()).fetchall()
+    except psycopg.errors.InsufficientPrivilege:  # on the table, or on its schema: so it is not asked for by name
         rows = connection.execute(
-            "SELECT coalesce(sum(pg_relation_size(relid)), 0) > 0 FROM (SELECT %(table)s::regclass AS relid"
-            " UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass) WHERE isleaf) r",
-            {"table": quoted_table(table)},
+            "SELECT coalesce(sum(pg_relation_size(relid)), 0) > 0 FROM (SELECT %(table)s::oid::regclass AS relid"
+            " UNION SELECT relid FROM pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf) r",
+            {"table": schema.relation_id},
         ).fetchall()
     return bool(rows[0][0])
 
@@ -92,11 +88,32 @@ def _no_key(connection: Connection, schema: TableSchema, publication: Publicatio
             f"ALTER PUBLICATION {name} DROP TABLE {target}; ALTER PUBLICATION {name} ADD TABLE {target} ({columns})",
             table,
         )
-    refused = "" if schema.identity == "full" else f", and {_REFUSED}"
     return Finding(
         "error",
-        f"table {table} has no key: inserts flow, but an UPDATE or DELETE makes it Errored{refused}",
+        f"table {table} has no key: inserts flow, but an UPDATE or DELETE makes it Errored",
         _key_statement(connection, schema),
+        table,
+    )
+
+
+def _no_identity(connection: Connection, schema: TableSchema, found: Publications, pipeline: str) -> Finding:
+    """A table that is to be published for inserts only; or that somebody publishes with updates."""
+    table = schema.table
+    fix = _key_statement(connection, schema)
+    if schema.key and schema.identity == "nothing":
+        has, fix = "has REPLICA IDENTITY NOTHING", f"ALTER TABLE {quoted_table(table)} REPLICA IDENTITY DEFAULT"
+    elif schema.key:
+        has, fix = "has partitions without a replica identity", _other_identities(connection, schema)[1]
+    else:
+        has = "has no key"
+    by = [one.name for one in found.present if one.covers(table) and one.operations & {"update", "delete"}]
+    foreign = [one for one in found.present if one.name in by and not one.managed_by(pipeline)]
+    if foreign:
+        return Finding("error", f"table {table} {has}, and publication {', '.join(by)} has it: {_REFUSED}", fix, table)
+    return Finding(
+        "warning",
+        f"table {table} {has}: only its inserts are published, and an UPDATE or DELETE makes it Errored",
+        fix,
         table,
     )
 
@@ -137,6 +154,14 @@ def _key_statement(connection: Connection, schema: TableSchema) -> str:
 
 def _partitions(connection: Connection, schema: TableSchema) -> Iterator[Finding]:
     """A partition's own replica identity decides what is sent of its rows; it does not follow its root's."""
+    number, statements = _other_identities(connection, schema)
+    if number:
+        what = f"{number} partition(s) of {schema.table} have another replica identity than their root"
+        yield Finding("warning", what, statements, schema.table)
+
+
+def _other_identities(connection: Connection, schema: TableSchema) -> tuple[int, str]:
+    """How many partitions have another identity than their root, and what gives them the same."""
     rows = connection.execute(
         """
         SELECT n.nspname, c.relname, root.relreplident::text,
@@ -152,28 +177,21 @@ def _partitions(connection: Connection, schema: TableSchema) -> Iterator[Finding
         """,
         (schema.relation_id, schema.relation_id),
     ).fetchall()
-    if not rows:
-        return
     statements = []
     for namespace, name, identity, index in rows[:3]:
         word = _IDENTITY_WORDS.get(identity) or f"USING INDEX {quoted(index or '…')}"
         statements.append(f"ALTER TABLE {quoted(namespace, name)} REPLICA IDENTITY {word}")
     more = f"; and so on for {len(rows) - 3} more" if len(rows) > 3 else ""
-    yield Finding(
-        "warning",
-        f"{len(rows)} partition(s) of {schema.table} have another replica identity than their root",
-        "; ".join(statements) + more,
-        schema.table,
-    )
+    return len(rows), "; ".join(statements) + more
 
 
-def _row_filters(connection: Connection, publication: Publication | None) -> dict[TableId, str]:
-    if publication is None or connection.info.server_version < 150000:
+def _row_filters(connection: Connection, found: Publications) -> dict[TableId, str]:
+    if connection.info.server_version < 150000:
         return {}
     rows = connection.execute(
         "SELECT schemaname, tablename, rowfilter FROM pg_publication_tables"
-        " WHERE pubname = %s AND rowfilter IS NOT NULL",
-        (publication.name,),
+        " WHERE pubname = ANY (%s) AND rowfilter IS NOT NULL",
+        ([one.name for one in found.present],),
     ).fetchall()
     return {TableId(schema, name): row_filter for schema, name, row_filter in rows}
 

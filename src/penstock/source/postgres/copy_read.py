@@ -33,6 +33,7 @@ from penstock.source.postgres.copy_session import (
     driver_errors,
     psycopg_error,
 )
+from penstock.source.postgres.publication import publication_names
 from penstock.source.postgres.statements import literal, quoted_table
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -105,8 +106,9 @@ def row_filter(connection: Connection, publication: str, table: TableId) -> str 
         return None
     with source_errors(f"reading the row filter of table {table}"):
         row = connection.execute(
-            "SELECT rowfilter FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s",
-            (publication, table.schema, table.name),
+            "SELECT rowfilter FROM pg_publication_tables WHERE pubname = ANY (%s)"
+            " AND schemaname = %s AND tablename = %s ORDER BY rowfilter IS NOT NULL",  # without one all rows are sent
+            (publication_names(publication), table.schema, table.name),
         ).fetchone()
     return row[0] if row is not None else None
 

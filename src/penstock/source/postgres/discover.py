@@ -20,6 +20,7 @@ from psycopg.rows import TupleRow
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.source.postgres.column_types import column_types
 from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.publication import publication_names
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def discover(
     each: Callable[[TableId], bool] | None = None,
 ) -> list[TableSchema]:
     """The wanted tables with their published columns, by name. No such publication: as a plain one would publish.
+    What the pipeline's second publication (publication.py) publishes counts as well.
 
     `each` says of which names partitions are tables of their own, and partitioned tables none. A partition whose root
     is a table already comes under that.
@@ -217,7 +219,8 @@ def _published_columns(connection: Connection, publication: str) -> dict[TableId
     if connection.info.server_version < 150000:
         return {}
     rows = connection.execute(
-        "SELECT schemaname::text, tablename::text, attnames::text[] FROM pg_publication_tables WHERE pubname = %s",
-        (publication,),
+        "SELECT schemaname::text, tablename::text, attnames::text[] FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s)",
+        (publication_names(publication),),
     )
     return {TableId(schema, name): set(names) for schema, name, names in rows if names is not None}

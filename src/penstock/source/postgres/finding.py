@@ -14,7 +14,7 @@ Level = Literal["error", "warning", "note"]
 class Finding:
     """error: must be fixed. warning: will hurt some day. note: good to know; `fix` may be empty.
 
-    `table` is None when the whole source is concerned.
+    `table` is None when the whole source is concerned; of several tables it is the first.
     """
 
     level: Level

@@ -1,54 +1,155 @@
-"""The publication: made when missing, kept in step with the tables that match, never altered unless penstock made it.
+"""Read the source's publications: what is published, by whom, and whether the slot can see it.
 
-A publication that penstock manages carries a comment with its pipeline's name. `needed` says which statements would
-bring one in step; `ensure_publication` runs them, or raises with them where it may not. check.py shows the same ones.
+A pipeline has two publications. The one that the pipeline file names publishes every operation. Tables without a
+replica identity are in a second one, `inserts_publication(name)`, which publishes insert and truncate only: Postgres
+refuses UPDATE and DELETE on a table without an identity as soon as it is published with updates, and nothing that
+penstock does may break the application. Capture names both at START_REPLICATION, and pgoutput unites them.
+
+This module only reads. publishing.py says what has to change and changes it. A publication that penstock manages
+carries a comment with its pipeline's name; any other is used and never altered.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psycopg
-
-from penstock.errors import SourceMisconfigured
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors
-from penstock.source.postgres.statements import literal, quoted, quoted_table
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
-_PUBLISH = f"publish = '{', '.join(OPERATIONS)}'"
-_VIA_ROOT = "publish_via_partition_root = true"
+INSERTS_ONLY = ("insert", "truncate")
+LONGEST_NAME = 63
+# From here on a publication that is missing at a place in the WAL is skipped; before, the slot cannot be read there.
+SKIPS_MISSING = 180000
+_SUFFIX = "_inserts"
+
+_NO_IDENTITY = """
+    c.relreplident <> 'f' AND NOT EXISTS (
+        SELECT 1 FROM pg_index x WHERE x.indrelid = c.oid AND x.indisvalid AND CASE c.relreplident
+            WHEN 'i' THEN x.indisreplident WHEN 'd' THEN x.indisprimary AND x.indimmediate ELSE false END)
+"""
+# pg_partition_tree would wait for locks on the partitions; pg_inherits does not.
+_TREES = f"""
+    WITH RECURSIVE tree AS (
+        SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY (%s::oid[])
+        UNION ALL
+        SELECT t.root, i.inhrelid FROM tree t
+        JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+        JOIN pg_class child ON child.oid = i.inhrelid AND child.relispartition
+    )
+    SELECT t.root::bigint, bool_or(c.relkind = 'p'),
+           bool_or((c.oid = t.root OR c.relkind = 'r') AND {_NO_IDENTITY})
+    FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
+"""
+_ANCESTORS = """
+    WITH RECURSIVE up AS (
+        SELECT c.oid AS leaf, c.oid FROM pg_class c WHERE c.oid = ANY (%s::oid[]) AND c.relispartition
+        UNION ALL
+        SELECT u.leaf, i.inhparent FROM up u JOIN pg_inherits i ON i.inhrelid = u.oid
+    )
+    SELECT u.leaf::bigint, n.nspname::text, c.relname::text
+    FROM up u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE u.oid <> u.leaf ORDER BY 1, 2, 3
+"""
+# Whatever refers to the publication is no older than it. Its own row is rewritten by ALTER PUBLICATION … SET.
+_VISIBLE = """
+    SELECT max(age(evidence.xmin)) > age(s.catalog_xmin)
+    FROM pg_replication_slots s, pg_publication p, LATERAL (
+        SELECT p.xmin
+        UNION ALL SELECT d.xmin FROM pg_description d
+            WHERE d.classoid = 'pg_publication'::regclass AND d.objoid = p.oid AND NOT %(strictly)s
+        UNION ALL SELECT r.xmin FROM pg_publication_rel r WHERE r.prpubid = p.oid AND NOT %(strictly)s
+    ) evidence (xmin)
+    WHERE s.slot_name = %(slot)s AND p.pubname = %(publication)s
+    GROUP BY s.catalog_xmin
+"""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What the catalogue says. `listed` tables were added by name; whole `schemas` since 15; `partitioned` are all
-    partitioned tables of the database, whether published or not."""
+    """One publication as the catalogue has it. `listed` tables were added by name; whole `schemas` since 15."""
 
     name: str
     comment: str
     owned: bool
     all_tables: bool
-    missing_operations: tuple[str, ...]
+    operations: frozenset[str]
     via_root: bool
     listed: frozenset[TableId]
     schemas: frozenset[str]
-    partitioned: frozenset[TableId]
 
     def managed_by(self, pipeline: str) -> bool:
         return self.comment == managed_comment(pipeline)
 
     def covers(self, table: TableId) -> bool:
-        return self.all_tables or table in self.listed or table.schema in self.schemas
+        return table in self.listed or self.covers_broadly(table)
+
+    def covers_broadly(self, table: TableId) -> bool:
+        """Whether the table is published without being named, so that it cannot be taken out alone."""
+        return self.all_tables or table.schema in self.schemas
+
+
+@dataclass(frozen=True)
+class Publications:
+    """Both publications of a pipeline, as far as they exist; `name` is that of the first."""
+
+    name: str
+    main: Publication | None
+    inserts: Publication | None
+
+    @property
+    def present(self) -> tuple[Publication, ...]:
+        return tuple(one for one in (self.main, self.inserts) if one is not None)
+
+    def covers(self, table: TableId) -> bool:
+        return any(one.covers(table) for one in self.present)
+
+    def sends(self, table: TableId) -> frozenset[str]:
+        """The operations on the table that Postgres sends."""
+        return frozenset().union(*(one.operations for one in self.present if one.covers(table)))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A table that the pipeline wants, with what decides how it is published.
+
+    `lacks_identity`: the table, or one of its partitions, has nothing by which Postgres can name a row. `part_of` are
+    the partitioned tables above a partition that is followed by itself.
+    """
+
+    table: TableId
+    lacks_identity: bool
+    partitioned: bool
+    part_of: tuple[TableId, ...] = ()
 
 
 def managed_comment(pipeline: str) -> str:
     return f"managed by penstock, pipeline {pipeline}"
 
 
+def inserts_publication(name: str) -> str:
+    """The name of the second publication. Postgres cuts names at 63 bytes, so a long one is shortened distinctly."""
+    if len((name + _SUFFIX).encode()) <= LONGEST_NAME:
+        return name + _SUFFIX
+    suffix = f"_{zlib.crc32(name.encode()):08x}{_SUFFIX}"
+    return name.encode()[: LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
+
+
+def publication_names(name: str) -> list[str]:
+    """The names of both publications."""
+    return [name, inserts_publication(name)]
+
+
+def read_publications(connection: Connection, name: str) -> Publications:
+    return Publications(
+        name, read_publication(connection, name), read_publication(connection, inserts_publication(name))
+    )
+
+
 def read_publication(connection: Connection, name: str) -> Publication | None:
-    """The publication as it is now; None when there is none of that name."""
+    """Return the publication as it is now; None when there is none of that name."""
     with source_errors(f"reading publication {name}"):
         row = connection.execute(
             """
@@ -66,10 +167,6 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
             " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE r.prpubid = %s",
             (oid,),
         ).fetchall()
-        partitioned = connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.relkind = 'p'"
-        ).fetchall()
         schemas = []
         if connection.info.server_version >= 150000:
             schemas = connection.execute(
@@ -82,73 +179,39 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
         comment=comment,
         owned=owned,
         all_tables=all_tables,
-        missing_operations=tuple(op for op, there in zip(OPERATIONS, published, strict=True) if not there),
+        operations=frozenset(op for op, there in zip(OPERATIONS, published, strict=True) if there),
         via_root=via_root,
         listed=frozenset(TableId(*names) for names in listed),
         schemas=frozenset(schema for (schema,) in schemas),
-        partitioned=frozenset(TableId(*names) for names in partitioned),
     )
 
 
-def needed(name: str, publication: Publication | None, tables: Sequence[TableId], pipeline: str) -> list[str]:
-    """The statements that bring the publication in step with `tables`.
+def read_members(connection: Connection, schemas: Sequence[TableSchema]) -> list[Member]:
+    """Return what decides how each table is published, in the order given."""
+    relations = [schema.relation_id for schema in schemas]
+    with source_errors("reading the tables' replica identities"):
+        trees = {root: rest for root, *rest in connection.execute(_TREES, (relations,)).fetchall()}
+        above: dict[int, list[TableId]] = {}
+        for leaf, namespace, name in connection.execute(_ANCESTORS, (relations,)).fetchall():
+            above.setdefault(leaf, []).append(TableId(namespace, name))
+    return [
+        Member(schema.table, lacks_identity, partitioned, tuple(above.get(schema.relation_id, ())))
+        for schema in schemas
+        for partitioned, lacks_identity in [trees.get(schema.relation_id, (False, False))]
+    ]
 
-    Tables that are no longer wanted are taken out of a publication that penstock manages; another's may have them for
-    somebody else. ONLY, for children of plain inheritance are tables of their own; partitions come with their root.
+
+def slot_sees(connection: Connection, slot: str, publication: str, *, strictly: bool = False) -> bool:
+    """Whether the publication exists at every place in the WAL that the slot still has to read.
+
+    Before 18 a slot that reads a change from before a publication was made fails, so such a publication must not be
+    named yet. All that the slot will read is later than the transactions before its `catalog_xmin`, which moves on as
+    capture does. `strictly` counts an alteration of the publication as its making: a rename is one.
     """
-    if publication is None:
-        what = f" FOR TABLE {_tables(sorted(tables))}" if tables else ""
-        return [
-            f"CREATE PUBLICATION {quoted(name)}{what} WITH ({_PUBLISH}, {_VIA_ROOT})",
-            f"COMMENT ON PUBLICATION {quoted(name)} IS {literal(managed_comment(pipeline))}",
-        ]
-    managed = publication.managed_by(pipeline)
-    alter = f"ALTER PUBLICATION {quoted(name)}"
-    options = []
-    if publication.missing_operations:
-        options.append(_PUBLISH)
-    if not publication.via_root and (managed or publication.partitioned & set(tables)):
-        options.append(_VIA_ROOT)
-    statements = [f"{alter} SET ({', '.join(options)})"] if options else []
-    if added := sorted(table for table in tables if not publication.covers(table)):
-        statements.append(f"{alter} ADD TABLE {_tables(added)}")
-    if managed and (dropped := sorted(publication.listed - set(tables))):
-        statements.append(f"{alter} DROP TABLE {_tables(dropped)}")
-    return statements
-
-
-def ensure_publication(connection: Connection, name: str, tables: Sequence[TableId], pipeline: str) -> list[str]:
-    """Brings the publication in step with `tables` and returns the statements it ran for that, none when it was.
-
-    SourceMisconfigured, with the statements for somebody who may, when it is not ours to alter or we lack the right.
-    """
-    publication = read_publication(connection, name)
-    statements = needed(name, publication, tables, pipeline)
-    if not statements:
-        return []
-    by_hand = "; ".join(statements)
-    if publication is not None and not publication.managed_by(pipeline):
-        raise SourceMisconfigured(
-            f"publication {name} lacks what the pipeline needs, and is not altered, for this pipeline did not make it",
-            f"Run: {by_hand} — or name another publication in source.publication",
-        )
-    with source_errors(f"bringing publication {name} in step with the tables"):
-        try:
-            with connection.transaction():
-                for statement in statements:
-                    connection.execute(statement.encode())
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise SourceMisconfigured(
-                f"the role may not make or alter publication {name}: {error.diag.message_primary}",
-                f"As a role that owns the tables and may create in the database run: {by_hand}",
-            ) from error
-        except psycopg.errors.ReadOnlySqlTransaction as error:
-            raise SourceMisconfigured(
-                f"publication {name} is not in step with the tables, and the source is a read-only replica",
-                f"On its primary run: {by_hand}",
-            ) from error
-    return statements
-
-
-def _tables(tables: Sequence[TableId]) -> str:
-    return ", ".join(f"ONLY {quoted_table(table)}" for table in tables)
+    with source_errors(f"reading whether slot {slot} can see publication {publication}"):
+        if connection.info.server_version >= SKIPS_MISSING:
+            row = connection.execute("SELECT true FROM pg_publication WHERE pubname = %s", (publication,)).fetchone()
+        else:
+            values = {"slot": slot, "publication": publication, "strictly": strictly}
+            row = connection.execute(_VISIBLE, values).fetchone()
+    return row is not None and bool(row[0])

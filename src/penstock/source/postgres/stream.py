@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Sequence
 
 import psycopg
 from psycopg import pq, sql
@@ -21,6 +22,10 @@ from penstock.source.postgres.slot import lsn_text
 _LOOK = "Check the server and its log; capture goes on where it was once the server answers"
 
 
+class PublicationUnseen(SourceUnreachable):
+    """The second publication does not exist at a place in the WAL that has to be read."""
+
+
 class ReplicationStream:
     """`complaint` is set once the server has said that it leaves changes out; nothing after that may be sealed."""
 
@@ -30,15 +35,18 @@ class ReplicationStream:
         self.told_at = time.monotonic()
         self.complaint: SourceError | None = None
         self._slot, self._told = "", 0
+        self._extra: frozenset[str] = frozenset()  # publications that may be missing
         pgconn.notice_handler = self._notice
 
-    def start(self, connection: Connection, slot: str, publication: str, position: Position) -> None:
-        """SlotBusy when another process reads the slot. `connection` is for quoting only."""
+    def start(self, connection: Connection, slot: str, publications: Sequence[str], position: Position) -> None:
+        """SlotBusy when another process reads the slot. `connection` is for quoting only. Publications after the first
+        may be missing at some places in the WAL: PublicationUnseen then, or since 18 nothing."""
         self._slot, self._told = slot, position
-        publications = sql.Identifier(publication).as_string(connection)
+        self._extra = frozenset(publications[1:])
+        names = ", ".join(sql.Identifier(name).as_string(connection) for name in publications)
         command = sql.SQL(
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}, messages 'true')",
-        ).format(sql.Identifier(slot), sql.SQL(lsn_text(position)), sql.Literal(publications))
+        ).format(sql.Identifier(slot), sql.SQL(lsn_text(position)), sql.Literal(names))
         result = self.pgconn.exec_(command.as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._error(result, f"cannot read slot {slot}")
@@ -81,8 +89,13 @@ class ReplicationStream:
     def _notice(self, result: pq.abc.PGresult) -> None:
         """Since 18 a publication that is missing at that place of the WAL is a warning: its changes are left out."""
         message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        if "publication" in message:
+        if "publication" in message and not self._is_extra(message):
             self.complaint = self._without_publication(message)
+
+    def _is_extra(self, message: str) -> bool:
+        """Whether it is about a publication without which the stream goes on. A table that is added to it when it is
+        there again is copied."""
+        return any(f'"{name}"' in message for name in self._extra)
 
     def _without_publication(self, message: str) -> SourceError:
         return gap(self._slot, self._told, f"the publication does not exist at that place of the WAL ({message})")
@@ -93,6 +106,8 @@ class ReplicationStream:
         match (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode():
             case "55006":
                 return SlotBusy(what, "Stop the process that reads the slot, or name another slot in source.slot")
+            case "42704" if self._is_extra(message):
+                return PublicationUnseen(what, "Nothing: capture goes on without it, and reads it again later")
             case "42704" if "publication" in message:
                 return self._without_publication(message)
             case "42501":

@@ -1,0 +1,80 @@
+"""Notice updates and deletes that the source does not send, so that no table stays Ready without them.
+
+Of a table without a replica identity only inserts and truncates are published (publication.py says why). Its updates
+and deletes are noticed by the source's own counters: the copier keeps those from before a copy's snapshot, and every
+look at the source compares with them.
+
+| counters since the copy                 | what is done                                                     |
+|-----------------------------------------|------------------------------------------------------------------|
+| did not move                            | nothing                                                          |
+| moved                                   | the table is Errored until it has a key, or is copied again      |
+| cannot be compared (reset, crash, none) | a clone is copied again; other modes are Errored                 |
+| are not kept (a replica as source)      | the table is Errored: nobody would notice the change             |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.config.model import Pipeline
+from penstock.errors import KeyRequired
+from penstock.model.feed import Mode
+from penstock.model.table import TableId, TableSchema
+from penstock.model.write_counters import WriteCounters
+from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.statements import quoted_table
+from penstock.source.postgres.write_counters import are_kept, read_counters
+from penstock.state.store import StateStore
+
+UNKNOWN = "whether rows of it were updated or deleted is unknown, for the source's counters were reset"
+UNCOUNTED = "and this server does not count them (it is a replica, or track_counts is off), so nobody would notice"
+
+
+@dataclass(frozen=True)
+class UnsentWrites:
+    """By the feed's name: tables that differ, or may differ without anybody noticing; and those to be copied again."""
+
+    errors: dict[TableId, KeyRequired] = field(default_factory=dict)
+    unknown: dict[TableId, str] = field(default_factory=dict)
+
+
+def find_unsent_writes(
+    connection: Connection,
+    pipeline: Pipeline,
+    state: StateStore,
+    before: Mapping[TableId, WriteCounters],
+    schemas: Sequence[TableSchema],
+    inserts_only: Collection[TableId],
+) -> UnsentWrites:
+    """Compare the counters of tables that are published for inserts only with those from before their copies."""
+    found = UnsentWrites()
+    watched = [schema for schema in schemas if schema.table in inserts_only]
+    if not watched:
+        return found
+    destination = pipeline.destinations[0].name
+    kept, now = are_kept(connection), read_counters(connection, [schema.relation_id for schema in watched])
+    copied = state.table_status(destination).keys()
+    for schema in watched:
+        way_out = (
+            f"Give it a primary key, or run ALTER TABLE {quoted_table(schema.table)} REPLICA IDENTITY FULL; then it is "
+            "followed again"
+        )
+        for feed in pipeline.feeds(schema.table):
+            name = feed.name
+            if not kept:
+                found.errors[name] = KeyRequired(_lacking(schema, UNCOUNTED), way_out)
+                continue
+            moved = now[schema.relation_id].since(before.get(name))
+            if moved is None and name in copied:
+                if feed.mode is Mode.CLONE:
+                    found.unknown[name] = UNKNOWN
+                else:
+                    found.errors[name] = KeyRequired(_lacking(schema, UNKNOWN), way_out)
+            elif moved:
+                found.errors[name] = KeyRequired(_lacking(schema, f"and {moved} rows were updated or deleted"), way_out)
+    return found
+
+
+def _lacking(schema: TableSchema, what: str) -> str:
+    return f"table {schema.table} has no replica identity, so its updates and deletes are not sent; {what}"
