@@ -213,7 +213,7 @@ def test_run_waits_until_another_capture_lets_go(pipeline: PipelineFactory, post
         assert str(other.process.pid) in refused.stderr.strip().splitlines()[-1]
         run = Running(file)
         try:
-            run.await_text("capture restarts")
+            run.await_text("capture unavailable, retrying")
             run.await_streaming()
             other.stop()
             postgres.execute("insert into orders values (2, 'streamed', 2)")
@@ -237,7 +237,7 @@ def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_pat
     run = Running(pipeline)
     try:
         with _slot_held(any_postgres, pipeline.slot):
-            run.await_text("capture waits")
+            run.await_text("capture unavailable, retrying")
             run.await_streaming()
         any_postgres.execute("insert into orders values (2, 'later', 2)")
         run.drain()

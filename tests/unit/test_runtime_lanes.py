@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.memory import MemoryDestination
@@ -21,6 +23,7 @@ class LaneTwin:
 
     def __init__(self, prepare: Callable[[], None], stream: Callable[[SignalFlag], None], told: list[str]) -> None:
         self._prepare, self._stream, self._told = prepare, stream, told
+        self.outages: list[datetime] = []  # when those began of which it was told
 
     def prepare(self) -> None:
         self._prepare()
@@ -34,8 +37,17 @@ class LaneTwin:
     def stream(self, destination: object, runner: object, stop: SignalFlag) -> None:
         self._stream(stop)
 
-    def tell(self, component: str, health: str, error: PenstockError | None = None, attempts: int = 0) -> None:
+    def tell(
+        self,
+        component: str,
+        health: str,
+        error: PenstockError | None = None,
+        attempts: int = 0,
+        since: datetime | None = None,
+    ) -> None:
         self._told.append(health)
+        if since is not None:
+            self.outages.append(since)
 
 
 def nothing() -> None:
@@ -102,9 +114,14 @@ def test_a_source_that_cannot_be_reached_is_tried_again_but_not_with_once(monkey
     def stream(stop: SignalFlag) -> None:
         stop.set()
 
-    run({"eu": LaneTwin(prepare, stream, told), "us": LaneTwin(nothing, until_stopped, [])}, stop)
+    eu = LaneTwin(prepare, stream, told)
+    with capture_logs() as logs:
+        run({"eu": eu, "us": LaneTwin(nothing, until_stopped, [])}, stop)
     assert len(tries) == 3
     assert told == ["retrying", "retrying", "ok", "capture started", "closed", "stopped"]
+    assert eu.outages == [eu.outages[0]] * 2, "the outage's beginning, not the last try"
+    said = [entry["event"] for entry in logs]
+    assert said == ["source unavailable, retrying", "source available again"]
     tries.clear()
     with pytest.raises(SourceUnreachable):
         run({"eu": LaneTwin(prepare, stream, []), "us": LaneTwin(nothing, lambda stop: None, [])}, once=True)

@@ -27,6 +27,7 @@ from penstock.runtime.copying_table import CopyingTable, ProgressView
 from penstock.runtime.cuts import Cuts
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
+from penstock.runtime.outage import Outage
 from penstock.runtime.owners import Owners
 from penstock.runtime.preparation import Prepared, prepare_source
 from penstock.runtime.publisher import Publisher
@@ -161,11 +162,19 @@ class Lane:
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
 
-    def tell(self, component: str, health: HealthState, error: PenstockError | None = None, attempts: int = 0) -> None:
-        """For people: a state store that is away must not end the run."""
+    def tell(
+        self,
+        component: str,
+        health: HealthState,
+        error: PenstockError | None = None,
+        attempts: int = 0,
+        since: datetime | None = None,
+    ) -> None:
+        """Record a component's health, since now or since an outage began. A state store that is away must not end the
+        run."""
         what, solution = (error.what, error.solution) if error else ("", "")
         try:
-            self.state.set_health(component, Health(health, datetime.now(UTC), what, solution, attempts))
+            self.state.set_health(component, Health(health, since or datetime.now(UTC), what, solution, attempts))
         except StateError as away:
             LOG.warning("health not recorded", what=away.what)
 
@@ -204,7 +213,7 @@ class Lane:
         maintenance, until = self.pipeline.destinations[0].maintenance, self._until
         cuts = Cuts(loop, self.state)
         housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from, registry.prune)
-        backoff = Backoff()
+        backoff, outage = Backoff(), Outage("destination", "pipeline")
         component = f"destination {loop.destination.name}"
         self.tell(component, "ok")
 
@@ -233,12 +242,13 @@ class Lane:
             except PenstockError as error:
                 if error.retry not in ("backoff", "at once"):
                     raise
-                LOG.warning("waiting", what=error.what, solution=error.solution, seconds=backoff.delay)
-                self.tell(component, "retrying", error, backoff.attempts + 1)
+                since = outage.note(error.what, error.solution)
+                self.tell(component, "retrying", error, backoff.attempts + 1, since)
                 backoff.wait(stop)
                 continue
             if backoff.attempts:
                 backoff.reset()
+                outage.end()
                 self.tell(component, "ok")
             if not worked:
                 stop.wait(POLL_SECONDS)

@@ -21,6 +21,7 @@ from penstock.model.table import TableId
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.lane import Lane
+from penstock.runtime.outage import Outage
 from penstock.runtime.signals import SignalFlag
 from penstock.state.scoped import scoped_table
 
@@ -48,6 +49,7 @@ class LaneThread:
         self._destination, self._runner, self._stop = destination, runner, stop
         self._thread = threading.Thread(target=self._run, name=f"lane {self.name}", daemon=True)
         self._preparing = True
+        self._outage = Outage(COMPONENT, "pipeline")
         self.failure: BaseException | None = None
 
     def start(self) -> None:
@@ -80,8 +82,8 @@ class LaneThread:
         except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
             told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
             if told.retry in ("backoff", "at once") and not self._once and not self._stop.is_set():
-                LOG.warning("source is tried again", what=told.what, solution=told.solution, seconds=backoff.delay)
-                lane.tell(COMPONENT, "retrying", told, backoff.attempts + 1)
+                since = self._outage.note(told.what, told.solution)
+                lane.tell(COMPONENT, "retrying", told, backoff.attempts + 1, since)
                 return True
             self.failure = error
             LOG.error("source failed", what=told.what, solution=told.solution)
@@ -89,6 +91,7 @@ class LaneThread:
         return False
 
     def _stream(self, lane: Lane) -> None:
+        self._outage.end()
         lane.tell(COMPONENT, "ok")
         with ExitStack() as cleanup:
             cleanup.push(lane.ended)

@@ -21,6 +21,7 @@ from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.log_context import inherited
+from penstock.runtime.outage import Outage
 from penstock.state.store import Health, HealthState, StateStore
 
 LOG = structlog.get_logger("capture")
@@ -37,7 +38,7 @@ class CaptureSupervisor:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._waiting = False
+        self._outage = Outage("capture", "capture")
         self.publications: frozenset[str] | None = None  # those that capture reads, once it has started
         self.failure: PenstockError | None = None
 
@@ -75,7 +76,6 @@ class CaptureSupervisor:
                 return
             what = last.what if last else "capture ended unexpectedly"
             self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1)
-            LOG.warning("capture restarts", what=what, seconds=backoff.delay)
             backoff.wait(self._stopping)
         self._tell("stopped", "", "", 0)
 
@@ -114,18 +114,20 @@ class CaptureSupervisor:
             case "waiting":
                 what, solution = str(report.get("error", "")), str(report.get("solution", ""))
                 self._tell("retrying", what, solution, int(report.get("attempts", 1)))
-                LOG.warning("capture waits", what=what, solution=solution)
-            case "sealed" if self._waiting:
+            case "sealed" if self._outage.since is not None:
                 self._tell("ok", "reading", "", 0)
-                LOG.info("capture goes on")
             case "failed":
                 return reported_error(report)
         return None
 
     def _tell(self, state: HealthState, message: str, solution: str, attempts: int) -> None:
-        self._waiting = state == "retrying"
+        since = datetime.now(UTC)
+        if state == "retrying":
+            since = self._outage.note(message, solution)
+        elif state == "ok":
+            self._outage.end()
         try:
-            self._state.set_health("capture", Health(state, datetime.now(UTC), message, solution, attempts))
+            self._state.set_health("capture", Health(state, since, message, solution, attempts))
         except errors.StateError as error:
             LOG.warning("health not recorded", what=error.what)
 
