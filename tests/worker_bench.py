@@ -37,7 +37,8 @@ class Worker:
     """Applies one batch after the other to one table, as a Spark worker does."""
 
     def __init__(self, folder: Path) -> None:
-        self._log = ChangeLog(str(folder / "log"))
+        self.log = str(folder / "log")
+        self._log = ChangeLog(self.log)
         self._writer = SegmentWriter(self._log)
         self._writer.__enter__()
         self._writer.begin(100, "1", 1)

@@ -24,6 +24,10 @@ class ApplicationTwin:
     number: int = 0
     stopped: bool = False
     cancelled: bool = False
+    without_java: bool = False
+
+    def has_lost_java(self) -> bool:
+        return self.without_java
 
     def is_stopped(self) -> bool:
         return self.stopped
@@ -168,3 +172,22 @@ def test_what_a_job_said_is_told_when_spark_says_nothing(application: Applicatio
 def test_other_errors_pass(application: ApplicationTwin, log: Path) -> None:
     with pytest.raises(SourceUnreachable, match="away"), watch_of(application, "local", log).watching():
         raise SourceUnreachable("away")
+
+
+@pytest.mark.parametrize("where", ["local[2]", "spark://127.0.0.1:1"])
+def test_the_end_of_java_ends_a_run_that_has_nothing_to_do(
+    application: ApplicationTwin, log: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.runtime.cluster_watch.LOOK_EVERY", 0.01)
+    stop = SignalFlag()
+    watch = ClusterWatch(application, {"spark.master": where}, WHERE, log, stop)
+    application.number = 1
+
+    def idle() -> None:
+        with watch.watching():
+            application.without_java = True
+            assert stop.wait(20)
+
+    with pytest.raises(EnvironmentMissing, match="Spark's Java process has ended"):
+        idle()
+    assert not application.cancelled

@@ -23,6 +23,7 @@ from penstock.config.model import Pipeline, local_path
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from penstock.java_error import java_reason
+from penstock.runtime import java_process
 from penstock.runtime.spark import on_this_machine, require_java, start_session
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -47,9 +48,10 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
         settings = spark_settings(destination) | on_this_machine(pipeline.spark)
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
-            yield spark
+            with java_process.needing(spark.sparkContext):
+                yield spark
         finally:
-            spark.stop()
+            java_process.stop(spark)
 
 
 def run_query(spark: SparkSession, statement: str) -> pa.Table:

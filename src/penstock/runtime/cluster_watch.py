@@ -2,8 +2,9 @@
 
 Jobs do not find out by themselves: one that nobody runs waits for ever, and while there is none, nobody notices that
 the application was ended. So a thread looks, says what jobs wait for, and stops the run when waiting is of no use: a
-new application, which whoever restarts the run begins, is then the way on. In local mode there is nothing to look for,
-but that Spark has ended is told in the same words. Neighbours: `spark_jobs` runs the jobs, `pipeline` the run.
+new application, which whoever restarts the run begins, is then the way on. In local mode there is nothing to look for
+but Spark's Java process, whose end nobody notices either while there is nothing to do. Neighbours: `spark_jobs` runs
+the jobs, `pipeline` the run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from penstock.errors import EnvironmentMissing
+from penstock.runtime import java_process
 from penstock.runtime.log_context import inherited
 from penstock.runtime.signals import SignalFlag
 from penstock.runtime.spark_master import refusals, why_ended
@@ -35,6 +37,8 @@ GO_ON = "Start penstock again, as a supervisor does: it goes on from where the t
 
 class Application(Protocol):
     """Our application as Spark's driver sees it."""
+
+    def has_lost_java(self) -> bool: ...
 
     def is_stopped(self) -> bool: ...
 
@@ -66,9 +70,7 @@ class ClusterWatch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Looks while the block runs. Whatever ends it, the end of our application is what is raised."""
-        thread = threading.Thread(target=inherited(self._work), name="cluster", daemon=True)
-        if not self._local:
-            thread.start()
+        threading.Thread(target=inherited(self._work), name="cluster", daemon=True).start()
         try:
             yield
         except Exception as error:
@@ -98,6 +100,8 @@ class ClusterWatch:
 
     def ended(self, job_said: str = "") -> EnvironmentMissing | None:
         """Why our application has ended, if it has. With what a job failed with, `job_said`, it looks for a moment."""
+        if self._failure is None and self._application.has_lost_java():
+            self._failure = java_process.ended()
         deadline = time.monotonic() + (ENDING_SECONDS if job_said and not self._local else 0.0)
         while self._failure is None:
             if self._is_stopped():
@@ -152,11 +156,11 @@ class ClusterWatch:
         """Jobs that wait, or begin to, after it was given up are cancelled: their threads would never end."""
         try:
             while not self._done.wait(LOOK_EVERY):
-                if self.ended() is None:
+                if self.ended() is None and not self._local:
                     self.look(time.monotonic())
                 if self._failure is not None:
                     self._stop.set()
-                    if not self._application.is_stopped():
+                    if not self._application.has_lost_java() and not self._application.is_stopped():
                         self._application.cancel_all_jobs()
         except (Py4JError, ConnectionError):
             return  # Java has ended, which whoever calls it next is told
@@ -175,6 +179,10 @@ class SparkApplication:
         self._context = context
         self._scala = context._jsc.sc()
         self._tracker = self._scala.statusTracker()
+        self._java = java_process.process_of(context)
+
+    def has_lost_java(self) -> bool:
+        return self._java is not None and self._java.poll() is not None
 
     def is_stopped(self) -> bool:
         return bool(self._scala.isStopped())

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.runtime import java_process
+
 
 @dataclass(frozen=True)
 class ContextSettings:
@@ -51,4 +53,4 @@ class LazySession:
 
     def stop(self) -> None:
         with self._making:
-            (self._made or self._context).stop()
+            java_process.stop(self._made or self._context)

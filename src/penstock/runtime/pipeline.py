@@ -18,6 +18,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import EnvironmentMissing, PenstockError
+from penstock.runtime import java_process
 from penstock.runtime.cluster_watch import ClusterWatch, SparkApplication
 from penstock.runtime.copying_table import ProgressView
 from penstock.runtime.errand import Errand
@@ -97,6 +98,7 @@ def _lane(
 def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:
     spark = session(pipeline)
     cleanup.callback(spark.stop)
+    cleanup.enter_context(java_process.needing(spark.sparkContext))
     application = SparkApplication(spark.sparkContext)
     return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
 

@@ -1,0 +1,169 @@
+"""One table's trouble in a pipeline that runs: the others go on, the table says why, and comes back by the way out.
+
+And the end of Spark's Java process, which is everybody's: one line, exit code 3.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from databases import Database
+from lake import Lake
+from running import PipelineFactory, PipelineFile, Running, await_condition, running
+
+HEALTHY = "public.healthy"
+TABLES = (
+    "create table healthy (id bigint primary key, note text)",
+    "create table masked (id bigint primary key, tags text[])",
+    "create table dropped (id bigint primary key, note text)",
+    "create table lost (id bigint primary key, note text, photo text)",
+    "alter table lost alter photo set storage external",
+    "create table bare ()",
+    "insert into bare default values",
+    "insert into masked values (1, '{a,b}')",
+    "insert into dropped select n, 'x' from generate_series(1, 50) n",
+    "insert into lost select n, 'x', repeat('p', 9000) from generate_series(1, 5) n",
+)
+RULES = [
+    {"match": "public.masked", "columns": {"tags": "mask"}},
+    {"match": "public.*"},
+]
+
+
+def table(pipeline: PipelineFile, name: str) -> dict[str, Any]:
+    (found,) = [one for one in pipeline.status()["tables"] if one["table"] == f"public.{name}"]
+    return dict(found)
+
+
+def await_state(pipeline: PipelineFile, name: str, state: str, seconds: float = 90.0) -> dict[str, Any]:
+    await_condition(lambda: table(pipeline, name)["state"] == state, f"{name} to be {state}", seconds, every=0.5)
+    return table(pipeline, name)
+
+
+def assert_flows(run: Running, postgres: Database, lake: Lake) -> None:
+    """The healthy table takes a change, whatever the others are up to."""
+    postgres.execute("insert into healthy select coalesce(max(id), 0) + 1, 'x' from healthy")
+    run.drain(60)
+    lake.assert_equals(postgres, [HEALTHY])
+
+
+def test_the_others_go_on(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    postgres.execute(*TABLES)
+    file = pipeline(tables=RULES, mask_salt="pepper")
+    check = file.command("check", "FILE")
+    assert "column tags of type text[] cannot be masked" in check.stdout
+    assert "table public.bare: it has no columns" in check.stdout
+    with running(file) as run:
+        assert "cannot be masked" in await_state(file, "masked", "Errored")["error"]
+        bare = await_state(file, "bare", "Errored")
+        assert "no columns" in bare["error"]
+        await_state(file, "lost", "Ready")
+        assert_flows(run, postgres, lake)
+        postgres.execute("insert into bare default values", "insert into masked values (2, '{c}')")
+        assert_flows(run, postgres, lake)
+
+        _a_table_dropped_in_the_lake(file, run, postgres, lake)
+        _a_file_lost(file, run, postgres, lake)
+
+        postgres.execute("alter table bare add column id bigint")
+        await_state(file, "bare", "Ready")
+        postgres.execute("insert into bare values (7)")
+        assert_flows(run, postgres, lake)
+        lake.assert_equals(postgres, ["public.bare", "public.dropped", "public.lost"])
+        assert "unexpected" not in run.text()
+
+
+def _a_table_dropped_in_the_lake(file: PipelineFile, run: Running, postgres: Database, lake: Lake) -> None:
+    """Noticed with its next change; and, idle, when its position is to be moved on."""
+    await_state(file, "dropped", "Ready")
+    for change in ("update dropped set note = 'y' where id = 7", "insert into healthy values (-1, 'x')"):
+        _drop_and_await(run, postgres, lake, change)
+        await_state(file, "dropped", "Ready")
+        assert_flows(run, postgres, lake)
+        lake.assert_equals(postgres, ["public.dropped"])
+
+
+def _drop_and_await(run: Running, postgres: Database, lake: Lake, change: str) -> None:
+    before = run.text().count("table is copied again")
+    lake.sql("drop table lake.public.dropped")
+    postgres.execute(change)
+    await_condition(lambda: run.text().count("table is copied again") > before, "the drop to be noticed", 60)
+
+
+def _a_file_lost(file: PipelineFile, run: Running, postgres: Database, lake: Lake) -> None:
+    folder = file.warehouse / "public" / "lost" / "data"
+    for data in folder.glob("*.parquet"):
+        data.unlink()
+    postgres.execute("update lost set note = 'y'")  # the photos are in the lake alone
+    errored = await_state(file, "lost", "Errored")
+    assert str(folder) in errored["error"]
+    assert "is missing" in errored["error"]
+    assert "penstock resync" in errored["solution"]
+    assert_flows(run, postgres, lake)
+    assert "destination unavailable" not in run.text()
+    assert file.command("resync", "FILE", "public.lost").returncode == 0
+    await_state(file, "lost", "Ready")
+    assert_flows(run, postgres, lake)
+    lake.assert_equals(postgres, ["public.lost"])
+
+
+def _java(run: Running) -> list[psutil.Process]:
+    return [process for process in run.members() if process.name() == "java"]
+
+
+def _assert_one_line(run: Running) -> None:
+    last = run.await_end(3)
+    assert last.startswith("penstock: Spark's Java process has ended. Start penstock again"), last
+    assert "Traceback" not in run.text()
+    assert "unexpected" not in run.text()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_java_is_killed(pipeline: PipelineFactory, postgres: Database, lake: Lake, busy: bool) -> None:
+    postgres.execute("create table healthy (id bigint primary key, note text)")
+    file = pipeline()
+    with running(file) as run:
+        assert_flows(run, postgres, lake)
+        if busy:
+            postgres.execute("insert into healthy select n, 'x' from generate_series(1000, 60000) n")
+        (java,) = _java(run)
+        java.kill()
+        _assert_one_line(run)
+    if busy:
+        file.run_once()
+        lake.assert_equals(postgres, [HEALTHY])
+        _kill_java_of(file, "query", "FILE", "select sum(id) from range(1000000000000)")
+        _kill_java_of(file, "verify", "FILE")
+    shutil.rmtree(file.warehouse)
+
+
+def _kill_java_of(file: PipelineFile, *command: str) -> None:
+    asked = Running(file, command)
+    try:
+        await_condition(lambda: bool(_java(asked)), "Java to run", 60)
+        if command[0] == "query":
+            await_condition(lambda: _has_workers(asked), "Spark to be at work", 90)
+        else:
+            await_condition(lambda: "spark" in asked.text() or _is_up(file), "Spark to be up", 90)
+        for java in _java(asked):
+            java.kill()
+        last = asked.await_end(3)
+        assert "Java" in last or "Spark did not start" in last, last
+        assert "unexpected" not in asked.text()
+    finally:
+        asked.clean_up()
+
+
+def _has_workers(asked: Running) -> bool:
+    """Whether Java has done the work of starting, and more."""
+    return sum(java.cpu_times().user for java in _java(asked)) > 12
+
+
+def _is_up(file: PipelineFile) -> bool:
+    log = Path(file.home / "spark.log")
+    return log.exists() and log.stat().st_size > 0
