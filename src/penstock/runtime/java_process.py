@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
@@ -46,6 +47,13 @@ def needing(context: SparkContext) -> Iterator[None]:
         if java_has_ended(error) or _has_ended(process):
             raise ended() from error
         raise
+
+
+def without_tracebacks(context: SparkContext) -> None:
+    """Let the server that takes accumulators from Java, which we do not use, say in the log what it would print: when
+    Java ends it meets the end of a stream, with a traceback on standard error."""
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda request, address: LOG.debug("accumulator server failed", exc_info=True)
 
 
 def stop(session: SparkSession | SparkContext) -> None:
