@@ -5,18 +5,17 @@ And the end of Spark's Java process, which is everybody's: one line, exit code 3
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-from typing import Any
-
 import psutil
-import pytest
 
 from databases import Database
 from lake import Lake
+from penstock.model.table import TableId
+from penstock.model.table_state import State, TableStatus
+from penstock.state.sql import find_store
 from running import PipelineFactory, PipelineFile, Running, await_condition, running
 
 HEALTHY = "public.healthy"
+PATIENCE = 120.0  # seconds
 TABLES = (
     "create table healthy (id bigint primary key, note text)",
     "create table masked (id bigint primary key, tags text[])",
@@ -35,14 +34,18 @@ RULES = [
 ]
 
 
-def table(pipeline: PipelineFile, name: str) -> dict[str, Any]:
-    (found,) = [one for one in pipeline.status()["tables"] if one["table"] == f"public.{name}"]
-    return dict(found)
+def status(pipeline: PipelineFile, name: str) -> TableStatus:
+    store = find_store(pipeline.state)
+    assert store is not None
+    try:
+        return store.table_status("lake")[TableId("public", name)]
+    finally:
+        store.close()
 
 
-def await_state(pipeline: PipelineFile, name: str, state: str, seconds: float = 90.0) -> dict[str, Any]:
-    await_condition(lambda: table(pipeline, name)["state"] == state, f"{name} to be {state}", seconds, every=0.5)
-    return table(pipeline, name)
+def await_state(pipeline: PipelineFile, name: str, state: State) -> TableStatus:
+    await_condition(lambda: status(pipeline, name).state is state, f"{name} to be {state}", PATIENCE, every=0.2)
+    return status(pipeline, name)
 
 
 def assert_flows(run: Running, postgres: Database, lake: Lake) -> None:
@@ -59,10 +62,9 @@ def test_the_others_go_on(pipeline: PipelineFactory, postgres: Database, lake: L
     assert "column tags of type text[] cannot be masked" in check.stdout
     assert "table public.bare: it has no columns" in check.stdout
     with running(file) as run:
-        assert "cannot be masked" in await_state(file, "masked", "Errored")["error"]
-        bare = await_state(file, "bare", "Errored")
-        assert "no columns" in bare["error"]
-        await_state(file, "lost", "Ready")
+        assert "cannot be masked" in await_state(file, "masked", State.ERRORED).reason
+        assert "no columns" in await_state(file, "bare", State.ERRORED).reason
+        await_state(file, "lost", State.READY)
         assert_flows(run, postgres, lake)
         postgres.execute("insert into bare default values", "insert into masked values (2, '{c}')")
         assert_flows(run, postgres, lake)
@@ -71,7 +73,7 @@ def test_the_others_go_on(pipeline: PipelineFactory, postgres: Database, lake: L
         _a_file_lost(file, run, postgres, lake)
 
         postgres.execute("alter table bare add column id bigint")
-        await_state(file, "bare", "Ready")
+        await_state(file, "bare", State.READY)
         postgres.execute("insert into bare values (7)")
         assert_flows(run, postgres, lake)
         lake.assert_equals(postgres, ["public.bare", "public.dropped", "public.lost"])
@@ -80,10 +82,10 @@ def test_the_others_go_on(pipeline: PipelineFactory, postgres: Database, lake: L
 
 def _a_table_dropped_in_the_lake(file: PipelineFile, run: Running, postgres: Database, lake: Lake) -> None:
     """Noticed with its next change; and, idle, when its position is to be moved on."""
-    await_state(file, "dropped", "Ready")
+    await_state(file, "dropped", State.READY)
     for change in ("update dropped set note = 'y' where id = 7", "insert into healthy values (-1, 'x')"):
         _drop_and_await(run, postgres, lake, change)
-        await_state(file, "dropped", "Ready")
+        await_state(file, "dropped", State.READY)
         assert_flows(run, postgres, lake)
         lake.assert_equals(postgres, ["public.dropped"])
 
@@ -100,14 +102,14 @@ def _a_file_lost(file: PipelineFile, run: Running, postgres: Database, lake: Lak
     for data in folder.glob("*.parquet"):
         data.unlink()
     postgres.execute("update lost set note = 'y'")  # the photos are in the lake alone
-    errored = await_state(file, "lost", "Errored")
-    assert str(folder) in errored["error"]
-    assert "is missing" in errored["error"]
-    assert "penstock resync" in errored["solution"]
+    errored = await_state(file, "lost", State.ERRORED)
+    assert str(folder) in errored.reason
+    assert "is missing" in errored.reason
+    assert "penstock resync" in errored.solution
     assert_flows(run, postgres, lake)
     assert "destination unavailable" not in run.text()
     assert file.command("resync", "FILE", "public.lost").returncode == 0
-    await_state(file, "lost", "Ready")
+    await_state(file, "lost", State.READY)
     assert_flows(run, postgres, lake)
     lake.assert_equals(postgres, ["public.lost"])
 
@@ -123,47 +125,10 @@ def _assert_one_line(run: Running) -> None:
     assert "unexpected" not in run.text()
 
 
-@pytest.mark.parametrize("busy", [True, False])
-def test_java_is_killed(pipeline: PipelineFactory, postgres: Database, lake: Lake, busy: bool) -> None:
+def test_java_is_killed_while_nothing_is_to_do(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     postgres.execute("create table healthy (id bigint primary key, note text)")
-    file = pipeline()
-    with running(file) as run:
+    with running(pipeline()) as run:
         assert_flows(run, postgres, lake)
-        if busy:
-            postgres.execute("insert into healthy select n, 'x' from generate_series(1000, 60000) n")
         (java,) = _java(run)
         java.kill()
         _assert_one_line(run)
-    if busy:
-        file.run_once()
-        lake.assert_equals(postgres, [HEALTHY])
-        _kill_java_of(file, "query", "FILE", "select sum(id) from range(1000000000000)")
-        _kill_java_of(file, "verify", "FILE")
-    shutil.rmtree(file.warehouse)
-
-
-def _kill_java_of(file: PipelineFile, *command: str) -> None:
-    asked = Running(file, command)
-    try:
-        await_condition(lambda: bool(_java(asked)), "Java to run", 60)
-        if command[0] == "query":
-            await_condition(lambda: _has_workers(asked), "Spark to be at work", 90)
-        else:
-            await_condition(lambda: "spark" in asked.text() or _is_up(file), "Spark to be up", 90)
-        for java in _java(asked):
-            java.kill()
-        last = asked.await_end(3)
-        assert "Java" in last or "Spark did not start" in last, last
-        assert "unexpected" not in asked.text()
-    finally:
-        asked.clean_up()
-
-
-def _has_workers(asked: Running) -> bool:
-    """Whether Java has done the work of starting, and more."""
-    return sum(java.cpu_times().user for java in _java(asked)) > 12
-
-
-def _is_up(file: PipelineFile) -> bool:
-    log = Path(file.home / "spark.log")
-    return log.exists() and log.stat().st_size > 0

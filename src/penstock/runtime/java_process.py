@@ -7,9 +7,11 @@ whose Java is gone fails as well. So it is asked whether the process still runs.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
@@ -21,6 +23,7 @@ from penstock.java_error import java_has_ended
 from penstock.runtime.table_boundary import JAVA_ENDED, START_AGAIN
 
 LOG = structlog.get_logger("spark")
+PY4J_FAILED = "Exception while sending command."
 ENDING_SECONDS = 0.5  # a process that has been killed is not gone at once
 
 
@@ -46,6 +49,21 @@ def needing(context: SparkContext) -> Iterator[None]:
         if java_has_ended(error) or _has_ended(process):
             raise ended() from error
         raise
+
+
+def without_tracebacks(context: SparkContext) -> None:
+    """Keep pyspark and py4j from printing tracebacks when Java ends: what they meet is raised as well, and told in one
+    line. One is of the server that takes accumulators from Java, the other of py4j, which says it to the root
+    logger."""
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda request, address: LOG.debug("accumulator server failed", exc_info=True)
+    root = logging.getLogger()
+    if _is_not_py4j not in root.filters:
+        root.addFilter(_is_not_py4j)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return record.msg != PY4J_FAILED
 
 
 def stop(session: SparkSession | SparkContext) -> None:

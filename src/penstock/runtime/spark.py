@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 from penstock.config.model import Pipeline
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import EnvironmentMissing
-from penstock.runtime import jars, local_file_io
+from penstock.runtime import jars, java_process, local_file_io
 from penstock.runtime.lazy_session import LazySession
 from penstock.runtime.spark_master import (
     is_registered,
@@ -112,6 +112,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
         context.stop()
         raise not_registered(master, where, why_ended(log, log_begins))
     context.setLogLevel("ERROR")
+    java_process.without_tracebacks(context)
     return context
 
 
