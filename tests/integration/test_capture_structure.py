@@ -328,6 +328,7 @@ def test_run_installs_the_trigger_by_itself_where_it_may(postgres: Database, tmp
     postgres.execute("create table t (id int primary key)", f"create role {role} login replication superuser")
     url = postgres.url.replace("postgres@", f"{role}@")
     text = f"""
+version: 1
 name: shop
 source: {{type: postgres, url: "{url}", ddl_trigger: auto}}
 destinations: [{{type: iceberg, warehouse: "{tmp_path}/lake"}}]

@@ -56,8 +56,8 @@ CASES = {
         ("alter table {t} set schema away", "update away.{t} set n = -n", "alter table away.{t} set schema public"),
         "",  # the reason depends on what is met first
     ),
-    "using": Case(("alter table {t} alter n type int using n * 10",), "written anew"),
-    "serial": Case(("alter table {t} add s serial",), "written anew"),
+    "using": Case(("alter table {t} alter n type int using n * 10",), "written again"),
+    "serial": Case(("alter table {t} add s serial",), "written again"),
     "constant": Case(("alter table {t} add c int default 7",), "older rows show '7'"),
     "mood": Case(
         ("alter type {t}_mood rename value 'calm' to 'quiet'",),

@@ -165,7 +165,7 @@ ALTERED: dict[str, tuple[TableSchema, str]] = {
     "nothing": (FOLLOWED, ""),
     "VACUUM FULL, CLUSTER, TRUNCATE": (replace(FOLLOWED, storage=51), ""),
     "a column's statistics": (replace(FOLLOWED, stamp=61), ""),
-    "ALTER TYPE USING": (replace(FOLLOWED, storage=51, stamp=61), "rows were written anew"),
+    "ALTER TYPE USING": (replace(FOLLOWED, storage=51, stamp=61), "rows were written again"),
     "ADD COLUMN": (replace(FOLLOWED, columns=(*FOLLOWED.columns, ADDED), stamp=61, numbered=4), ""),
     "ADD COLUMN DEFAULT 7": (
         replace(FOLLOWED, columns=(*FOLLOWED.columns, replace(ADDED, filled="7")), stamp=61, numbered=4),
@@ -173,7 +173,7 @@ ALTERED: dict[str, tuple[TableSchema, str]] = {
     ),
     "ADD COLUMN serial": (
         replace(FOLLOWED, columns=(*FOLLOWED.columns, ADDED), storage=51, stamp=61, numbered=4),
-        "rows were written anew",
+        "rows were written again",
     ),
     "RENAME COLUMN": (
         replace(FOLLOWED, columns=(*FOLLOWED.columns[:2], replace(FOLLOWED.columns[2], name="picture")), stamp=61),

@@ -47,7 +47,7 @@ def identify(before: TableSchema, given: TableSchema) -> Identified:
     if not given.guessed and tuple(column.number for column in given.columns) != numbers:
         return Identified(by_name, ALTERED)
     numbered = max(before.numbered, *numbers, 0)
-    if not given.guessed and set(numbers) == set(_published(before, given)) and numbered == given.numbered:
+    if not given.guessed and set(numbers) == _published(before, given) and numbered == given.numbered:
         return Identified(by_name)  # the same columns at that place and when the catalogue was read: none came or went
     columns = tuple(replace(column, number=number) for column, number in zip(given.columns, numbers, strict=True))
     live = numbers if _is_whole(before) else before.live
@@ -100,8 +100,8 @@ def _candidates(before: TableSchema, given: TableSchema) -> Iterator[tuple[int, 
 
     A state in between has the columns up to some number `born`: of these, the ones that are there in both readings,
     and any of those that are dropped in the later one only."""
-    earlier, later = _live(before), set(given.live)
-    if not before.numbered or not earlier or not given.live or given.numbered < before.numbered:
+    earlier, later = _live(before), _live(given)
+    if not before.numbered or not earlier or not later or given.numbered < before.numbered:
         return
     if later - earlier and min(later - earlier) <= before.numbered:
         return  # a column that was not among the others came back: one that is no longer generated
@@ -116,11 +116,10 @@ def _candidates(before: TableSchema, given: TableSchema) -> Iterator[tuple[int, 
                 yield tuple(sorted({*sure, *others}))
 
 
-def _published(before: TableSchema, given: TableSchema) -> tuple[int, ...]:
+def _published(before: TableSchema, given: TableSchema) -> set[int]:
     """The columns that are published by the later reading."""
-    if _is_whole(before):
-        return given.live
-    return tuple(column.number for column in before.columns if column.number in given.live)
+    live = _live(given)
+    return live if _is_whole(before) else live & {column.number for column in before.columns}
 
 
 def _is_whole(before: TableSchema) -> bool:
@@ -130,5 +129,5 @@ def _is_whole(before: TableSchema) -> bool:
 
 def _live(schema: TableSchema) -> set[int]:
     """The columns that the table had. A structure from before this was recorded has them if none was dropped."""
-    numbers = {column.number for column in schema.columns}
+    numbers = {column.number for column in schema.columns if column.number > 0}
     return set(schema.live) or (numbers if len(numbers) == schema.numbered else set())
