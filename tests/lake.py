@@ -75,6 +75,10 @@ class Lake:
         schema, name = split_name(table)
         return {row[0]: row[1] for row in self.sql(f"show tblproperties lake.`{schema}`.`{name}`")}
 
+    def set_property(self, table: str, name: str, value: str) -> None:
+        schema, own = split_name(table)
+        self.sql(f"alter table lake.`{schema}`.`{own}` set tblproperties ('{name}' = '{value}')")
+
     def assert_equals(self, database: Database, tables: Iterable[str] = WORK_TABLES) -> None:
         """Every table equals its source table, or the test fails with the first differences."""
         with database.connect() as connection:
