@@ -396,6 +396,7 @@ class Ruled:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bench = Bench(folder / "log")
+        self.bench.seal(300)
         self.bench.loop = self.bench.restart(PEOPLE)
         self.bench.loop.begin(100)
 
@@ -425,7 +426,8 @@ class Ruled:
         """The table as a copy under that rule leaves it."""
         self.start(**rule)
         plan = self.bench.lake.plan_copy(KEYED.table, "shop", KEYED)
-        self.bench.lake.commit_copy(KEYED.table, "shop", [plan.write_rows([])], 100)
+        history = self.bench.log.history()
+        self.bench.lake.commit_copy(KEYED.table, "shop", [plan.write_rows([])], 100, history)
         self.bench.state.end_copy("lake", KEYED.table)
         self.bench.state.forget_table("lake", KEYED.table)
         self.start(**rule)

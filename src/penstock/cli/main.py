@@ -104,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except _Escaped as escaped:
         return _end(escaped.error, debug, words)
-    except SystemExit as ended:  # rich and typer end like this when nobody reads their output any more
-        return ended.code if isinstance(ended.code, int) else 1
+    except SystemExit:  # rich and typer end like this when nobody reads their output any more: nothing is wrong
+        return 0
     except BaseException as error:  # noqa: BLE001 - the last line of defence: a user sees one line, never a traceback
         return _end(error, debug, words)
     return outcome if isinstance(outcome, int) else 0

@@ -311,7 +311,10 @@ class Membership:
                 elif schema.columns and self._copier.lacks_columns(feed.name):
                     self._copy_again(feed.name, COLUMNS_CAME)
             elif why := _why_another(tracked, schema):
-                self._want_resync(tracked, why)
+                try:
+                    self._loop.want_resync(tracked, why)
+                except TableError as error:
+                    self._loop.mark_errored(tracked, error)
                 tracked.lacks_key = tracked.lacks_columns = False
 
     def found(self, findings: Findings) -> None:
