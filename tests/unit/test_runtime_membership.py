@@ -427,7 +427,7 @@ class Ruled:
         self.start(**rule)
         plan = self.bench.lake.plan_copy(KEYED.table, "shop", KEYED)
         history = self.bench.log.history()
-        self.bench.lake.commit_copy(KEYED.table, "shop", [plan.write_rows([])], 100, history)
+        self.bench.lake.commit_copy(KEYED.table, "shop", [plan.write_rows([])], 100, history or "")
         self.bench.state.end_copy("lake", KEYED.table)
         self.bench.state.forget_table("lake", KEYED.table)
         self.start(**rule)
