@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
+
 from databases import Database
 from lake import Lake
 from penstock.state.sql import find_store
@@ -93,6 +95,7 @@ def test_tables_without_a_key_follow_their_source_to_the_row(
     follow(postgres, tmp_path, lake, kills=6 if full else 1)
 
 
+@pytest.mark.full
 def test_tables_without_a_key_of_debians_server(debian_postgres: Database, tmp_path: Path, lake: Lake) -> None:
     follow(debian_postgres, tmp_path, lake, kills=0)
 
