@@ -5,7 +5,10 @@ And the end of Spark's Java process, which is everybody's: one line, exit code 3
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psutil
+import pytest
 
 from databases import Database
 from lake import Lake
@@ -16,6 +19,8 @@ from running import PipelineFactory, PipelineFile, Running, await_condition, run
 
 HEALTHY = "public.healthy"
 PATIENCE = 120.0  # seconds
+SPARK = "org.apache.spark.deploy.SparkSubmit"
+STARTED_AFTER = 6.0  # seconds of processor time
 TABLES = (
     "create table healthy (id bigint primary key, note text)",
     "create table masked (id bigint primary key, tags text[])",
@@ -115,7 +120,13 @@ def _a_file_lost(file: PipelineFile, run: Running, postgres: Database, lake: Lak
 
 
 def _java(run: Running) -> list[psutil.Process]:
-    return [process for process in run.members() if process.name() == "java"]
+    """Spark's, not the one that is asked for its version first."""
+    found = []
+    for process in run.members():
+        with suppress(psutil.NoSuchProcess):
+            if SPARK in process.cmdline():
+                found.append(process)
+    return found
 
 
 def _assert_one_line(run: Running) -> None:
@@ -125,10 +136,42 @@ def _assert_one_line(run: Running) -> None:
     assert "unexpected" not in run.text()
 
 
-def test_java_is_killed_while_nothing_is_to_do(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+@pytest.mark.parametrize("busy", [True, False])
+def test_java_is_killed(pipeline: PipelineFactory, postgres: Database, lake: Lake, busy: bool) -> None:
     postgres.execute("create table healthy (id bigint primary key, note text)")
-    with running(pipeline()) as run:
+    file = pipeline()
+    with running(file) as run:
         assert_flows(run, postgres, lake)
+        if busy:
+            postgres.execute("insert into healthy select n, 'x' from generate_series(1000, 60000) n")
         (java,) = _java(run)
         java.kill()
         _assert_one_line(run)
+    if busy:
+        file.run_once()
+        lake.assert_equals(postgres, [HEALTHY])
+        _kill_java_of(file, "query", "FILE", "select sum(id) from range(1000000000000)")
+        _kill_java_of(file, "verify", "FILE")
+
+
+def _kill_java_of(file: PipelineFile, *command: str) -> None:
+    """Once it has started, and is at work."""
+    asked = Running(file, command)
+    try:
+        await_condition(lambda: _seconds(asked) > STARTED_AFTER, "Spark to be at work", PATIENCE)
+        for java in _java(asked):
+            java.kill()
+        last = asked.await_end(3)
+        assert "Java" in last or "Spark did not start" in last, last
+        assert "unexpected" not in asked.text()
+    finally:
+        asked.clean_up()
+
+
+def _seconds(asked: Running) -> float:
+    """Processor time that Java has taken."""
+    taken = 0.0
+    for java in _java(asked):
+        with suppress(psutil.NoSuchProcess):
+            taken += java.cpu_times().user
+    return taken
