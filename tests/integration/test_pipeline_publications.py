@@ -35,6 +35,11 @@ def await_state(run: Running, file: PipelineFile, table: str, state: str, error:
     return tables(file)[table]
 
 
+def joined(run: Running, table: str) -> int:
+    """How often the table was copied."""
+    return sum("table joined" in line and f"public.{table}" in line for line in run.text().splitlines())
+
+
 def published(database: Database, name: str) -> set[str]:
     with database.connect() as connection:
         rows = connection.execute("select tablename from pg_publication_tables where pubname = %s", (name,)).fetchall()
@@ -77,6 +82,8 @@ def test_tables_without_a_key_hurt_nobody_and_are_never_ready_and_different(
 
         database.execute("alter table keyed drop constraint keyed_pkey")
         await_condition(lambda: "keyed" in published(database, f"{main}_inserts"), "keyed to be moved", 30)
+        await_condition(lambda: joined(run, "keyed") == 2, f"keyed to be copied again\n{run.tail()}", 60)
+        assert tables(file)["keyed"]["state"] == "Ready", "its earlier updates were sent"
         database.execute("delete from keyed where id < 3")
         await_state(run, file, "keyed", "Errored", "no replica identity")
         database.execute("alter table keyed add primary key (id)")

@@ -88,7 +88,10 @@ class Publisher:
         if self._state is None:
             return schemas, Findings(troubles)
         compared = self._state.write_counters(pipeline.destinations[0].name)
-        unsent = find_unsent_writes(connection, pipeline, self._state, compared, schemas, published.inserts_only)
+        # Of a table that was moved just now, changes that were sent are counted too; it is copied again anyway.
+        moved = {table for change in published.done for table in change.tables}
+        watched = published.inserts_only - moved
+        unsent = find_unsent_writes(connection, pipeline, self._state, compared, schemas, watched)
         return schemas, Findings({**unsent.errors, **troubles}, unsent.unknown, compared)
 
     def leaving(self, connection: Connection) -> list[Change]:
