@@ -189,8 +189,8 @@ class Copier:
         return True
 
     def _fingerprint(self, copying: CopyingTable) -> str:
-        """Of the table's structure and the log's history: ranges that were read under others are void."""
-        return f"{copying.schema.fingerprint}:{self._history}" if self._history else copying.schema.fingerprint
+        """Of the table's structure, its rule and the log's history: ranges that were read under others are void."""
+        return f"{copying.fingerprint}:{self._history}" if self._history else copying.fingerprint
 
     def _due(self) -> list[CopyingTable]:
         now = time.monotonic()
