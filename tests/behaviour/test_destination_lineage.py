@@ -145,7 +145,7 @@ ON_TOP = {
     "ALTER TABLE TABLE_ CREATE BRANCH audit; INSERT INTO TABLE_.branch_audit VALUES (9, 9, 'elsewhere')",
     "rolled back and forward": "CALL lake.system.rollback_to_snapshot('TABLE', SNAPSHOT0); "
     "CALL lake.system.set_current_snapshot('TABLE', SNAPSHOT2)",
-    "a property set": "ALTER TABLE TABLE_ SET TBLPROPERTIES ('owner' = 'somebody')",
+    "a property set": "ALTER TABLE TABLE_ SET TBLPROPERTIES ('team' = 'somebody')",
 }
 
 
