@@ -390,6 +390,25 @@ def test_a_table_of_this_history_goes_on(watched: Watched) -> None:
     assert not watched.bench.loop.tables[PEOPLE.table].errored
 
 
+def test_a_copy_that_is_asked_for_again_during_its_hand_over_does_not_join(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier, state = watched.copier, watched.bench.state
+    copier.add(Feed(KEYED.table, KEYED.table, KEYED.table), KEYED)
+    first = copier._tables[KEYED.table]
+    state.set_table_status("lake", KEYED.table, TableStatus(State.DATA_SYNC, NOW))
+
+    def meanwhile(*_: object) -> Position:
+        copier.add(first.feed, first.schema, why="asked for again")
+        return 300
+
+    monkeypatch.setattr("penstock.runtime.copier.catch_up", meanwhile)
+    copier._hand_over(first, 300, 0)
+    assert copier._tables[KEYED.table] is not first, "the copy that was asked for is still to be made"
+    assert state.table_status("lake")[KEYED.table].state is State.INIT
+    assert not watched.bench.loop._joining
+
+
 class Ruled:
     """A lake that outlives starts, and a pipeline file that changes between them."""
 

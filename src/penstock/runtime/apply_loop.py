@@ -138,6 +138,8 @@ class ApplyLoop:
     def forget(self, table: TableId) -> None:
         """From now on the table takes no part; its destination stays as it is."""
         self.tables.pop(table, None)
+        for joining in [one for one in self._joining if one.table == table]:
+            self._joining.remove(joining)
 
     def step(self, *, now: bool = False, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Applies the next batch, if there is one, and those that follow it at once, for a while; False when nothing

@@ -96,7 +96,7 @@ class Copier:
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
         self._joined, self._progress = joined, progress
         self._tables: dict[TableId, CopyingTable] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # held while a state is set: a copy that is no longer wanted sets none
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=inherited(self._work), name="copier", daemon=True)
         self._ranges = ThreadPoolExecutor(
@@ -119,9 +119,9 @@ class Copier:
         """`record` is of a copy that was under way at an earlier start; `why` tells people why it is copied again."""
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
         copying = CopyingTable(feed, schema, replay_from=min(positions, default=None), why=why)
-        self._set_state(copying, State.INIT)
         with self._lock:
             self._tables[feed.name] = copying
+            self._set_state(copying, State.INIT)
 
     def remove(self, table: TableId) -> None:
         with self._lock:
@@ -407,13 +407,16 @@ class Copier:
         if position is None:
             return
         reach("copy.committed")
-        self._state.end_copy(self._destination.name, copying.table)
-        self._set_state(copying, State.SYNC_DONE)
-        reach("copy.done")
-        LOG.info("copied", table=str(copying.table), rows=copying.rows, position=position_text(position))
-        self._progress.finish(copying.table)
-        self._joined(copying, position)  # first: at every moment somebody says what of the log the table needs
-        self.remove(copying.table)
+        with self._lock:
+            if not self._still_wanted(copying):
+                return  # somebody has asked for another copy meanwhile, which replaces this one
+            self._state.end_copy(self._destination.name, copying.table)
+            self._set_state(copying, State.SYNC_DONE)
+            reach("copy.done")
+            LOG.info("copied", table=str(copying.table), rows=copying.rows, position=position_text(position))
+            self._progress.finish(copying.table)
+            self._joined(copying, position)  # first: at every moment somebody says what of the log the table needs
+            self.remove(copying.table)
 
     def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
         """Rows of the copy that are in doubt, as a new snapshot sees them."""
@@ -535,12 +538,16 @@ class Copier:
     def _set_state(
         self, copying: CopyingTable, state: State, reason: str = "", solution: str = "", retry: str = ""
     ) -> None:
+        """Set the table's state, unless another copy of it has been asked for since this one began."""
         name, now = self._destination.name, datetime.now(UTC)
-        present = self._state.table_status(name).get(copying.table)
-        if state is State.INIT and present is not None and present.state in NOT_KEPT:
-            self._state.set_table_status(name, copying.table, TableStatus(State.FINISHED_COPY, now))
-        status = TableStatus(state, now, reason or copying.why, solution, retry)
-        self._state.set_table_status(name, copying.table, status)
+        with self._lock:
+            if not self._still_wanted(copying):
+                return
+            present = self._state.table_status(name).get(copying.table)
+            if state is State.INIT and present is not None and present.state in NOT_KEPT:
+                self._state.set_table_status(name, copying.table, TableStatus(State.FINISHED_COPY, now))
+            status = TableStatus(state, now, reason or copying.why, solution, retry)
+            self._state.set_table_status(name, copying.table, status)
 
 
 def _void_delay(voids: int) -> float:

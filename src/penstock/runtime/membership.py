@@ -371,8 +371,8 @@ class Membership:
         if isinstance(self._troubles.get(name), NotPublished):
             return  # a copy would miss what changes from then on; it is copied when it is published
         destination = self._loop.destination.name
+        self._copier.remove(name)  # first: a copy that is just being handed over joins the loop before this returns
         self._loop.forget(name)
-        self._copier.remove(name)
         self._state.end_copy(destination, name)
         if why != ASKED_FOR:
             self._state.add_event("resync", f"table {name} is copied again: {why}", name)
@@ -443,8 +443,8 @@ class Membership:
             self._state.add_event("drop", f"{error.what}. {error.solution}", feed.name)
             return
         LOG.warning("table dropped at the destination", table=str(feed.name), target=str(feed.target))
-        self._loop.forget(feed.name)
         self._copier.remove(feed.name)
+        self._loop.forget(feed.name)
         self._state.end_copy(destination.name, feed.name)
         self._admit(feed, schema)
 
