@@ -89,6 +89,6 @@ def unlocked(connection: Connection, table: TableId) -> Iterator[None]:
             yield
     except psycopg.errors.LockNotAvailable as error:
         raise SourceLocked(
-            f"table {table} is locked at the source, so what happened to its rows cannot be seen",
+            f"table {table} at the source: somebody holds a lock on it, so what happened to its rows cannot be seen",
             "It is looked at again; pg_blocking_pids() and pg_locks say who holds the lock",
         ) from error
