@@ -36,7 +36,7 @@ lint: $(READY) ## style, types, import rules
 test: lint ## lint and the whole suite, in the sizes that CI runs
 	$(BIN)/python -m pytest $(WORKERS) --durations=15
 
-test-full: lint ## the same with the sizes that the issues state (about an hour)
+test-full: lint ## the same with the sizes that the issues state (about four hours, most of them what people do)
 	$(BIN)/python -m pytest $(WORKERS) --full --durations=25
 
 # The long ones last.

@@ -27,7 +27,7 @@ _SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="the sizes that the issues state; takes about an hour")
+    parser.addoption("--full", action="store_true", help="the sizes that the issues state; takes about four hours")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

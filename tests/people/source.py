@@ -44,6 +44,22 @@ def _wait(world: World) -> None:
     time.sleep(world.random.choice((0.0, 0.0, 0.2, 1.5)))
 
 
+def _two_columns(world: World) -> tuple[str, str, str] | None:
+    """A table of the fuzzer, and two of its columns that are not its key; None when it has fewer."""
+    table = world.random.choice(FUZZED)
+    names = [name for name, _ in world.fuzzers[table].other_columns(world.connection)]
+    if len(names) < 2:
+        return None
+    first, second = world.random.sample(names, 2)
+    return table, first, second
+
+
+def _swap(table: str, first: str, second: str) -> tuple[str, ...]:
+    """Statements by which two columns swap their names."""
+    renames = ((first, "between"), (second, first), ("between", second))
+    return tuple(f'alter table {table} rename "{before}" to "{after}"' for before, after in renames)
+
+
 def drop_from_publication(world: World) -> None:
     """A table leaves the publication, changes, and comes back, or is left for penstock to find."""
     table = _some_table(world)
@@ -164,18 +180,15 @@ def rewrite_untouched(world: World) -> None:
 
 def swap_while_older_writes(world: World) -> None:
     """An older transaction writes after a younger one has swapped two columns."""
-    table = world.random.choice(FUZZED)
-    names = [name for name, _ in world.fuzzers[table].other_columns(world.connection)]
-    if len(names) < 2:
+    swapped = _two_columns(world)
+    if swapped is None:
         return
-    first, second = world.random.sample(names, 2)
+    table, first, second = swapped
     with psycopg.connect(world.database.url) as older:
         older.execute("select pg_current_xact_id()")
         done = world.sql(
             "begin",
-            f'alter table {table} rename "{first}" to "between"',
-            f'alter table {table} rename "{second}" to "{first}"',
-            f'alter table {table} rename "between" to "{second}"',
+            *_swap(table, first, second),
             "commit",
         )
         if done:
@@ -189,17 +202,14 @@ def swap_while_older_writes(world: World) -> None:
 
 
 def swap_in_savepoint(world: World) -> None:
-    table = world.random.choice(FUZZED)
-    names = [name for name, _ in world.fuzzers[table].other_columns(world.connection)]
-    if len(names) < 2:
+    swapped = _two_columns(world)
+    if swapped is None:
         return
-    first, second = world.random.sample(names, 2)
+    table, first, second = swapped
     world.sql(
         "begin",
         "savepoint s",
-        f'alter table {table} rename "{first}" to "between"',
-        f'alter table {table} rename "{second}" to "{first}"',
-        f'alter table {table} rename "between" to "{second}"',
+        *_swap(table, first, second),
         "release savepoint s",
         f'update {table} set "{first}" = "{first}"',
         "commit",
@@ -208,17 +218,14 @@ def swap_in_savepoint(world: World) -> None:
 
 def swap_without_triggers(world: World) -> None:
     """A session that fires no triggers swaps two columns."""
-    table = world.random.choice(FUZZED)
-    names = [name for name, _ in world.fuzzers[table].other_columns(world.connection)]
-    if len(names) < 2:
+    swapped = _two_columns(world)
+    if swapped is None:
         return
-    first, second = world.random.sample(names, 2)
+    table, first, second = swapped
     world.sql("set session_replication_role = replica")
     world.sql(
         "begin",
-        f'alter table {table} rename "{first}" to "between"',
-        f'alter table {table} rename "{second}" to "{first}"',
-        f'alter table {table} rename "between" to "{second}"',
+        *_swap(table, first, second),
         "commit",
     )
     world.sql("set session_replication_role = origin")
