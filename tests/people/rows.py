@@ -40,6 +40,8 @@ def truncate(world: World) -> None:
 
 
 def keyless_update(world: World) -> None:
-    """Changes rows of a table without a key; the application must never be refused."""
+    """Changes rows of a table without a key; the application must never be refused. A session reports what it has
+    changed when it has been idle for ten seconds at the latest; this one is asked to do so at once."""
     world.connection.execute("update loose set b = b || '!' where a = 1")
+    world.connection.execute("select pg_stat_force_next_flush()")
     world.say("update loose set b = b || '!' where a = 1")
