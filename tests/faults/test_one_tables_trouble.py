@@ -151,7 +151,6 @@ def test_java_is_killed(pipeline: PipelineFactory, postgres: Database, lake: Lak
         file.run_once()
         lake.assert_equals(postgres, [HEALTHY])
         _kill_java_of(file, "query", "FILE", "select sum(id) from range(1000000000000)")
-        _kill_java_of(file, "verify", "FILE")
 
 
 def _kill_java_of(file: PipelineFile, *command: str) -> None:

@@ -78,7 +78,9 @@ def where_set(pipeline: Pipeline) -> str:
 
 def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
     """As `start_context`, with SQL."""
-    return SparkSession(start_context(name, settings, log))
+    context = start_context(name, settings, log)
+    with java_process.needing(context):
+        return SparkSession(context)
 
 
 def start_context(name: str, settings: Mapping[str, str], log: Path, where: str = "spark.master") -> SparkContext:
@@ -97,7 +99,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
             gateway = start(conf, {"stdout": output, "stderr": output})
         with telling_of_a_wait(settings):
             context = SparkContext(conf=conf, gateway=gateway)
-    except (PySparkRuntimeError, Py4JError) as error:
+    except (PySparkRuntimeError, Py4JError, ConnectionError) as error:
         why = why_ended(log, log_begins)
         if why:
             raise not_registered(master, where, why) from error
@@ -111,8 +113,9 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
     if is_standalone(settings) and not is_registered(context.applicationId):
         context.stop()
         raise not_registered(master, where, why_ended(log, log_begins))
-    context.setLogLevel("ERROR")
     java_process.without_tracebacks(context)
+    with java_process.needing(context):
+        context.setLogLevel("ERROR")
     return context
 
 
