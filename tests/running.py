@@ -112,8 +112,8 @@ class PipelineFile:
             timeout=seconds,
         )
 
-    def run_once(self, seconds: float = 120.0) -> None:
-        done = self.command("run", "FILE", "--once", seconds=seconds)
+    def run_once(self, *options: str, seconds: float = 120.0) -> None:
+        done = self.command("run", "FILE", "--once", *options, seconds=seconds)
         assert done.returncode == 0, done.stderr[-4000:]
 
     def status(self) -> dict[str, Any]:

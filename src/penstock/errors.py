@@ -35,7 +35,8 @@ PenstockError                    exit   retry
  │   ├─ ColumnsRequired          1      manual   a table without columns; copied as soon as it has one
  │   ├─ FilesLost                1      manual   a file of the table is missing or cannot be read; the store answers
  │   ├─ TableFailed              1      manual   an exception that nobody expected, met on this table
- │   └─ PositionLost             1      manual   the log no longer holds what the table needs
+ │   └─ PositionLost             1      manual   the table's position cannot be told, or is behind the log
+ │       └─ LogPassed            1      manual   the log no longer holds what the table needs; a clone is copied again
  ├─ DestinationError
  │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
  │   │   └─ FileUnreadable       3      backoff  one file: the destination finds out whether it is FilesLost
@@ -221,6 +222,10 @@ class TableFailed(TableError):
 
 
 class PositionLost(TableError):
+    pass
+
+
+class LogPassed(PositionLost):
     pass
 
 

@@ -181,7 +181,7 @@ def test_what_no_change_tells_is_noticed(pipeline: PipelineFactory, postgres: Da
     do(file, "off", postgres)
     file.settings["tables"][0]["exclude"] = ["public.excluded"]
     file.write()
-    file.run_once()
+    file.run_once("--yes")  # it leaves the publication
     postgres.execute("update excluded set n = -n", "delete from excluded where id = 3")
     lake.assert_equals(postgres, off)
     assert_copied(file, "off")

@@ -144,15 +144,20 @@ def test_an_errored_table_is_tried_again_at_the_next_start(bench: Bench) -> None
     assert bench.rows(ORDERS) == [(1, "new")]
 
 
-def test_a_table_behind_the_logs_start_is_errored(bench: Bench) -> None:
+@pytest.mark.parametrize(("mode", "state"), [(Mode.CLONE, State.INIT), (Mode.APPEND, State.ERRORED)])
+def test_a_table_behind_the_logs_start_is_copied_again_if_that_loses_nothing(
+    bench: Bench, mode: Mode, state: State
+) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "new")))
     bench.seal(300, (ORDERS, 210, insert("2", "new")))
     for name in bench.log.segments()[:-1]:
         bench.log.remove(name)
     bench.loop.close()
     bench.restart()
+    bench.loop.forget(ORDERS.table)
+    bench.loop.track(Feed(ORDERS.table, ORDERS.table, ORDERS.table, mode), ORDERS, 100, 200)
     status = bench.state.table_status("lake")[ORDERS.table]
-    assert status.state is State.ERRORED
+    assert status.state is state
     assert "begins at" in status.reason
 
 
@@ -365,7 +370,7 @@ def test_a_table_whose_changes_are_gone_from_the_log_is_not_taken_in(bench: Benc
     bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)
     drain(bench)
     status = bench.state.table_status("lake")[PEOPLE.table]
-    assert status.state is State.ERRORED
+    assert status.state is State.INIT
     assert "the change log begins at" in status.reason
     assert bench.rows(PEOPLE) == []
 

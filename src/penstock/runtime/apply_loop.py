@@ -27,6 +27,7 @@ from penstock.errors import (
     CopyNeeded,
     KeyRequired,
     LineageLost,
+    LogPassed,
     PenstockError,
     PositionLost,
     RowsMissing,
@@ -83,7 +84,11 @@ class ApplyLoop:
         self._flights.close()
 
     def track(self, feed: Feed, schema: TableSchema, position: Position, start: Position) -> None:
-        """Takes in a table that the destination holds at `position`; `start` is where the log begins."""
+        """Take in a table that the destination holds at `position`; `start` is where the log begins.
+
+        A clone whose changes the log no longer holds is copied again: it was left out for a while, or stood still
+        for longer than the log is kept. Of the other modes the missing changes are lost, which is for the operator.
+        """
         before = self.state.progress(self.destination.name).get(feed.name)
         tracked = TrackedTable(feed, schema, position, before.changes if before else 0)
         self.tables[feed.name] = tracked
@@ -232,7 +237,7 @@ class ApplyLoop:
 
     def mark_errored(self, tracked: TrackedTable, error: PenstockError) -> None:
         """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
-        lost = isinstance(error, LineageLost) and tracked.feed.mode is Mode.CLONE
+        lost = isinstance(error, LineageLost | LogPassed) and tracked.feed.mode is Mode.CLONE
         if lost or isinstance(error, CopyNeeded) or self._lacks_rows(tracked, error):
             try:
                 self.want_resync(tracked, error.what)
@@ -276,8 +281,8 @@ class ApplyLoop:
         if tracked.position < start:
             raise self._lost(tracked, start)
 
-    def _lost(self, tracked: TrackedTable, start: Position) -> PositionLost:
-        return PositionLost(
+    def _lost(self, tracked: TrackedTable, start: Position) -> LogPassed:
+        return LogPassed(
             f"table {tracked.table}: the change log begins at {position_text(start)}, "
             f"after the table's position {position_text(tracked.position)}",
             f"Copy it again: penstock resync FILE {tracked.table}",
