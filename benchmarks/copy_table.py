@@ -36,10 +36,10 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.copier import Copier
-from penstock.runtime.copying_table import CopyingTable
-from penstock.runtime.spark import session
-from penstock.runtime.spark_jobs import SparkRunner
+from penstock.runtime.copy.copier import Copier
+from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.spark.runner import SparkRunner
+from penstock.runtime.spark.session import session
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.sql import open_store

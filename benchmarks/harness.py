@@ -27,7 +27,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from penstock.runtime import jars
+from penstock.runtime.spark import jars
 from targets import Target
 from watch import Usage
 

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness import Result, parser, report, say
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.data_files import write_rows
+from penstock.destinations.iceberg.history_files import KeyReader
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
-from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.version_files import KeyReader
 from penstock.fold.keys import encode_keys
 from penstock.fold.layout import ROWS
 

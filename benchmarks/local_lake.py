@@ -10,10 +10,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
-from penstock.runtime import jars, local_file_io
-from penstock.runtime.spark import start_session
+from penstock.runtime.spark import jars
+from penstock.runtime.spark.session import start_session
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
 from penstock.destinations.iceberg.catalog import spark_settings
-from penstock.runtime import jars
-from penstock.runtime.spark import start_session
+from penstock.runtime.spark import jars
+from penstock.runtime.spark.session import start_session
 
 TABLE = ("public", "t0")
 

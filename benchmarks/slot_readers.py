@@ -51,7 +51,7 @@ def capture(server: PostgresServer, slot: str, publication: str, end: Position) 
         file = write_pipeline(folder, server.url(), source=source, log={"uri": str(folder / "log")})
         log = ChangeLog(str(folder / "log"))
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.runtime.capture_process", str(file)],
+            [sys.executable, "-m", "penstock.runtime.capture.process", str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

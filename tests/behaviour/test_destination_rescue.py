@@ -23,7 +23,7 @@ from penstock.fold.history import fold_history
 from penstock.fold.layout import Layout
 from penstock.model.feed import Period
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.runtime.merge import merge_copy
+from penstock.runtime.copy.merge_into_past import merge_copy
 
 ONE = {"id": 1, "amount": 10, "note": "one"}
 LOST = [("amount", "NaN"), ("note", "\\xff")]

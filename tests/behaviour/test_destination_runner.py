@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import RangeVoid
-from penstock.runtime.spark_jobs import SparkRunner
+from penstock.runtime.spark.runner import SparkRunner
 
 
 def test_jobs_of_several_threads_run_beside_each_other(spark: SparkSession, tmp_path: Path) -> None:

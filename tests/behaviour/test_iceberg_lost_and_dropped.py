@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[Destination], object]] = {
     "plan": lambda driver: driver.plan(ORDERS.table, SOURCE),
     "plan_copy": lambda driver: driver.plan_copy(ORDERS.table, SOURCE),
     "advance": lambda driver: driver.advance(ORDERS.table, SOURCE, START + 3, START + 9),
-    "bookmark": lambda driver: driver.bookmark(ORDERS.table, SOURCE, "penstock_cut_1"),
+    "bookmark": lambda driver: driver.bookmark(ORDERS.table, SOURCE, "penstock_pin_1"),
     "structure": lambda driver: driver.structure(ORDERS.table, SOURCE),
 }
 
@@ -90,7 +90,7 @@ def test_a_dropped_table_is_made_again_and_copied(iceberg: Lake, how: Callable[[
         for call in CALLS.values():
             with pytest.raises(TableDropped):
                 call(driver)
-    driver.release(ORDERS.table, SOURCE, "penstock_cut_1")
+    driver.release(ORDERS.table, SOURCE, "penstock_pin_1")
     assert driver.position(ORDERS.table, SOURCE) is None
     assert driver.ensure_table(ORDERS.table, ORDERS, SOURCE, None) is None
     copied(driver, START + 10)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, ordered, write
 from penstock.destinations.contract import InProcessRunner, MaintenanceReport
-from penstock.destinations.iceberg import leaving, maintenance, sweeping
+from penstock.destinations.iceberg import deferred_deletes, maintenance, orphan_sweep
 from penstock.destinations.iceberg.compaction import CountHits, MergeData, MoveDeletes
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.storage import remove
@@ -263,11 +263,11 @@ def test_sweeping_goes_on_after_a_kill_and_leaves_what_is_needed(
         left -= 1
         remove(location)
 
-    monkeypatch.setattr(leaving, "remove", killed)
+    monkeypatch.setattr(deferred_deletes, "remove", killed)
     with pytest.raises(DestinationUnreachable):
         ended(driver, InProcessRunner())
-    monkeypatch.setattr(leaving, "remove", remove)
-    monkeypatch.setattr(sweeping, "AT_ONCE", 4)
+    monkeypatch.setattr(deferred_deletes, "remove", remove)
+    monkeypatch.setattr(orphan_sweep, "AT_ONCE", 4)
     again = lake.driver()
     again.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     assert isinstance(again, IcebergDestination)

@@ -470,35 +470,35 @@ def test_how_tables_are_kept_is_replaced(store: StateStore) -> None:
 
 
 def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:
-    first, second = store.ask_cuts([ORDERS, ODD])
-    asked = [(cut.id, cut.table, cut.state) for cut in store.cuts()]
+    first, second = store.ask_pins([ORDERS, ODD])
+    asked = [(pin.id, pin.table, pin.state) for pin in store.pins()]
     assert asked == [(first, ORDERS, "asked"), (second, ODD, "asked")]
-    assert not store.place_cut(first, 5), "it is not held yet"
-    assert store.hold_cut(first)
-    assert not store.hold_cut(first)
-    assert store.place_cut(first, 2**64 - 1, "rows")
-    store.answer_cut(first, snapshot="77", columns={1: "id", 3: "täble"})
-    made, other = store.cuts()
+    assert not store.place_pin(first, 5), "it is not held yet"
+    assert store.hold_pin(first)
+    assert not store.hold_pin(first)
+    assert store.place_pin(first, 2**64 - 1, "rows")
+    store.answer_pin(first, snapshot="77", columns={1: "id", 3: "täble"})
+    made, other = store.pins()
     assert (made.state, made.position, made.repair, made.snapshot) == ("made", 2**64 - 1, "rows", "77")
     assert made.columns == {1: "id", 3: "täble"}
     assert made.answered
-    store.answer_cut(first, snapshot=None, reason="too late")
-    assert store.cuts()[0].state == "made", "an answer stands"
+    store.answer_pin(first, snapshot=None, reason="too late")
+    assert store.pins()[0].state == "made", "an answer stands"
     assert (other.state, other.position, other.snapshot) == ("asked", None, "")
 
 
 def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
-    first, second = store.ask_cuts([ORDERS, ORDERS])
-    store.answer_cut(first, snapshot=None, reason="why", solution="what to do")
-    failed, waiting = store.cuts()
+    first, second = store.ask_pins([ORDERS, ORDERS])
+    store.answer_pin(first, snapshot=None, reason="why", solution="what to do")
+    failed, waiting = store.pins()
     assert (failed.state, failed.reason, failed.solution) == ("failed", "why", "what to do")
-    store.renew_cuts([second])
-    assert store.cuts()[1].renewed > waiting.renewed
-    assert store.cuts()[0].renewed == failed.renewed
-    store.drop_cuts([first, 12345])
-    assert [cut.id for cut in store.cuts()] == [second]
-    store.drop_cuts([second])
-    assert store.ask_cuts([ORDERS]) > [second], "ids are never used again"
+    store.renew_pins([second])
+    assert store.pins()[1].renewed > waiting.renewed
+    assert store.pins()[0].renewed == failed.renewed
+    store.drop_pins([first, 12345])
+    assert [pin.id for pin in store.pins()] == [second]
+    store.drop_pins([second])
+    assert store.ask_pins([ORDERS]) > [second], "ids are never used again"
 
 
 def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> None:

@@ -74,7 +74,7 @@ def test_it_ends_with_a_parent_that_is_killed_also_while_it_waits(bench: Capture
     file.settings["source"]["url"] = "postgresql://postgres@127.0.0.1:1/nowhere"
     file.write()
     program = (
-        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-m', 'penstock.runtime.capture_process',"
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-m', 'penstock.runtime.capture.process',"
         f" {str(file.path)!r}], stdin=subprocess.PIPE); print(child.pid, flush=True); child.wait()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -9,7 +9,7 @@ import pytest
 
 from databases import Database
 from lake import Lake
-from penstock.runtime.batch import MOST_HELD_BYTES
+from penstock.runtime.apply.batch_planner import MOST_HELD_BYTES
 from running import PipelineFactory, running
 
 LIMIT_MIB = 300
@@ -51,7 +51,7 @@ def test_capture_stays_small(pipeline: PipelineFactory, postgres: Database, lake
     print(f"capture's peak memory for {rows:,} rows: {peak:.0f} MiB")  # noqa: T201
 
 
-@pytest.mark.full  # in CI without Spark: tests/unit/test_runtime_shares.py
+@pytest.mark.full  # in CI without Spark: tests/unit/test_apply_key_split.py
 def test_killed_while_it_is_shared_out(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     """And again when it is written. Its rows are large and few: it takes the bytes, not the time, of a huge one."""
     size = 100_000

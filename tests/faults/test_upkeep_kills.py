@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 
 from databases import Database
 from lake import Lake
-from penstock.destinations.iceberg.leaving import Leaving
+from penstock.destinations.iceberg.deferred_deletes import Leaving
 from penstock.failpoints import FAILPOINTS
 from running import PipelineFactory, PipelineFile, Running, await_condition
 

@@ -15,8 +15,8 @@ from penstock.config.load import load
 from penstock.errors import SourceMisconfigured
 from penstock.fold.evolution import follow
 from penstock.model.table import TableSchema
-from penstock.runtime.preparation import prepare_source
-from penstock.runtime.publisher import Publisher
+from penstock.runtime.capture.preparation import prepare_source
+from penstock.runtime.capture.publisher import Publisher
 from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_statements, read_secret, remove, state

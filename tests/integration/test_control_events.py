@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lake import Lake
-from penstock.control import events
-from penstock.control.arrow_stream import arrow_batches
+from penstock.control.query import events
+from penstock.control.query.arrow_stream import arrow_batches
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.table import TableId

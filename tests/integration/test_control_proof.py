@@ -10,7 +10,7 @@ from rich.console import Console
 
 from databases import Database
 from lake import Lake
-from penstock.control.proof import proof_table, prove
+from penstock.control.verify.proof import proof_table, prove
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover

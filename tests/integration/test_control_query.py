@@ -9,9 +9,9 @@ import pytest
 
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.direct_query import answer
-from penstock.control.query import run_query
-from penstock.control.result_view import as_csv, as_json
+from penstock.control.query.direct_query import answer
+from penstock.control.query.result_view import as_csv, as_json
+from penstock.control.query.spark_sql import run_query
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from running import PipelineFactory
 

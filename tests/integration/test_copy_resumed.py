@@ -24,11 +24,11 @@ from penstock.destinations.memory import MemoryDestination
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import TableId
-from penstock.runtime import copier as copier_module
-from penstock.runtime.apply_loop import ApplyLoop
-from penstock.runtime.copier import Copier
-from penstock.runtime.copy_task import CopyTask, RereadTask
-from penstock.runtime.copying_table import CopyingTable
+from penstock.runtime.apply.loop import ApplyLoop
+from penstock.runtime.copy import copier as copier_module
+from penstock.runtime.copy.copier import Copier
+from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.task import CopyTask, RereadTask
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.memory import MemoryStateStore

@@ -14,7 +14,7 @@ import pytest
 from databases import Database, fresh_database
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.events import events_feed, lines
+from penstock.control.query.events import events_feed, lines
 from penstock.demo.server import PostgresServer
 from penstock.model.position import parse_order
 from penstock.model.table_state import State

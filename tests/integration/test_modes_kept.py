@@ -10,7 +10,7 @@ from typing import Any
 from databases import Database
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.events import events_feed, lines, parse_place
+from penstock.control.query.events import events_feed, lines, parse_place
 from running import PipelineFactory, PipelineFile
 
 RULE = {

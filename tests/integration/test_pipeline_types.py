@@ -5,7 +5,7 @@ from __future__ import annotations
 from databases import Database
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.proof import prove
+from penstock.control.verify.proof import prove
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from running import PipelineFactory, PipelineFile, running

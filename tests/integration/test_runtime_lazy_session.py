@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.destinations.iceberg.java import Java
-from penstock.runtime.lazy_session import LazySession
+from penstock.runtime.spark.lazy_session import LazySession
 
 
 def test_a_catalog_is_what_the_settings_say_without_sql(spark: SparkSession, tmp_path: Path) -> None:

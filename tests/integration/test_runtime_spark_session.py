@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.runtime import jars
+from penstock.runtime.spark import jars
 
 SCRIPT = """
 import json, os, signal, sys, threading
@@ -15,8 +15,8 @@ from pathlib import Path
 from penstock.config.model import IcebergDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, StaleBase
-from penstock.runtime.spark import start_session
-from penstock.runtime.spark_jobs import SparkRunner
+from penstock.runtime.spark.session import start_session
+from penstock.runtime.spark.runner import SparkRunner
 
 
 def times_ten(task):

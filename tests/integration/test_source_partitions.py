@@ -15,7 +15,7 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.table_watch import TableWatch
+from penstock.runtime.watch.table_watch import TableWatch
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover

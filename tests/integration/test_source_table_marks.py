@@ -12,7 +12,7 @@ from databases import Database
 from penstock.config.model import Pipeline
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.table_watch import NOT_RECORDED, TableWatch
+from penstock.runtime.watch.table_watch import NOT_RECORDED, TableWatch
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.snapshot import export_snapshot, snapshot_connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.check_view import Found, as_json, as_lines, as_sql, is_statement, verdict
+from penstock.control.check.view import Found, as_json, as_lines, as_sql, is_statement, verdict
 from penstock.model.table import TableId
 from penstock.source.postgres.finding import Finding
 

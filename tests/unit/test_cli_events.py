@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli import main as cli
 from penstock.config.load import load
-from penstock.control.events import events_feed
+from penstock.control.query.events import events_feed
 from penstock.errors import UsageError
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus

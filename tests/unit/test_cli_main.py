@@ -15,7 +15,7 @@ import structlog
 
 from penstock.cli import main as cli
 from penstock.cli.run import LogFormat, LogLevel, log_to_stderr
-from penstock.control.commands import with_file
+from penstock.control.text.commands import with_file
 from penstock.errors import LockedError, PenstockError, SourceUnreachable
 from pipeline_files import pipeline_file
 

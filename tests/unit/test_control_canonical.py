@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import DateType, DoubleType, IntegerType, StringType
 
-from penstock.control.canonical import postgres_row, postgres_text, spark_row, spark_text
+from penstock.control.verify.canonical import postgres_row, postgres_text, spark_row, spark_text
 from penstock.model.table import Column, ColumnType
 
 ID = Column("id", ColumnType(23, "int4"))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control import compare as comparing
-from penstock.control.compare import Cell, Comparison, Difference, Figures, Row, bucket_count, compare
+from penstock.control.verify import compare as comparing
+from penstock.control.verify.compare import Cell, Comparison, Difference, Figures, Row, bucket_count, compare
 
 Rows = Sequence[tuple[int, str]]
 

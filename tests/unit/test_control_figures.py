@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from penstock.control.figures import (
+from penstock.control.text.figures import (
     bytes_text,
     count_text,
     moment_text,
@@ -15,7 +15,7 @@ from penstock.control.figures import (
     rate_text,
     seconds_text,
 )
-from penstock.control.secrets import scrub
+from penstock.control.text.secrets import scrub
 
 
 @pytest.mark.parametrize(

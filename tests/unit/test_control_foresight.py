@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.foresight import (
+from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
     check_rule_changes,

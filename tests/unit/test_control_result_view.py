@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from penstock.control.result_view import as_csv, as_json, as_table
+from penstock.control.query.result_view import as_csv, as_json, as_table
 
 CASES: list[tuple[pa.DataType, Any, Any]] = [
     (pa.int64(), 2**62, 2**62),

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.status import gather
-from penstock.control.status_view import as_json, as_text
-from penstock.control.tables import ask, look
+from penstock.control.status.gather import gather
+from penstock.control.status.view import as_json, as_text
+from penstock.control.tables.requests import ask, look
 from penstock.errors import UsageError
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control import verify
-from penstock.control.compare import Comparison, Difference
-from penstock.control.verify import not_repairable
+from penstock.control.verify import verification
+from penstock.control.verify.compare import Comparison, Difference
+from penstock.control.verify.verification import not_repairable
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 ID = Column("id", ColumnType(23, "int4"))
@@ -41,6 +41,6 @@ def test_others_are_left_alone(schema: TableSchema, comparison: Comparison, keep
 
 
 def test_more_than_the_most_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "MOST_DIFFERENCES", 2)
+    monkeypatch.setattr(verification, "MOST_DIFFERENCES", 2)
     assert not_repairable(KEYED, different("missing", "missing"), NAMED) is None
     assert not_repairable(KEYED, different("missing", "missing", "missing"), NAMED) is not None

@@ -13,9 +13,9 @@ from pyspark.sql import types as spark_types
 
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.cutting import Asking, cut_tables
-from penstock.control.sides import LakeColumn, LakeSide, SourceSide, widened
-from penstock.control.verify import Beside, Verified, Verifying, shares_of, verify, verify_each
+from penstock.control.verify.pin_client import Asking, pin_tables
+from penstock.control.verify.sides import LakeColumn, LakeSide, SourceSide, widened
+from penstock.control.verify.verification import Beside, Verified, Verifying, shares_of, verify, verify_each
 from penstock.errors import NoAnswer, SourceUnreachable, UsageError
 from penstock.model.feed import Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
@@ -121,7 +121,7 @@ def test_a_source_that_cannot_be_reached_is_told_for_its_tables_and_ends_nothing
         f"source {name} is left: {error.what}"
         for name, error in zip(("eu", "us"), (_error(found[0]), _error(found[2])), strict=True)
     ]
-    assert store.cuts() == [], "nothing was asked of the run"
+    assert store.pins() == [], "nothing was asked of the run"
 
 
 def test_the_only_source_is_raised_as_ever(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline
     assert replace(beside, since=NOON + timedelta(1)).failure(eu) is None, "that was a run before"
 
     asking = Asking(beside.of(eu), "", 60, 60, lambda _: None, beside.is_up, lambda: beside.failure(eu))
-    with pytest.raises(NoAnswer, match="the slot is gone"), cut_tables(asking, [TableId("public", "orders")]):
+    with pytest.raises(NoAnswer, match="the slot is gone"), pin_tables(asking, [TableId("public", "orders")]):
         pass
-    assert store.cuts() == [], "it asks for nothing any more"
+    assert store.pins() == [], "it asks for nothing any more"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from penstock.control.status import LogReport, SourceReport, Status, TableReport
+from penstock.control.status.gather import LogReport, SourceReport, Status, TableReport
 from penstock.demo.live import Rates, line, view, watch
 from penstock.model.table import TableId
 from penstock.model.table_state import State

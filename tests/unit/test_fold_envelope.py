@@ -19,7 +19,7 @@ from penstock.fold.envelope import fold_events, read_events
 from penstock.fold.layout import Layout
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import ColumnChoice, Projection
-from penstock.runtime.registry import SchemaRegistry
+from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
 

@@ -20,7 +20,7 @@ from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import kept_schema, project_effect, project_rows
 from penstock.model.feed import ColumnChoice, Period, Projection
 from penstock.model.rescue import RescueCount, merged
-from penstock.runtime.copy_task import counting
+from penstock.runtime.copy.task import counting
 from pgoutput_messages import INT8, TIMESTAMPTZ, UNSENT, Stream, delete, insert, numeric, table_schema, update
 
 COLUMNS = {"id": INT8, "n": numeric(5, 1), "at": TIMESTAMPTZ, "secret": numeric(5, 1), "gone": numeric(5, 1)}

@@ -10,7 +10,7 @@ import pytest
 from penstock.fold.rule import changes, newly_hidden, retyped, rule_text
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.runtime.rule_changes import compared, hidden_remark, refusal
+from penstock.runtime.watch.rule_changes import compared, hidden_remark, refusal
 
 FEED = replace(
     Feed.clone(TableId("public", "people")),

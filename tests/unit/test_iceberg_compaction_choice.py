@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.destinations.iceberg.compaction import LARGE, MOST_AT_ONCE, Choice, choose
-from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.file_list import LiveFile, TableState
 from penstock.destinations.iceberg.maintenance import takes_long
 
 MIB = 1 << 20

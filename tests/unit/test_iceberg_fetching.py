@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.decode.schema import arrow_schema
+from penstock.destinations.iceberg.columns import IcebergColumn, coming_rescued_column
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import deleted_rows
 from penstock.destinations.iceberg.fetching import PIECE_BYTES
+from penstock.destinations.iceberg.history_files import kind_of
+from penstock.destinations.iceberg.history_plan import VersionPlan
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
 from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
-from penstock.destinations.iceberg.table_schema import IcebergColumn, coming_rescued_column
-from penstock.destinations.iceberg.version_files import kind_of
-from penstock.destinations.iceberg.version_plan import VersionPlan
 from penstock.fold.clone import fold_clone
 from penstock.fold.history import fold_history
 from penstock.fold.keys import encode_keys

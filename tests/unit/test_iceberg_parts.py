@@ -12,7 +12,7 @@ import pytest
 from penstock.config.model import IcebergDestination
 from penstock.destinations.iceberg.catalog import open_warehouse, safe_name, spark_settings, table_location
 from penstock.destinations.iceberg.compaction import choose
-from penstock.destinations.iceberg.live_files import LiveFile, TableState
+from penstock.destinations.iceberg.file_list import LiveFile, TableState
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.iceberg.read_cost import read_cost
 from penstock.destinations.iceberg.storage import local_path

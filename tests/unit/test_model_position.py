@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.control.events import parse_place
+from penstock.control.query.events import parse_place
 from penstock.errors import UsageError
 from penstock.model.position import LAST, order_text, parse_order, parse_position, position_text, stored_text
 

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.errors import EnvironmentMissing, SourceUnreachable
-from penstock.runtime.cluster_watch import EXECUTORS_GONE_AFTER, MASTER_GONE_AFTER, TELL_EVERY, ClusterWatch
-from penstock.runtime.signals import SignalFlag
+from penstock.runtime.process.signals import SignalFlag
+from penstock.runtime.spark.cluster_watch import EXECUTORS_GONE_AFTER, MASTER_GONE_AFTER, TELL_EVERY, ClusterWatch
 
 WHERE = "`spark.master` in shop.yaml"
 GONE = "spark://127.0.0.1:1"
@@ -178,7 +178,7 @@ def test_other_errors_pass(application: ApplicationTwin, log: Path) -> None:
 def test_the_end_of_java_ends_a_run_that_has_nothing_to_do(
     application: ApplicationTwin, log: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.runtime.cluster_watch.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("penstock.runtime.spark.cluster_watch.LOOK_EVERY", 0.01)
     stop = SignalFlag()
     watch = ClusterWatch(application, {"spark.master": where}, WHERE, log, stop)
     application.number = 1

@@ -22,10 +22,10 @@ from penstock.errors import (
 from penstock.model.feed import ColumnChoice, Feed, Projection
 from penstock.model.table import ColumnType, TableId
 from penstock.model.table_state import State
-from penstock.runtime import cuts as runtime_cuts
-from penstock.runtime.cuts import Cuts
-from penstock.runtime.housekeeping import Housekeeping
-from penstock.runtime.partition import Failed, run_partition
+from penstock.runtime import pins as runtime_pins
+from penstock.runtime.pins import Pins
+from penstock.runtime.spark.worker_entry import Failed, run_partition
+from penstock.runtime.upkeep.housekeeping import Housekeeping
 from pgoutput_messages import INT8, TEXT, insert
 
 BOOM = "the sky fell"
@@ -112,20 +112,20 @@ def test_an_unexpected_exception_between_batches_is_its_tables(
 def test_an_unexpected_exception_while_a_table_is_held_answers_who_asked(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_cuts, "LOOK_EVERY", 0.0)
-    cuts = Cuts(bench.loop, bench.state)
+    monkeypatch.setattr(runtime_pins, "LOOK_EVERY", 0.0)
+    pins = Pins(bench.loop, bench.state)
     seal(bench)
     drain(bench)
-    (number,) = bench.state.ask_cuts([ORDERS.table])
-    cuts.tend()
-    assert bench.state.place_cut(number, 200)
+    (number,) = bench.state.ask_pins([ORDERS.table])
+    pins.tend()
+    assert bench.state.place_pin(number, 200)
     break_for_orders(monkeypatch, bench.lake, "bookmark")
     for _ in range(3):
-        cuts.tend()
+        pins.tend()
         drain(bench)
-    (cut,) = bench.state.cuts()
-    assert cut.answered
-    assert BOOM in cut.reason
+    (pin,) = bench.state.pins()
+    assert pin.answered
+    assert BOOM in pin.reason
     assert_only_orders_is_errored(bench, BOOM)
 
 
@@ -139,7 +139,7 @@ def test_an_unexpected_exception_while_a_table_catches_up_is_its_own(
     def broken(*_: object) -> None:
         raise KeyError(BOOM)
 
-    monkeypatch.setattr("penstock.runtime.apply_loop.gather", broken)
+    monkeypatch.setattr("penstock.runtime.apply.loop.gather", broken)
     bench.loop.step()
     assert bench.loop.tables[ORDERS.table].errored
     monkeypatch.undo()

@@ -17,9 +17,9 @@ from penstock.destinations.memory import MemoryDestination
 from penstock.errors import RangeVoid
 from penstock.model.feed import Feed
 from penstock.model.table_state import State
-from penstock.runtime.copier import LONGEST_VOID_SECONDS, Copier
-from penstock.runtime.outage import Outage
-from penstock.runtime.supervisor import CaptureSupervisor
+from penstock.runtime.capture.supervisor import CaptureSupervisor
+from penstock.runtime.copy.copier import LONGEST_VOID_SECONDS, Copier
+from penstock.runtime.process.outage import Outage
 from penstock.state.memory import MemoryStateStore
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import EnvironmentMissing, StaleBase
-from penstock.runtime.partition import Done, Failed, run_partition
-from penstock.runtime.spark import _last_words, executors_python, on_this_machine, require_java
-from penstock.runtime.spark_jobs import BYTES_WORTH_A_PARTITION as WORTH
-from penstock.runtime.spark_jobs import spread
+from penstock.runtime.spark.runner import BYTES_WORTH_A_PARTITION as WORTH
+from penstock.runtime.spark.runner import spread
+from penstock.runtime.spark.session import _last_words, executors_python, on_this_machine, require_java
+from penstock.runtime.spark.worker_entry import Done, Failed, run_partition
 
 
 def test_little_work_is_one_partition() -> None:

@@ -13,8 +13,8 @@ import pytest
 from penstock.cli.check import check_destination
 from penstock.config.load import load
 from penstock.errors import ConfigError, EnvironmentMissing
-from penstock.runtime.spark import session
-from penstock.runtime.spark_master import is_registered, require_master, why_ended
+from penstock.runtime.spark.session import session
+from penstock.runtime.spark.standalone_master import is_registered, require_master, why_ended
 from pipeline_files import pipeline_file
 
 WHERE = "`spark.master` in shop.yaml"
@@ -86,7 +86,7 @@ def test_why_the_application_was_ended(tmp_path: Path) -> None:
 
 
 def test_a_session_is_not_begun_without_a_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.spark.require_master", partial(require_master, wait=0))
+    monkeypatch.setattr("penstock.runtime.spark.session.require_master", partial(require_master, wait=0))
     pipeline = load(pipeline_file(tmp_path, spark={"master": f"spark://{UNUSED}"}))
     with pytest.raises(
         EnvironmentMissing, match=rf"spark://127\.0\.0\.1:1 \(`spark\.master` in {tmp_path}/shop\.yaml\)"

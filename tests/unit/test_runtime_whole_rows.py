@@ -25,8 +25,8 @@ from penstock.errors import RangeVoid, RowsMissing
 from penstock.model.feed import Feed, Mode, Projection
 from penstock.model.table import Column, TableId, TableSchema
 from penstock.model.table_state import State
-from penstock.runtime.apply_loop import MOST_RESYNCS
-from penstock.runtime.catch_up import FinishedRange, catch_up
+from penstock.runtime.apply.loop import MOST_RESYNCS
+from penstock.runtime.copy.replay import FinishedRange, catch_up
 from pgoutput_messages import INT8, RELATION, TEXT, delete, insert, raw_changes, update
 
 BAG = TableSchema(
@@ -215,7 +215,7 @@ class Copying:
 def test_a_copy_and_the_log_behind_it_make_an_equal_multiset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr("penstock.runtime.catch_up.FEW_CHANGES", 1)
+    monkeypatch.setattr("penstock.runtime.copy.replay.FEW_CHANGES", 1)
     copying = Copying(tmp_path, seed)
     assert copying.caught_up() == 900
     assert Counter(tuple(row.values()) for row in copying.lake.rows(BAG.table).to_pylist()) == typed(copying.source)

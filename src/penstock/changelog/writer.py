@@ -292,7 +292,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Holds a lock of the system on the file, which names our process, until the descriptor is closed."""
+    """StallMeter a lock of the system on the file, which names our process, until the descriptor is closed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:

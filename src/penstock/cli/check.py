@@ -16,15 +16,15 @@ from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.config.model import Pipeline, local_path
-from penstock.control.check_view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
-from penstock.control.foresight import (
+from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
     check_rule_changes,
     check_unfollowed,
     check_unmatched_rules,
 )
-from penstock.control.secrets import scrub
+from penstock.control.check.view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
+from penstock.control.text.secrets import scrub
 from penstock.decode.schema import arrow_schema
 from penstock.decode.types.choices import OF_TYPES
 from penstock.errors import (
@@ -40,10 +40,10 @@ from penstock.errors import (
 from penstock.fold.layout import layout_of
 from penstock.fold.projection import check_projection
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.owners import Owners
-from penstock.runtime.preparation import find_log_gap
-from penstock.runtime.spark import require_java, where_set
-from penstock.runtime.spark_master import require_master
+from penstock.runtime.apply.target_claims import TargetClaims
+from penstock.runtime.capture.preparation import find_log_gap
+from penstock.runtime.spark.session import require_java, where_set
+from penstock.runtime.spark.standalone_master import require_master
 from penstock.source.postgres.check import Finding, check_source
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.discover import discover
@@ -62,7 +62,7 @@ def check(
     seen: list[SourceSeen] = []
     found: list[Found] = []
     tables: list[TableId] = []
-    owners = Owners()
+    owners = TargetClaims()
     for lane in pipeline.lanes:
         where = f"source {lane.source.name}" if pipeline.is_scoped else ""
         try:
@@ -104,7 +104,7 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         console.print(verdict(found))
 
 
-def _check_lane(lane: Pipeline, owners: Owners) -> tuple[SourceSeen, list[TableId], list[Finding]]:
+def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[TableId], list[Finding]]:
     """What one source has to say, the tables that are followed, and which of them another source has taken."""
     url = lane.source.url.get_secret_value()
 

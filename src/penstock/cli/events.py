@@ -9,8 +9,8 @@ import typer
 
 from penstock.cli.arguments import PipelineFile
 from penstock.config.load import load
-from penstock.control.events import events_feed, lines, parse_place
-from penstock.control.query import reading_session
+from penstock.control.query.events import events_feed, lines, parse_place
+from penstock.control.query.spark_sql import reading_session
 
 
 def events(

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.control.commands import with_file
-from penstock.control.secrets import scrub
+from penstock.control.text.commands import with_file
+from penstock.control.text.secrets import scrub
 from penstock.errors import PenstockError
 
 UNEXPECTED = 1

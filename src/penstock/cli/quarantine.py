@@ -17,7 +17,7 @@ from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control import quarantine
-from penstock.control.figures import bytes_text
+from penstock.control.text.figures import bytes_text
 from penstock.decode.explain import explain
 from penstock.errors import CheckFailed, UsageError
 from penstock.model.quarantine import Quarantined

@@ -10,9 +10,9 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control import direct_query
-from penstock.control.query import reading_session, refuse_writing, run_query
-from penstock.control.result_view import as_csv, as_json, as_table
+from penstock.control.query import direct_query
+from penstock.control.query.result_view import as_csv, as_json, as_table
+from penstock.control.query.spark_sql import reading_session, refuse_writing, run_query
 
 
 class Format(StrEnum):

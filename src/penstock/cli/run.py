@@ -16,14 +16,14 @@ from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile, Source
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.commands import with_file
-from penstock.control.copy_view import CopyView
+from penstock.control.status.copy_progress import CopyView
+from penstock.control.text.commands import with_file
 from penstock.errors import SourceError
-from penstock.runtime.capture_process import require_free_log, run_capture
+from penstock.runtime.capture.preparation import prepare_source
+from penstock.runtime.capture.process import require_free_log, run_capture
+from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.pipeline import run as run_pipeline
-from penstock.runtime.preparation import prepare_source
-from penstock.runtime.publisher import Publisher
-from penstock.runtime.signals import SignalFlag, stop_on_signals
+from penstock.runtime.process.signals import SignalFlag, stop_on_signals
 from penstock.source.postgres.connect import connect
 
 INFO = 20

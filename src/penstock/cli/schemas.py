@@ -10,8 +10,8 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.schemas import look
-from penstock.control.schemas_view import as_json, as_text
+from penstock.control.schemas.versions import look
+from penstock.control.schemas.view import as_json, as_text
 
 
 def schemas(

@@ -10,8 +10,8 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.status import gather
-from penstock.control.status_view import as_json, as_text
+from penstock.control.status.gather import gather
+from penstock.control.status.view import as_json, as_text
 
 
 def status(

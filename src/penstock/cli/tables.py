@@ -15,9 +15,9 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.tables import Asked, ask, feed_named, look
-from penstock.control.tables import forget as forget_table
-from penstock.control.tables_view import as_json, as_text
+from penstock.control.tables.requests import Asked, ask, feed_named, look
+from penstock.control.tables.requests import forget as forget_table
+from penstock.control.tables.view import as_json, as_text
 from penstock.errors import UsageError
 from penstock.model.table import TableId
 

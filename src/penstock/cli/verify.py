@@ -14,11 +14,11 @@ from penstock.cli.arguments import PipelineFile
 from penstock.cli.run import log_to_stderr
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.commands import with_file
-from penstock.control.copy_view import CopyView
-from penstock.control.verify import SHOWN, Verifying
-from penstock.control.verify import verify as verify_tables
-from penstock.control.verify_view import as_json, as_text
+from penstock.control.status.copy_progress import CopyView
+from penstock.control.text.commands import with_file
+from penstock.control.verify.verification import SHOWN, Verifying
+from penstock.control.verify.verification import verify as verify_tables
+from penstock.control.verify.view import as_json, as_text
 
 COPY = structlog.get_logger("copy")
 SHOWN_AS_JSON = 1000

@@ -1,1 +1,1 @@
-"""What an operator sees: status and the proof that lake equals source."""
+"""What an operator asks for: check, status, tables, schemas, verify, query, quarantine and reset."""

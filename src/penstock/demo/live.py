@@ -17,9 +17,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control.figures import bytes_text, count_text, rate_text, seconds_text
-from penstock.control.status import Status, TableReport
-from penstock.control.status_view import STATE_STYLES
+from penstock.control.status.gather import Status, TableReport
+from penstock.control.status.view import STATE_STYLES
+from penstock.control.text.figures import bytes_text, count_text, rate_text, seconds_text
 from penstock.model.table import TableId
 
 LOOK_EVERY = 0.5

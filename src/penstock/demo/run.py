@@ -25,18 +25,18 @@ from rich.text import Text
 
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.figures import count_text, seconds_text
-from penstock.control.proof import TableProof, proof_table, prove
-from penstock.control.query import reading_session, run_query
-from penstock.control.result_view import as_table
-from penstock.control.status import Observer, Status, errored
+from penstock.control.query.result_view import as_table
+from penstock.control.query.spark_sql import reading_session, run_query
+from penstock.control.status.gather import Observer, Status, errored
+from penstock.control.text.figures import count_text, seconds_text
+from penstock.control.verify.proof import TableProof, proof_table, prove
 from penstock.demo.live import watch
 from penstock.demo.server import PostgresServer
 from penstock.demo.traffic import Traffic, create_schema, fill
 from penstock.errors import CheckFailed
 from penstock.model.position import Position
 from penstock.model.table_state import State
-from penstock.runtime.spark import require_java
+from penstock.runtime.spark.session import require_java
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.slot import flush_position

@@ -1,8 +1,7 @@
 """The in-memory twin of the destination contract: for tests that need a destination and no Spark.
 
 A MemoryStore stands for the storage: it outlives drivers, and two MemoryDestinations on one store are two drivers of
-one lake. Neighbours: `contract`, which it follows to the letter, and `memory_tables`, what it stores and
-writes.
+one lake.
 """
 
 from __future__ import annotations

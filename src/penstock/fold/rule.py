@@ -2,8 +2,7 @@
 
 A destination keeps the text beside the rows and replaces it in the same step as a copy. When the file says something
 else later, `changes` names the differences. The salt is a secret: its digest is kept. `types` are not part of the
-text: the structure that a table follows has them, column by column (`retyped`). Neighbours: `layout` carries the text,
-`runtime.rule_changes` decides what a difference means, `check` foresees it.
+text: the structure that a table follows has them, column by column (`retyped`).
 """
 
 from __future__ import annotations

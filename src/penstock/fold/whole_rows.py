@@ -5,8 +5,6 @@ away. Rows are compared as the destination stores them (`row_keys`), so `where`,
 to old images as to new ones. In a batch, equal rows that come and go cancel each other; what is left are rows to add,
 and rows of which the destination loses some instances. How many it must have for that follows from the order of the
 changes: a row that is deleted and inserted again must have been there, although nothing of it is written.
-
-Neighbours: `clone`, for tables with a key; `sharing`, which cuts a huge transaction by the same keys.
 """
 
 from __future__ import annotations

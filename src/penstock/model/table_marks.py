@@ -3,7 +3,7 @@
 The marks of a table are read in the snapshot that the table is copied from, and kept in the state store. A later look
 at the catalogue that finds other marks means that something may have happened to the table which no change reported:
 it left the publication and came back, an enum value was renamed, a composite type altered. The table is then copied
-again, which replaces its marks. `source/postgres/table_marks.py` reads them, `runtime/table_watch.py` compares them.
+again, which replaces its marks. `source/postgres/table_marks.py` reads them, `runtime/watch/table_watch.py` compares.
 
 Stamps are `oid:xmin` of catalogue rows. Postgres writes a new version of such a row for every change to it, and gives a
 row that is dropped and made again another oid, so equal stamps are certain to mean that nothing happened in between.

@@ -1,7 +1,7 @@
 """How many rows of a table were updated or deleted, as the source counts them.
 
 Kept for tables of which the source sends inserts only. source/postgres/write_counters.py reads them and says what they
-can tell; the state store keeps those from before a table's copy; runtime/unsent_writes.py compares.
+can tell; the state store keeps those from before a table's copy; runtime/watch/unsent_writes.py compares.
 """
 
 from __future__ import annotations

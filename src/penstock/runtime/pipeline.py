@@ -18,17 +18,17 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import Destination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import EnvironmentMissing, PenstockError
-from penstock.runtime import java_process
-from penstock.runtime.cluster_watch import ClusterWatch, SparkApplication
-from penstock.runtime.copying_table import ProgressView
-from penstock.runtime.errand import Errand
-from penstock.runtime.lane import Lane
-from penstock.runtime.lanes import ScopedProgress, run_lanes
-from penstock.runtime.lazy_session import LazySession
-from penstock.runtime.owners import Owners
-from penstock.runtime.signals import SignalFlag, stop_on_signals
-from penstock.runtime.spark import session, spark_log, where_set
-from penstock.runtime.spark_jobs import SparkRunner
+from penstock.runtime.apply.target_claims import TargetClaims
+from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.process.companion_task import CompanionTask
+from penstock.runtime.process.signals import SignalFlag, stop_on_signals
+from penstock.runtime.source_pipeline import SourcePipeline
+from penstock.runtime.source_threads import ScopedProgress, run_sources
+from penstock.runtime.spark import java_process
+from penstock.runtime.spark.cluster_watch import ClusterWatch, SparkApplication
+from penstock.runtime.spark.lazy_session import LazySession
+from penstock.runtime.spark.runner import SparkRunner
+from penstock.runtime.spark.session import session, spark_log, where_set
 from penstock.state.lock import PipelineLock
 from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
@@ -57,7 +57,7 @@ def run(
         stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long, and nothing is in flight yet
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
-        owners = Owners()
+        owners = TargetClaims()
         makers = {
             view.source.name: partial(_lane, view, state, owners, progress, once=once, may_leave=may_leave)
             for view in pipeline.lanes
@@ -71,11 +71,11 @@ def run(
             work = lane.stream
         else:
             preparing = False
-            work = partial(run_lanes, makers, once=once)
+            work = partial(run_sources, makers, once=once)
         spark, watch = _open_spark(pipeline, stop, cleanup)
         with watch.watching():
             destination = _open_destination(pipeline, spark, cleanup)
-            beside = Errand(errand, spark.whole, stop) if errand is not None else None
+            beside = CompanionTask(errand, spark.whole, stop) if errand is not None else None
             try:
                 work(destination, SparkRunner(spark, watch), stop)
             except PenstockError as error:
@@ -87,12 +87,14 @@ def run(
 
 
 def _lane(
-    view: Pipeline, state: StateStore, owners: Owners, progress: ProgressView, *, once: bool, may_leave: bool
-) -> Lane:
+    view: Pipeline, state: StateStore, owners: TargetClaims, progress: ProgressView, *, once: bool, may_leave: bool
+) -> SourcePipeline:
     if not view.is_scoped:
-        return Lane(view, state, owners, progress, once=once, may_leave=may_leave)
+        return SourcePipeline(view, state, owners, progress, once=once, may_leave=may_leave)
     name = view.source.name
-    return Lane(view, scoped(state, name), owners, ScopedProgress(progress, name), once=once, may_leave=may_leave)
+    return SourcePipeline(
+        view, scoped(state, name), owners, ScopedProgress(progress, name), once=once, may_leave=may_leave
+    )
 
 
 def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:

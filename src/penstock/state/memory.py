@@ -21,7 +21,7 @@ from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.model.write_counters import WriteCounters
-from penstock.state.cut import Cut, CutState
+from penstock.state.pin import Pin, PinState
 from penstock.state.store import (
     EVENTS_KEPT,
     SCHEMAS_KEPT,
@@ -60,8 +60,8 @@ class MemoryStateStore:
         self._schemas_seen: dict[str, Position] = {}
         self._quarantine: dict[int, Quarantined] = {}
         self._quarantine_ids = count(1)
-        self._cuts: dict[int, Cut] = {}
-        self._cut_ids = count(1)
+        self._pins: dict[int, Pin] = {}
+        self._pin_ids = count(1)
         self._rules: defaultdict[str, dict[TableId, str]] = defaultdict(dict)
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
@@ -266,7 +266,7 @@ class MemoryStateStore:
             for by_key in (self._copies, self._ended, self._notes, self._rescued, self._upkeep, self._anomalies):
                 by_key.pop(key, None)
             self._requests = {number: one for number, one in self._requests.items() if one.table != table}
-            self._cuts = {number: one for number, one in self._cuts.items() if one.table != table}
+            self._pins = {number: one for number, one in self._pins.items() if one.table != table}
             self._quarantine = {
                 number: one for number, one in self._quarantine.items() if (one.destination, one.table) != key
             }
@@ -327,23 +327,23 @@ class MemoryStateStore:
         self.release(passed)
         return len(passed)
 
-    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
         with self._lock:
-            asked = [Cut(next(self._cut_ids), table, "asked", datetime.now(UTC)) for table in tables]
-            self._cuts |= {cut.id: cut for cut in asked}
-            return [cut.id for cut in asked]
+            asked = [Pin(next(self._pin_ids), table, "asked", datetime.now(UTC)) for table in tables]
+            self._pins |= {pin.id: pin for pin in asked}
+            return [pin.id for pin in asked]
 
-    def cuts(self) -> list[Cut]:
+    def pins(self) -> list[Pin]:
         with self._lock:
-            return list(self._cuts.values())
+            return list(self._pins.values())
 
-    def hold_cut(self, number: int) -> bool:
-        return self._move_cut(number, ("asked",), state="held")
+    def hold_pin(self, number: int) -> bool:
+        return self._move_pin(number, ("asked",), state="held")
 
-    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
-        return self._move_cut(number, ("held",), state="placed", position=position, repair=repair)
+    def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
+        return self._move_pin(number, ("held",), state="placed", position=position, repair=repair)
 
-    def answer_cut(
+    def answer_pin(
         self,
         number: int,
         *,
@@ -352,31 +352,31 @@ class MemoryStateStore:
         reason: str = "",
         solution: str = "",
     ) -> None:
-        state: CutState = "failed" if snapshot is None else "made"
+        state: PinState = "failed" if snapshot is None else "made"
         answer = {
             "snapshot": snapshot or "",
             "columns": dict(columns or {}),
             "reason": reason,
             "solution": solution,
         }
-        self._move_cut(number, ("asked", "held", "placed"), state=state, **answer)
+        self._move_pin(number, ("asked", "held", "placed"), state=state, **answer)
 
-    def renew_cuts(self, numbers: Sequence[int]) -> None:
+    def renew_pins(self, numbers: Sequence[int]) -> None:
         with self._lock:
-            for number in self._cuts.keys() & set(numbers):
-                self._cuts[number] = replace(self._cuts[number], renewed=datetime.now(UTC))
+            for number in self._pins.keys() & set(numbers):
+                self._pins[number] = replace(self._pins[number], renewed=datetime.now(UTC))
 
-    def drop_cuts(self, numbers: Sequence[int]) -> None:
+    def drop_pins(self, numbers: Sequence[int]) -> None:
         with self._lock:
             for number in numbers:
-                self._cuts.pop(number, None)
+                self._pins.pop(number, None)
 
-    def _move_cut(self, number: int, origins: Sequence[CutState], **values: Any) -> bool:
+    def _move_pin(self, number: int, origins: Sequence[PinState], **values: Any) -> bool:
         with self._lock:
-            cut = self._cuts.get(number)
-            if cut is None or cut.state not in origins:
+            pin = self._pins.get(number)
+            if pin is None or pin.state not in origins:
                 return False
-            self._cuts[number] = replace(cut, **values)
+            self._pins[number] = replace(pin, **values)
             return True
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.model.write_counters import WriteCounters
-from penstock.state.cut import Cut
+from penstock.state.pin import Pin
 from penstock.state.store import EVENTS_KEPT, CopyProgress, CopyRecord, Event, Health, Request, RequestKind, StateStore
 
 Value = TypeVar("Value")
@@ -204,19 +204,19 @@ class ScopedStateStore:
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         return self._store.release_before(destination, self._named(table), position)
 
-    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
-        return self._store.ask_cuts([self._named(table) for table in tables])
+    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
+        return self._store.ask_pins([self._named(table) for table in tables])
 
-    def cuts(self) -> list[Cut]:
-        return [replace(cut, table=self._bare(cut.table)) for cut in self._store.cuts() if self._is_own(cut.table)]
+    def pins(self) -> list[Pin]:
+        return [replace(pin, table=self._bare(pin.table)) for pin in self._store.pins() if self._is_own(pin.table)]
 
-    def hold_cut(self, number: int) -> bool:
-        return self._store.hold_cut(number)
+    def hold_pin(self, number: int) -> bool:
+        return self._store.hold_pin(number)
 
-    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
-        return self._store.place_cut(number, position, repair)
+    def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
+        return self._store.place_pin(number, position, repair)
 
-    def answer_cut(
+    def answer_pin(
         self,
         number: int,
         *,
@@ -225,13 +225,13 @@ class ScopedStateStore:
         reason: str = "",
         solution: str = "",
     ) -> None:
-        self._store.answer_cut(number, snapshot=snapshot, columns=columns, reason=reason, solution=solution)
+        self._store.answer_pin(number, snapshot=snapshot, columns=columns, reason=reason, solution=solution)
 
-    def renew_cuts(self, numbers: Sequence[int]) -> None:
-        self._store.renew_cuts(numbers)
+    def renew_pins(self, numbers: Sequence[int]) -> None:
+        self._store.renew_pins(numbers)
 
-    def drop_cuts(self, numbers: Sequence[int]) -> None:
-        self._store.drop_cuts(numbers)
+    def drop_pins(self, numbers: Sequence[int]) -> None:
+        self._store.drop_pins(numbers)
 
     def close(self) -> None:
         """The store is closed by whoever opened it."""

@@ -38,8 +38,8 @@ from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.model.write_counters import WriteCounters
-from penstock.state import sql_copies, sql_cuts, sql_quarantine, sql_schemas, sql_upkeep
-from penstock.state.cut import Cut
+from penstock.state import sql_copies, sql_pins, sql_quarantine, sql_schemas, sql_upkeep
+from penstock.state.pin import Pin
 from penstock.state.sql_engine import engine_of, make_folder
 from penstock.state.sql_statements import of_destination, put, table_key
 from penstock.state.sql_tables import (
@@ -393,24 +393,24 @@ class SqlStateStore:
         with self._transaction() as connection:
             return sql_quarantine.release_before(connection, destination, table, position)
 
-    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
+    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
         with self._transaction() as connection:
-            return sql_cuts.add(connection, tables)
+            return sql_pins.add(connection, tables)
 
-    def cuts(self) -> list[Cut]:
+    def pins(self) -> list[Pin]:
         with self._transaction() as connection:
-            return sql_cuts.read(connection)
+            return sql_pins.read(connection)
 
-    def hold_cut(self, number: int) -> bool:
+    def hold_pin(self, number: int) -> bool:
         with self._transaction() as connection:
-            return sql_cuts.move(connection, number, ("asked",), {"state": "held"})
+            return sql_pins.move(connection, number, ("asked",), {"state": "held"})
 
-    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+    def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
         placed = {"state": "placed", "position": position, "repair": repair}
         with self._transaction() as connection:
-            return sql_cuts.move(connection, number, ("held",), placed)
+            return sql_pins.move(connection, number, ("held",), placed)
 
-    def answer_cut(
+    def answer_pin(
         self,
         number: int,
         *,
@@ -428,15 +428,15 @@ class SqlStateStore:
             "solution": solution,
         }
         with self._transaction() as connection:
-            sql_cuts.move(connection, number, ("asked", "held", "placed"), answer)
+            sql_pins.move(connection, number, ("asked", "held", "placed"), answer)
 
-    def renew_cuts(self, numbers: Sequence[int]) -> None:
+    def renew_pins(self, numbers: Sequence[int]) -> None:
         with self._transaction() as connection:
-            sql_cuts.renew(connection, numbers)
+            sql_pins.renew(connection, numbers)
 
-    def drop_cuts(self, numbers: Sequence[int]) -> None:
+    def drop_pins(self, numbers: Sequence[int]) -> None:
         with self._transaction() as connection:
-            sql_cuts.drop(connection, numbers)
+            sql_pins.drop(connection, numbers)
 
     def close(self) -> None:
         self._engine.dispose()

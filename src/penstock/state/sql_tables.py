@@ -285,7 +285,7 @@ QUARANTINE = Table(
 )
 
 CUTS = Table(
-    "penstock_cut",
+    "penstock_pin",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("table_schema", Text, nullable=False),

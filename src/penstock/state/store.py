@@ -2,7 +2,7 @@
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
 loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
-One process writes (the one that holds the pipeline's lock), but for requests and cuts, by which others ask it to do
+One process writes (the one that holds the pipeline's lock), but for requests and pins, by which others ask it to do
 something; any number read while it does. `sql.py` is the real store, `memory.py` its twin; one behaviour suite
 (tests/behaviour/test_state_store.py) holds for both. The pipeline writes it, `control/` reads it.
 """
@@ -25,7 +25,7 @@ from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import LEGAL_MOVES, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.model.write_counters import WriteCounters
-from penstock.state.cut import Cut
+from penstock.state.pin import Pin
 
 EVENTS_KEPT = 1000
 SCHEMAS_KEPT = 20
@@ -266,19 +266,19 @@ class StateStore(Protocol):
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         """Forgets the table's messages before the position, and gives their number."""
 
-    def ask_cuts(self, tables: Sequence[TableId]) -> list[int]:
-        """Asks for a cut of each table, all of them at once; gives their ids, which are never used again."""
+    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
+        """Asks for a pin of each table, all of them at once; gives their ids, which are never used again."""
 
-    def cuts(self) -> list[Cut]:
+    def pins(self) -> list[Pin]:
         """Oldest first."""
 
-    def hold_cut(self, number: int) -> bool:
-        """The run holds the table. False when the cut is not, or no longer, asked for."""
+    def hold_pin(self, number: int) -> bool:
+        """The run holds the table. False when the pin is not, or no longer, asked for."""
 
-    def place_cut(self, number: int, position: Position, repair: str = "") -> bool:
+    def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
         """Says where, and which file has the rows to put right. False unless the table is held."""
 
-    def answer_cut(
+    def answer_pin(
         self,
         number: int,
         *,
@@ -287,12 +287,12 @@ class StateStore(Protocol):
         reason: str = "",
         solution: str = "",
     ) -> None:
-        """The cut is made, or has failed when `snapshot` is None. One that is gone already is fine."""
+        """The pin is made, or has failed when `snapshot` is None. One that is gone already is fine."""
 
-    def renew_cuts(self, numbers: Sequence[int]) -> None:
+    def renew_pins(self, numbers: Sequence[int]) -> None:
         """Shows that they are still wanted."""
 
-    def drop_cuts(self, numbers: Sequence[int]) -> None:
+    def drop_pins(self, numbers: Sequence[int]) -> None:
         """When nobody needs them any more. Those that are gone already are fine."""
 
     def close(self) -> None: ...

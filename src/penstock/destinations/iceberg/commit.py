@@ -6,8 +6,6 @@ applied again on any other state it fails, and with it the transaction: a compar
 transaction's own base is compared with the plan's before anything is written. RowDelta's validations are asked for as
 well: they hold even where a catalog compares less. Rows, deletes and position are one transaction, hence one step for
 readers.
-
-Neighbours: `destination` calls it for batches and positions, `compaction` and `expiry` for theirs.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from typing import Any
 
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
+from penstock.destinations.iceberg.columns import rescued_column, rescued_schema
 from penstock.destinations.iceberg.data_files import WrittenFile
 from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
+from penstock.destinations.iceberg.file_list import LiveFile, TableState, live
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.lineage import lineage_property, lineage_text
-from penstock.destinations.iceberg.live_files import LiveFile, TableState, live
+from penstock.destinations.iceberg.open_table import OpenTable, held_files
 from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.slices import Turn
-from penstock.destinations.iceberg.table_schema import rescued_column, rescued_schema
-from penstock.destinations.iceberg.table_state import OpenTable, held_files
+from penstock.destinations.iceberg.source_partition import Turn
 from penstock.destinations.structure import Steps
 from penstock.errors import DestinationError, PenstockError, StaleBase, TableDropped
 from penstock.model.feed import Sid

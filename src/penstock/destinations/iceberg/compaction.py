@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.data_files import (
     COPY_PREFIX,
     PREFIX,
@@ -30,12 +31,11 @@ from penstock.destinations.iceberg.data_files import (
     write_deletes,
     write_rows,
 )
+from penstock.destinations.iceberg.file_list import LiveFile, TableState
+from penstock.destinations.iceberg.history_files import kind_of
 from penstock.destinations.iceberg.key_index import KeyIndex
-from penstock.destinations.iceberg.live_files import LiveFile, TableState
 from penstock.destinations.iceberg.read_cost import FULL_SIZE, dead_rows, read_cost, saved
 from penstock.destinations.iceberg.storage import reaching
-from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.version_files import kind_of
 from penstock.failpoints import reach
 from penstock.model.table import TableId
 

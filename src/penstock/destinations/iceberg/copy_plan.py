@@ -2,8 +2,8 @@
 some of its cells had to be rescued.
 
 Rows go to the file a row group at a time; what is held besides are the range's encoded keys, for the sidecar. Nobody
-sees the file before the whole copy is committed. Neighbours: `destination` makes these plans and commits the parts,
-`plan` writes over the parts what has changed since they were read."""
+sees the file before the whole copy is committed.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.data_files import COPY_PREFIX, WrittenFile, in_groups, write_rows
 from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.slices import IcebergSlice, stored
+from penstock.destinations.iceberg.source_partition import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching, removed_on_error
-from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.model.table import TableId
 
 

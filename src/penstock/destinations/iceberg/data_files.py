@@ -2,8 +2,8 @@
 
 Every file is Parquet with Iceberg's column numbers in it, its figures (`metrics`) computed while it is written, and a
 name that begins with PREFIX, by which leftovers of killed writers are known. A written file is garbage until a commit
-names it; files of copies, which may wait long for theirs, are known by COPY_PREFIX. Neighbours: `plan`, `copy_plan`
-and `compaction` write through it, `commit` hands the descriptions to Iceberg."""
+names it; files of copies, which may wait long for theirs, are known by COPY_PREFIX.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.decode.rescue import RESCUED, followed
+from penstock.destinations.iceberg.columns import FIELD_ID, IcebergColumn, inner_fields, leaves
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.iceberg.storage import make_folder_again, opened, reading, removed_on_error
-from penstock.destinations.iceberg.table_schema import FIELD_ID, IcebergColumn, inner_fields, leaves
 
 PREFIX = "penstock-"
 COPY_PREFIX = "penstock-copy-"

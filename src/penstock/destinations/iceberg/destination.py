@@ -19,7 +19,7 @@ from penstock.destinations.contract import (
     WritePlan,
     WrittenPart,
 )
-from penstock.destinations.iceberg.beside import Beside
+from penstock.destinations.iceberg.background_work import Beside
 from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     require_warehouse,
@@ -27,18 +27,15 @@ from penstock.destinations.iceberg.catalog import (
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.copy_plan import IcebergCopy
 from penstock.destinations.iceberg.data_files import COPY_PREFIX
+from penstock.destinations.iceberg.file_list import TableState, live
+from penstock.destinations.iceberg.history_files import Kind, kind_of
+from penstock.destinations.iceberg.history_plan import VersionPlan
 from penstock.destinations.iceberg.instances import require_positions
 from penstock.destinations.iceberg.java import Java, Session, present, translated
 from penstock.destinations.iceberg.key_index import IndexedFile
-from penstock.destinations.iceberg.live_files import TableState, live
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
-from penstock.destinations.iceberg.moving import beside, move_again, move_to, rescued_for
-from penstock.destinations.iceberg.opening import Tables, require_lineage
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
-from penstock.destinations.iceberg.storage import reaching, remove, sizes
-from penstock.destinations.iceberg.sweeping import sweep
-from penstock.destinations.iceberg.table_state import (
+from penstock.destinations.iceberg.open_table import (
     COPIED,
     OpenTable,
     Standing,
@@ -52,8 +49,11 @@ from penstock.destinations.iceberg.table_state import (
     position_property,
     rule_property,
 )
-from penstock.destinations.iceberg.version_files import Kind, kind_of
-from penstock.destinations.iceberg.version_plan import VersionPlan
+from penstock.destinations.iceberg.orphan_sweep import sweep
+from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
+from penstock.destinations.iceberg.storage import reaching, remove, sizes
+from penstock.destinations.iceberg.structure_change import beside, move_again, move_to, rescued_for
+from penstock.destinations.iceberg.tables import Tables, require_lineage
 from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped

@@ -3,8 +3,7 @@
 The property `penstock.structure.<source>` has the source's structure and, by the source's column numbers, Iceberg's
 own. It moves in the same transaction as rows, position and schema. Which numbers new columns will get must be known
 before files are written: the steps are tried in a transaction that is never committed, and as a commit succeeds only on
-the very same base, they give the same numbers there. Neighbours: `structure` says the steps, `commit` and
-`destination` call.
+the very same base, they give the same numbers there.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.iceberg.java import Java, JavaObject
-from penstock.destinations.iceberg.slices import IcebergSlice, require_free_name, with_sid
-from penstock.destinations.iceberg.table_schema import (
+from penstock.destinations.iceberg.columns import (
     IcebergColumn,
     arrow_type,
     column_from,
@@ -27,6 +24,8 @@ from penstock.destinations.iceberg.table_schema import (
     located,
     to_iceberg,
 )
+from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.source_partition import IcebergSlice, require_free_name, with_sid
 from penstock.destinations.structure import OnDrop, Steps, steps, unkept
 from penstock.destinations.union import holds, united
 from penstock.errors import SchemaChanged

@@ -4,7 +4,6 @@ Postgres does not send a large value that an UPDATE leaves unchanged, so a small
 base. Upserts are therefore filled in the order of the rows that they take cells from, so many at a time that their
 cells take about `piece_bytes`; every row group is then read once, however many pieces it goes into. How many rows that
 is follows from the bytes of the piece before: files do not tell, since a dictionary hides how large values are.
-Neighbours: `plan` and `version_plan` say where the cells are and write the filled rows, `data_files` reads them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.decode.rescue import rescued_of, whole, with_cells
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.data_files import Cursor, DataFile
-from penstock.destinations.iceberg.table_schema import IcebergColumn
 from penstock.fold.net_effect import Fetch, NetEffect
 
 PIECE_BYTES = 32 << 20

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from penstock.destinations.iceberg.file_list import LiveFile
+from penstock.destinations.iceberg.history_files import are_dead
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Rows, sorted_order
-from penstock.destinations.iceberg.live_files import LiveFile
-from penstock.destinations.iceberg.version_files import are_dead
 from penstock.errors import RowsMissing
 from penstock.fold.net_effect import Removals
 from penstock.fold.whole_rows import rows_missing

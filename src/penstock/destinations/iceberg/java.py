@@ -1,8 +1,7 @@
 """The bridge to Iceberg's Java library: its errors in our words, files handed over as JSON, few calls.
 
 A call over py4j takes some 0.1–0.3 ms, so a file crosses as one JSON text and not as forty setters. Nothing else in
-penstock knows Iceberg's exceptions. Neighbours: `table_state`, `commit`, `expiry` and `destination`, on the driver
-only.
+penstock knows Iceberg's exceptions.
 """
 
 from __future__ import annotations

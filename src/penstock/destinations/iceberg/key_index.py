@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.iceberg.table_schema import IcebergColumn
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST, encode_rows
 

@@ -7,8 +7,7 @@ or descend from it. Somebody's compaction, cherry-pick, tag or branch leaves tha
 update on top of it is not seen here, and `penstock verify` finds it.
 
 Snapshots that somebody expired are looked for in the metadata files that the table still names. Where those do not
-reach far enough either, nobody can tell, and the lineage counts as lost. Neighbours: `commit` writes the property,
-`opening` asks when somebody else has changed the table.
+reach far enough either, nobody can tell, and the lineage counts as lost.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Commits of compaction and batches take turns, so a refusal means that somebody else touched the table: what was written
 is removed, and the next call looks again. What takes long runs beside batches (`beside`), so that they wait for a
-commit and no longer. A call that finds nothing to do costs no I/O: it may come many times a second. Neighbours:
-`compaction` chooses and merges, `expiry` expires, `sweeping` removes what nobody knows, `commit` commits, `destination`
-calls.
+commit and no longer. A call that finds nothing to do costs no I/O: it may come many times a second.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ from functools import partial
 import structlog
 
 from penstock.destinations.contract import InProcessRunner, JobRunner
-from penstock.destinations.iceberg.beside import Beside, Counting, Merging, Moving, discard
+from penstock.destinations.iceberg.background_work import Beside, Counting, Merging, Moving, discard
 from penstock.destinations.iceberg.catalog import MaintenanceSettings
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.compaction import (
     Choice,
@@ -30,15 +29,14 @@ from penstock.destinations.iceberg.compaction import (
     merge,
 )
 from penstock.destinations.iceberg.data_files import PREFIX, WrittenFile
-from penstock.destinations.iceberg.expiry import expire_snapshots
+from penstock.destinations.iceberg.file_list import TableState
+from penstock.destinations.iceberg.history_files import kind_index, kind_prefix
 from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.key_index import KeyIndex
-from penstock.destinations.iceberg.live_files import TableState
+from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued, read_state
 from penstock.destinations.iceberg.read_cost import dead_rows, read_cost
+from penstock.destinations.iceberg.snapshot_expiry import expire_snapshots
 from penstock.destinations.iceberg.storage import reaching
-from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.table_state import OpenTable, look_for_rescued, read_state
-from penstock.destinations.iceberg.version_files import kind_index, kind_prefix
 from penstock.errors import DestinationError, FileUnreadable, StaleBase
 from penstock.failpoints import reach
 from penstock.model.upkeep import TableShape

@@ -5,8 +5,8 @@ A touched key costs a positional delete for its row in the newest file that has 
 may have rows in several files of the same age, and each is deleted. A thorough plan deletes it wherever it is: somebody
 else may have written a key that was there. If a row is dead already, deleting it again changes
 nothing. Rows of deletes and cells come by position, through the key index; no table is scanned. A copy that is not
-committed yet is written over in the same way: all its files are of one age. Neighbours: `destination` makes plans from
-a table's state or from a copy's parts, `copy_plan` writes copies, `commit` commits the parts."""
+committed yet is written over in the same way: all its files are of one age.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.data_files import (
     PREFIX,
     DataFile,
@@ -30,12 +31,11 @@ from penstock.destinations.iceberg.data_files import (
 )
 from penstock.destinations.iceberg.evolution import Move
 from penstock.destinations.iceberg.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
+from penstock.destinations.iceberg.history_files import KeyReader
 from penstock.destinations.iceberg.instances import removed_rows
 from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
-from penstock.destinations.iceberg.slices import IcebergSlice, stored
+from penstock.destinations.iceberg.source_partition import IcebergSlice, stored
 from penstock.destinations.iceberg.storage import reaching
-from penstock.destinations.iceberg.table_schema import IcebergColumn
-from penstock.destinations.iceberg.version_files import KeyReader
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.versions import with_rescued

@@ -3,7 +3,7 @@ executors.
 
 An unreachable store is DestinationUnreachable, and a file that cannot be read FileUnreadable, whatever the reason:
 `lost_files` finds out which of the two it is. Folders above a table are never made here: a warehouse that is away must
-not come back empty. Neighbours: `data_files` and `key_index` read and write through it.
+not come back empty.
 """
 
 from __future__ import annotations

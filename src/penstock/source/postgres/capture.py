@@ -5,9 +5,6 @@ what no retry can mend: a gap, a slot that stays busy, a server that is set up w
 sink's end, and skips a transaction if and only if its `commit_lsn` is below that end. It reads from where the slot
 stands, so that what is sent again can be compared with the sink (overlap.py). What is durable in the sink is then, and
 only then, confirmed to the server.
-
-Neighbours: stream.py talks, pgoutput.py parses, transaction_buffer.py holds rows, resume.py and overlap.py find gaps,
-relation_schema.py completes schemas; the runtime gives the sink and supervises.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Foresee what a changed file will do, and show what must be fixed."""

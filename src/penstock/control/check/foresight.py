@@ -1,0 +1,157 @@
+"""What the next run would do because of what the file says now: foreseen from the state store, without Spark.
+
+The destination has the rules that count; the state store notes them for this purpose (`fold.rule.noted`). A lost store
+foresees nothing and loses nothing. Called by `penstock check`, which asks nothing of the destination.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from penstock.config.model import Pipeline, local_path
+from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
+from penstock.model.feed import Feed, Mode
+from penstock.model.table import TableId, TableSchema
+from penstock.runtime.watch.rule_changes import compared, hidden_remark, refusal
+from penstock.source.postgres.finding import Finding
+from penstock.state.scoped import scoped
+from penstock.state.sql import find_store
+
+HOME = "penstock-"  # before the pipeline's name: the folder of its state
+
+
+def check_rule_changes(lane: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+    """Tables that are there and would be copied again, or become Errored, because their rule has changed."""
+    noted = _noted(lane)
+    for schema in schemas:
+        carried = lane.carried(schema)
+        for feed in lane.feeds(schema.table):
+            if feed.name in noted:
+                yield from _rule_change(lane, feed, carried, json.loads(noted[feed.name]))
+
+
+def check_unfollowed(lane: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
+    """Tables that were followed and are not any more."""
+    followed = {feed.name for table in tables for feed in lane.feeds(table)}
+    for name in sorted(_noted(lane).keys() - followed):
+        why = "is not at the source" if lane.feed(name) is not None else f"no rule of {lane.file.name} matches it"
+        yield Finding(
+            "warning",
+            f"table {name} was followed, and is not any more: {why}; its table at the destination stays as it is",
+            f"If that is meant: penstock forget {lane.file} {name}",
+            name,
+        )
+
+
+def check_unmatched_rules(pipeline: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
+    """Rules under `tables:` that no table of any source is under."""
+    used = {id(pipeline.rule_for(table)) for table in tables}
+    for rule in pipeline.tables:
+        if id(rule) not in used:
+            yield Finding(
+                "warning",
+                f"rule {rule.match} matches no table, or only tables that an earlier rule takes",
+                f"Correct `match` in {pipeline.file.name}, or move the rule up; a table that appears later is taken",
+            )
+
+
+def check_renamed(pipeline: Pipeline) -> Iterator[Finding]:
+    """Another pipeline's state beside this one's, with the same tables: positions are kept under the old name."""
+    if pipeline.state is not None or pipeline.home.exists():
+        return
+    for folder in sorted(pipeline.home.parent.glob(f"{HOME}*/state.db")):
+        other = folder.parent.name.removeprefix(HOME)
+        same = sorted(set(_targets(pipeline, folder)))
+        if same:
+            shown = ", ".join(same[:3]) + (f" and {len(same) - 3} more" if len(same) > 3 else "")
+            yield Finding(
+                "error",
+                f"pipeline {pipeline.name} has not run yet, and {other} in the same place has filled {shown}: "
+                "positions are kept under the pipeline's name, so these tables would be Errored",
+                f"Name the pipeline {other} again, or give its tables other names in `target`",
+            )
+
+
+def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
+    """The embedded catalog is a file in a local warehouse."""
+    destination = pipeline.destinations[0]
+    if not destination.catalog and local_path(destination.warehouse) is None:
+        yield Finding(
+            "error",
+            f"destination {destination.name}: the warehouse {destination.warehouse} has no `catalog`, and the one that "
+            "is used without it is a file in a local warehouse",
+            "Name the catalog: `catalog: {type: rest, uri: …}`, or glue, hive or jdbc (docs/config.md)",
+        )
+
+
+def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[str, str]) -> Iterator[Finding]:
+    was = mode_of(noted["rule"])
+    if noted["target"] != str(feed.target):
+        yield Finding(
+            "warning",
+            f"table {feed.name} is copied to {feed.target} by the next run; {noted['target']}, where it went before, "
+            "stays as it is",
+            f"If that is meant, drop {noted['target']} when nobody reads it any more",
+            feed.name,
+        )
+        return
+    if _shape(was) != _shape(feed.mode):
+        yield Finding(
+            "error",
+            f"table {feed.name} is Errored at the next run: its mode changed from {was} to {feed.mode}",
+            f"Set it back, or give the new mode another `target`; or, after that run: penstock drop {lane.file} "
+            f"{feed.name} --yes, and it is copied afresh",
+            feed.name,
+        )
+        return
+    types: dict[str, str] = noted["types"]  # type: ignore[assignment]
+    change = compared(feed, noted["rule"], rule_text(feed), retyped_by_name(types, carried_types(schema)))
+    if change is None:
+        return
+    if change.loses:
+        error = refusal(feed, lane.file, change)
+        what = f"table {feed.name} is Errored at the next run: {change.why}; a new copy would remove rows that only the"
+        yield Finding("error", f"{what} destination has", error.solution, feed.name)
+        return
+    yield Finding(
+        "warning",
+        f"table {feed.name} is copied again by the next run: {change.why}",
+        f"If that is not meant, set it back in {lane.file}",
+        feed.name,
+    )
+    if change.hidden:
+        remark = hidden_remark(feed, lane.destinations[0].name, change.hidden)
+        yield Finding("warning", remark, "", feed.name)
+
+
+def _shape(mode: Mode) -> str:
+    """Modes of the same shape can take over each other's tables."""
+    return "rows" if mode in (Mode.CLONE, Mode.APPEND) else str(mode)
+
+
+def _noted(lane: Pipeline) -> dict[TableId, str]:
+    store = find_store(lane.state_url)
+    if store is None:
+        return {}
+    try:
+        own = scoped(store, lane.source.name if lane.is_scoped else None)
+        return own.rules(lane.destinations[0].name)
+    finally:
+        store.close()
+
+
+def _targets(pipeline: Pipeline, state: Path) -> Iterator[str]:
+    """The targets that another pipeline of the same place has filled, and this one would fill too."""
+    store = find_store(str(state))
+    if store is None:
+        return
+    try:
+        for name, noted in store.rules(pipeline.destinations[0].name).items():
+            target = str(json.loads(noted)["target"])
+            feed = None if pipeline.is_scoped else pipeline.feed(name)
+            if feed is not None and str(feed.target) == target:
+                yield target
+    finally:
+        store.close()

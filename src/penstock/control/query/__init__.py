@@ -1,0 +1,1 @@
+"""Read destination tables: SQL, and events as JSON lines."""

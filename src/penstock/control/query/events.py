@@ -1,0 +1,99 @@
+"""An events table as lines of JSON, in the order of the stream. The lines are made by `fold/event_json.py`.
+
+Memory stays flat: Spark sorts on disk, in ranges of a limited size, and the lines of one range come at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.config.model import Pipeline
+from penstock.control.query.arrow_stream import arrow_batches
+from penstock.control.tables.requests import feed_named
+from penstock.control.verify.canonical import spark_literal
+from penstock.control.verify.canonical_types import spark_quoted
+from penstock.errors import DestinationUnreachable, UsageError
+from penstock.fold.event_json import event_lines
+from penstock.java_error import java_reason
+from penstock.model.feed import Feed, Mode
+from penstock.model.position import parse_order
+
+ROWS_AT_A_TIME, BYTES_AT_A_TIME = 20_000, 4 << 20  # of one range; bytes are those of Parquet
+ROWS_IN_A_BATCH = 500
+FEW = 10_000  # so many are chosen in one pass, without sorting all
+
+Place = tuple[int, int]
+
+
+def parse_place(text: str) -> Place:
+    """What an event's `lsn` says."""
+    try:
+        return parse_order(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--after {text} is not the place of an event",
+            "Give the `lsn` of a line that `penstock events` has printed, such as 0/16B3740:2; or a position such as "
+            "0/16B3740, for what follows the transaction committed there",
+        ) from error
+
+
+def events_feed(pipeline: Pipeline, name: str) -> Feed:
+    """The feed whose table holds the events: by its own name, or by that of the source's table."""
+    feed = feed_named(pipeline, name, "print")
+    if feed.mode is Mode.EVENTS:
+        return feed
+    lane = next(one for one in pipeline.lanes if feed in one.feeds(feed.table))
+    events = [other for other in lane.feeds(feed.table) if other.mode is Mode.EVENTS]
+    if events:
+        return events[0]
+    modes = ", ".join(lane.modes(feed.table))
+    raise UsageError(
+        f"table {name} has no events: its mode is {modes}",
+        f"Say `mode: [{modes}, events]` in its rule of {pipeline.file}, and start the pipeline again",
+    )
+
+
+def lines(
+    spark: SparkSession, catalog: str, feed: Feed, after: Place | None = None, limit: int | None = None
+) -> Iterator[str]:
+    """The events behind `after`, the first `limit` of them."""
+    name = ".".join(map(spark_quoted, (catalog, feed.target.schema, feed.target.name)))
+    try:
+        events = arrow_batches(_in_order(spark, name, feed, after, limit), ROWS_IN_A_BATCH)
+        sid = None if feed.sid is None else feed.sid.column
+        yield from islice((line for batch in events for line in event_lines(batch, sid)), limit)
+    except AnalysisException as error:
+        raise UsageError(
+            f"table {feed.target} is not at the destination yet", f"See `penstock tables` how far {feed.name} is"
+        ) from error
+    except Py4JJavaError as error:
+        raise DestinationUnreachable(
+            f"reading table {feed.target} failed: {java_reason(error.java_exception)}",
+            "See that the destination's catalog and storage can be reached, and that its files are whole",
+        ) from error
+
+
+def _in_order(spark: SparkSession, name: str, feed: Feed, after: Place | None, limit: int | None) -> DataFrame:
+    place = ("commit_lsn", "tx_ordinal")
+    events = spark.table(name)
+    if feed.sid is not None:
+        value = spark_literal(feed.sid.value) if isinstance(feed.sid.value, str) else str(feed.sid.value)
+        events = events.where(f"{spark_quoted(feed.sid.column)} = {value}")
+    if after is not None:
+        lsn, ordinal = after
+        events = events.where(f"commit_lsn >= {lsn} AND (commit_lsn > {lsn} OR tx_ordinal > {ordinal})")
+    if limit is not None and limit <= FEW:
+        return events.orderBy(*place).limit(limit)
+    return events.repartitionByRange(_ranges(spark, name), *place).sortWithinPartitions(*place)
+
+
+def _ranges(spark: SparkSession, name: str) -> int:
+    ((rows, size),) = spark.sql(
+        f"SELECT coalesce(sum(record_count), 0), coalesce(sum(file_size_in_bytes), 0) FROM {name}.files"
+    ).collect()
+    return 1 + max(int(rows) // ROWS_AT_A_TIME, int(size) // BYTES_AT_A_TIME)

@@ -1,0 +1,1 @@
+"""List the versions of tables' structures, and the difference between two."""

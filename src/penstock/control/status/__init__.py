@@ -1,0 +1,1 @@
+"""Gather and show how a pipeline is doing."""

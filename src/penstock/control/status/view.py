@@ -1,0 +1,318 @@
+"""A status as a person reads it, and as a program reads it (`--json`). Knows `status.py`, prints nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.status.gather import LogReport, Problem, SourceReport, SourceSection, Status, TableReport, errored
+from penstock.control.text.commands import with_file
+from penstock.control.text.copy_figures import copy_json, rows_copied_text
+from penstock.control.text.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
+from penstock.model.anomaly import KINDS
+from penstock.model.partitions import RemarkKind
+from penstock.model.position import Position, position_text
+from penstock.model.table_state import NOT_FOLLOWED, State
+from penstock.model.upkeep import Upkeep
+from penstock.state.store import Health
+
+STATE_STYLES: dict[str, str] = {State.READY: "green", State.ERRORED: "bold red", NOT_FOLLOWED: "dim"}
+_BY_HAND = "`penstock resync FILE TABLE` makes it equal to the source, without what was kept of other partitions"
+REMARKS: dict[RemarkKind, str] = {
+    "kept": "is gone at the source, and its rows are kept here; a resync would remove them",
+    "missing": f"was attached with rows that were never sent: they are missing here. {_BY_HAND}",
+    "stale": f"was truncated at the source, which is never sent: its rows are still here. {_BY_HAND}",
+    "replaced": f"was detached and attached again, or created again: its rows may differ here. {_BY_HAND}",
+}
+HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
+
+
+def as_text(status: Status) -> RenderableType:
+    """Readable without colours too."""
+    parts: list[RenderableType] = [_summary(status)]
+    if status.tables:
+        parts += [Text(), _tables(status)]
+    elif status.problem is None:
+        said = "no table yet" if status.has_run else "this pipeline has not run yet"
+        parts += [Text(), Text(f"{said}; `penstock run {status.file}` starts it", style="dim")]
+    for table in status.tables:
+        if table.copy is not None and table.copy.note:
+            parts += [Text(), Text(f"copy of {table.table}: {table.copy.note}", style="yellow")]
+    for table in status.tables:
+        for remark in table.remarks:
+            said = f"{table.table}: partition {remark.relation} {REMARKS[remark.kind]}"
+            parts += [
+                Text(),
+                Text(said.replace("FILE", status.file).replace("TABLE", str(table.table)), style="yellow"),
+            ]
+        for found in table.anomalies:
+            said = f"{table.table}: {count_text(found.changes)} {KINDS[found.kind]}, first at {', '.join(found.places)}"
+            parts += [Text(), Text(said, style="yellow")]
+        for count in table.rescued:
+            cells = "1 cell" if count.cells == 1 else f"{count_text(count.cells)} cells"
+            rescued = f"{table.table}.{count.column}: {cells} rescued, the last {count.sample!r} at {count.place}"
+            parts += [Text(), Text(rescued, style="yellow")]
+    for table in status.tables:
+        if table.upkeep is not None and table.upkeep.shape.doing and status.pid is not None:
+            parts += [Text(), Text(f"{table.table}: {table.upkeep.shape.doing}", style="dim")]
+    for table in status.tables:
+        if table.quarantined:
+            kept = (
+                f"{table.table} has {count_text(table.quarantined)} in quarantine (messages that cannot be decoded); "
+            )
+            parts += [Text(), Text(f"{kept}see `penstock quarantine list {status.file}`", style="yellow")]
+    for table in status.tables:
+        if table.followed and table.error and table.state is not State.ERRORED:
+            parts += [Text(), Text(f"{table.table} is copied again: {table.error}", style="yellow")]
+    for table in [table for table in status.tables if not table.followed]:
+        way_out = f"`penstock forget {status.file} {table.table}` removes it from this list"
+        said = f"{table.table} is no longer followed: no rule of the file matches it. {way_out}"
+        parts += [Text(), Text(said, style="yellow")]
+    for table in errored(status.tables):
+        since = f" since {_moment(table.since)}" if table.since else ""
+        retry = f", retry: {table.retry}" if table.retry else ""
+        way_out = with_file(table.solution, status.file)
+        parts += [Text(), _trouble(f"{table.table} is Errored{since}{retry}", table.error, way_out)]
+    if status.events:
+        parts += [Text(), Text("events", style="bold"), _events(status)]
+    return Group(*parts)
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """JSON values only. Positions are as Postgres writes them, times ISO 8601 in UTC; what is unknown is null."""
+    return {
+        "pipeline": status.pipeline,
+        "file": status.file,
+        "at": status.at.isoformat(),
+        "run": {"running": status.pid is not None, "pid": status.pid},
+        **_lanes_json(status),
+        "state": {"exists": status.has_run, **_problem_json(status.problem)},
+        "destinations": [
+            {"name": name, "processed": _position(processed)} for name, processed in status.processed.items()
+        ],
+        "tables": [_table_json(table, status.file) for table in status.tables],
+        "components": [
+            {"name": name, **asdict(health), "since": health.since.isoformat()}
+            for name, health in status.components.items()
+        ],
+        "events": [
+            {
+                "at": event.at.isoformat(),
+                "kind": event.kind,
+                "message": event.message,
+                "table": None if event.table is None else str(event.table),
+            }
+            for event in status.events
+        ],
+    }
+
+
+def _summary(status: Status) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold", no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row("pipeline", Text.assemble(status.pipeline, ("  " + status.file, "dim")))
+    lines.add_row("run", Text(f"process {status.pid}", style="green") if status.pid else Text("not running", "yellow"))
+    for lane in status.lanes or (SourceSection("", status.source, status.log),):
+        suffix = f" {lane.name}" if lane.name else ""
+        lines.add_row(f"source{suffix}", _source(lane.source))
+        lines.add_row(f"log{suffix}", _log(lane.log))
+    if status.problem is not None:
+        lines.add_row("state", _problem(status.problem))
+    for name, health in status.components.items():
+        lines.add_row(name, _health(health, status.file))
+    return lines
+
+
+def _source(source: SourceReport) -> Text:
+    if source.problem is not None:
+        return _problem(source.problem)
+    text = Text(f"{source.endpoint}, at {_shown(source.position)}; slot {source.slot_name} ")
+    slot = source.slot
+    if slot is None:
+        return text.append("is not there yet", "yellow")
+    if slot.invalidation is not None:
+        return text.append(f"is lost: {slot.invalidation}", "bold red")
+    text.append("active" if slot.active_pid else "not active", "green" if slot.active_pid else "yellow")
+    return text.append(f", confirmed {_shown(slot.confirmed_flush_lsn)}, {bytes_text(slot.retained_bytes)} WAL kept")
+
+
+def _log(log: LogReport) -> Text:
+    if log.problem is not None:
+        return _problem(log.problem)
+    if not log.segments:
+        return Text.assemble("empty", (f"  {log.uri}", "dim"))
+    segments = "1 segment" if log.segments == 1 else f"{count_text(log.segments)} segments"
+    reach = f"{segments}, {bytes_text(log.bytes)}, from {_shown(log.start)} to {_shown(log.end)}"
+    return Text.assemble(reach, (f"  {log.uri}", "dim"))
+
+
+def _health(health: Health, file: str) -> Text:
+    text = Text.assemble((health.state, HEALTH_STYLES[health.state]))
+    if health.state == "retrying":
+        text.append(f", attempt {health.attempts}")
+    text.append(f" since {_moment(health.since)}", "dim")
+    if health.message:
+        text.append(f": {health.message}")
+    if health.solution:
+        text.append(f". {with_file(health.solution, file)}", "bold")
+    return text
+
+
+def _tables(status: Status) -> Table:
+    several = len({report.destination for report in status.tables}) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("table", overflow="fold")
+    if several:
+        table.add_column("destination")
+    table.add_column("state")
+    copying = any(report.copy is not None and report.copy.ended is None for report in status.tables)
+    for heading in (*(("rows copied", "progress") if copying else ()), "changes", "rate", "lag", "behind"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("files", justify="right", no_wrap=True)
+    table.add_column("read cost", justify="right", no_wrap=True)
+    table.add_column("newest change", no_wrap=True)
+    for report in status.tables:
+        table.add_row(
+            Text(str(report.table)),
+            *([report.destination] if several else []),
+            Text(report.shown_state, STATE_STYLES.get(report.shown_state, "yellow")),
+            *(
+                [rows_copied_text(report.copy), percent_text(report.copy.fraction if report.copy else None)]
+                if copying
+                else []
+            ),
+            count_text(report.changes),
+            rate_text(report.rate),
+            seconds_text(report.lag_seconds),
+            bytes_text(report.lag_bytes),
+            *_shape_texts(report.upkeep),
+            _moment(report.newest) if report.newest else UNKNOWN,
+        )
+    return table
+
+
+def _shape_texts(upkeep: Upkeep | None) -> tuple[str, str]:
+    """How many files, and what reading them costs beside the compact table."""
+    if upkeep is None:
+        return UNKNOWN, UNKNOWN
+    shape = upkeep.shape
+    return count_text(shape.files + shape.delete_files), f"{shape.read_cost:.1f} ×"
+
+
+def _events(status: Status) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    for event in status.events:
+        about = f"{event.table}: " if event.table is not None and str(event.table) not in event.message else ""
+        lines.add_row(_moment(event.at), event.kind, about + event.message)
+    return lines
+
+
+def _trouble(title: str, what: str, solution: str) -> RenderableType:
+    parts: list[RenderableType] = [Text(title, style="bold red"), Padding.indent(Text(what), 2)]
+    if solution:
+        parts.append(Padding.indent(Text(solution, style="bold"), 2))
+    return Group(*parts)
+
+
+def _problem(problem: Problem) -> Text:
+    return Text.assemble((problem.what, "red"), f". {problem.solution}" if problem.solution else "")
+
+
+def _lanes_json(status: Status) -> dict[str, Any]:
+    """`source` and `log` of the only one, or a list of `sources`."""
+    if not status.lanes:
+        return {"source": _source_json(status.source), "log": _log_json(status.log)}
+    return {
+        "sources": [{"name": one.name, **_source_json(one.source), "log": _log_json(one.log)} for one in status.lanes]
+    }
+
+
+def _source_json(source: SourceReport) -> dict[str, Any]:
+    slot = source.slot
+    return {
+        "endpoint": source.endpoint,
+        "reachable": source.problem is None,
+        "position": _position(source.position),
+        "slot": {
+            "name": source.slot_name,
+            "exists": None if source.problem else slot is not None,
+            "active": None if slot is None else slot.active_pid is not None,
+            "confirmed": None if slot is None else _position(slot.confirmed_flush_lsn),
+            "retained_bytes": None if slot is None else slot.retained_bytes,
+            "wal_status": None if slot is None else slot.wal_status,
+            "invalidation": None if slot is None else slot.invalidation,
+        },
+        **_problem_json(source.problem),
+    }
+
+
+def _log_json(log: LogReport) -> dict[str, Any]:
+    return {
+        "uri": log.uri,
+        "segments": log.segments,
+        "bytes": log.bytes,
+        "start": _position(log.start),
+        "end": _position(log.end),
+        **_problem_json(log.problem),
+    }
+
+
+def _table_json(table: TableReport, file: str) -> dict[str, Any]:
+    return {
+        "destination": table.destination,
+        "table": str(table.table),
+        "target": str(table.target),
+        "state": table.shown_state,
+        "followed": table.followed,
+        "since": table.since.isoformat() if table.since else None,
+        "position": _position(table.position),
+        "lag_bytes": table.lag_bytes,
+        "lag_seconds": table.lag_seconds,
+        "changes": table.changes,
+        "rate": table.rate,
+        "newest": table.newest.isoformat() if table.newest else None,
+        "error": (table.error or None) if table.state is State.ERRORED else None,
+        "copied_again": (table.error or None) if table.state is not State.ERRORED else None,
+        "solution": with_file(table.solution, file) or None,
+        "retry": table.retry or None,
+        "copy": copy_json(table.copy),
+        "quarantined": table.quarantined,
+        "partitions": [
+            {"partition": str(remark.relation), "is": remark.kind, "since": remark.since.isoformat()}
+            for remark in table.remarks
+        ],
+        "rescued": [asdict(count) for count in table.rescued],
+        "anomalies": [asdict(count) for count in table.anomalies],
+        "maintenance": None if table.upkeep is None else _upkeep_json(table.upkeep),
+    }
+
+
+def _upkeep_json(upkeep: Upkeep) -> dict[str, Any]:
+    figures = asdict(upkeep)
+    return {"at": figures.pop("at").isoformat(), **figures.pop("shape"), **figures}
+
+
+def _problem_json(problem: Problem | None) -> dict[str, Any]:
+    return {"error": problem.what if problem else None, "solution": problem.solution if problem else None}
+
+
+def _position(position: Position | None) -> str | None:
+    return None if position is None else position_text(position)
+
+
+def _shown(position: Position | None) -> str:
+    return UNKNOWN if position is None else position_text(position)
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,1 @@
+"""List tables, and ask the running pipeline to copy, retry, drop or forget them."""

@@ -1,0 +1,1 @@
+"""Figures, commands and secrets as an operator sees them."""

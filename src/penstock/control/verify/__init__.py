@@ -1,0 +1,1 @@
+"""Prove that destination equals source at one position, and repair differences."""

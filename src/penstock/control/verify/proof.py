@@ -1,0 +1,111 @@
+"""The proof that lake equals source: for each table the row count and a checksum of all values, taken on both sides.
+
+Each side computes its own figures in its own SQL: Postgres from its types, Spark from the lake's (`canonical`). A table
+is the sum of its rows' digests: it does not depend on order, and a row that is there twice counts twice. Meant for
+tables at rest: whoever calls it stops the traffic and drains first; `verify` is for tables that are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.text.figures import UNKNOWN, count_text
+from penstock.control.verify.canonical import (
+    DIGITS,
+    RESCUED,
+    postgres_md5,
+    postgres_number,
+    postgres_row,
+    spark_number,
+    spark_row,
+)
+from penstock.control.verify.canonical_types import spark_quoted
+from penstock.model.table import TableId, TableSchema
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.statements import quoted_table
+
+
+@dataclass(frozen=True)
+class Figures:
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class TableProof:
+    """`lake` is None when the lake has no such table."""
+
+    table: TableId
+    source: Figures
+    lake: Figures | None
+
+    @property
+    def equal(self) -> bool:
+        return self.source == self.lake
+
+
+def prove(
+    connection: Connection, spark: SparkSession, catalog: str, tables: Mapping[TableId, TableSchema]
+) -> list[TableProof]:
+    """`tables`: from the name in the lake's catalog to the schema at the source."""
+    return [
+        TableProof(schema.table, source_figures(connection, schema), lake_figures(spark, catalog, target, schema))
+        for target, schema in tables.items()
+    ]
+
+
+def source_figures(connection: Connection, schema: TableSchema) -> Figures:
+    digest = postgres_number(postgres_md5(postgres_row(schema.columns)))
+    statement = f"SELECT count(*), coalesce(sum({digest}), 0)::text FROM {quoted_table(schema.table)}"
+    with source_errors(f"reading table {schema.table} at the source"):
+        row = connection.execute(statement.encode()).fetchone()
+    assert row is not None
+    return Figures(row[0], _checksum(row[1]))
+
+
+def lake_figures(spark: SparkSession, catalog: str, target: TableId, schema: TableSchema) -> Figures | None:
+    name = ".".join(map(spark_quoted, (catalog, target.schema, target.name)))
+    if not spark.catalog.tableExists(name):
+        return None
+    types = {field.name: field.dataType for field in spark.table(name).schema.fields}
+    rescued = types.pop(RESCUED, None) is not None
+    if set(types) != {column.name for column in schema.columns}:
+        return None
+    text = spark_row([(column.name, types[column.name]) for column in schema.columns], rescued=rescued)
+    row = spark.sql(
+        f"SELECT count(*) AS row_count, coalesce(sum({spark_number('digest')}), 0) AS digest "
+        f"FROM (SELECT md5({text}) AS digest FROM {name})"
+    ).first()
+    assert row is not None
+    return Figures(row["row_count"], _checksum(str(row["digest"])))
+
+
+def proof_table(proofs: Iterable[TableProof]) -> Table:
+    """Source and lake side by side, readable without colours."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("table")
+    table.add_column("source rows", justify="right")
+    table.add_column("lake rows", justify="right")
+    table.add_column("source checksum")
+    table.add_column("lake checksum")
+    table.add_column("")
+    for proof in proofs:
+        lake = proof.lake
+        table.add_row(
+            str(proof.table),
+            count_text(proof.source.rows),
+            count_text(lake.rows if lake else None),
+            proof.source.checksum,
+            lake.checksum if lake else UNKNOWN,
+            Text("equal", "green") if proof.equal else Text("DIFFERENT" if lake else "MISSING", "bold red"),
+        )
+    return table
+
+
+def _checksum(total: str) -> str:
+    return f"{int(total) % 16**DIGITS:015x}"

@@ -1,0 +1,252 @@
+"""The two sides of a table that `compare` compares: the source in an exported snapshot, the lake at a snapshot.
+
+Both answer in SQL over one inner query, which gives for each row `digest` and `bucket_of`, the MD5s of row and key
+(`canonical`). What comes back is figures, digests, keys and shortened cells: never a whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, DoubleType
+
+from penstock.control.verify.canonical import (
+    RESCUED,
+    postgres_md5,
+    postgres_number,
+    postgres_row,
+    postgres_shown,
+    postgres_text,
+    spark_literal,
+    spark_number,
+    spark_row,
+    spark_shown,
+    spark_text,
+)
+from penstock.control.verify.canonical_types import spark_quoted
+from penstock.control.verify.compare import Cell, Figures, Row
+from penstock.errors import SchemaChanged
+from penstock.model.feed import Sid
+from penstock.model.table import ColumnType, TableId, TableSchema
+from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.statements import literal, quoted_table
+
+SHOWN = 80  # characters of a cell
+NULL = "CAST(NULL AS STRING)"
+FLOAT8 = ColumnType(701, "float8")
+_SHOWN_OF_ROW = 200
+
+
+@dataclass(frozen=True)
+class SourceSide:
+    """`connection` is in a transaction of the snapshot. `only`: without children of plain inheritance."""
+
+    connection: Connection
+    schema: TableSchema
+    row_filter: str | None
+    only: bool
+
+    @property
+    def tail(self) -> str:
+        """FROM and WHERE."""
+        only = "ONLY " if self.only else ""
+        where = f" WHERE ({self.row_filter})" if self.row_filter else ""
+        return f"FROM {only}{quoted_table(self.schema.table)}{where}"
+
+    def figures(self, buckets: int) -> dict[int, Figures]:
+        rows = self._run(
+            f"SELECT {_postgres_bucket(buckets)}, count(*), sum({postgres_number('digest')})::text"
+            f" FROM ({self._inner()}) s GROUP BY 1"
+        )
+        return {bucket: (count, int(total)) for bucket, count, total in rows}
+
+    def rows(self, buckets: int, chosen: Sequence[int]) -> list[Row]:
+        texts = self._key_texts()
+        extra = "".join(f", {text} AS key_{number}" for number, text in enumerate(texts))
+        names = "".join(f", key_{number}" for number in range(len(texts)))
+        found = self._run(
+            f"SELECT bucket_of, digest{names} FROM ({self._inner(extra)}) s"
+            f" WHERE {_postgres_bucket(buckets)} = ANY (ARRAY[{', '.join(map(str, chosen))}]::int[])"
+        )
+        return [Row(key, digest, tuple(texts)) for key, digest, *texts in found]
+
+    def cells(self, keys: Sequence[str]) -> dict[str, dict[str, Cell]]:
+        columns = self.schema.columns
+        extra = "".join(
+            f", {postgres_md5(postgres_text(column))} AS cell_{number},"
+            f" left({postgres_shown(column)}, {SHOWN}) AS shown_{number}"
+            for number, column in enumerate(columns)
+        )
+        wanted = ", ".join(literal(key) for key in keys)
+        found = self._run(f"SELECT * FROM ({self._inner(extra)}) s WHERE bucket_of = ANY (ARRAY[{wanted}]::text[])")
+        return {row[0]: _cells([column.name for column in columns], row[2:]) for row in found}
+
+    def _key_texts(self) -> list[str]:
+        key = [self.schema.column(name) for name in self.schema.key]
+        if key:
+            return [postgres_shown(column) for column in key]
+        return [f"left({_postgres_whole(self.schema)}, {_SHOWN_OF_ROW})"]
+
+    def _inner(self, extra: str = "") -> str:
+        """OFFSET 0 keeps the server from computing a digest again for each use of it."""
+        row = postgres_md5(postgres_row(self.schema.columns))
+        key = postgres_md5(postgres_row([self.schema.column(name) for name in self.schema.key]))
+        return f"SELECT {key if self.schema.key else row} AS bucket_of, {row} AS digest{extra} {self.tail} OFFSET 0"
+
+    def _run(self, statement: str) -> list[tuple[Any, ...]]:
+        with source_errors(f"reading table {self.schema.table} at the source"):
+            return self.connection.execute(statement.encode()).fetchall()
+
+
+@dataclass(frozen=True)
+class LakeColumn:
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True)
+class LakeSide:
+    """`snapshot` is Iceberg's; None where the table holds nothing. `columns` are the source's by name: what each is
+    called in the lake at that snapshot, and its type; a column that the lake does not have yet is null in all rows.
+    With a `sid` the side is the rows that carry it, and nothing else of the table."""
+
+    spark: SparkSession
+    name: str
+    schema: TableSchema
+    snapshot: int | None
+    columns: Mapping[str, LakeColumn]
+    rescued: bool
+    sid: Sid | None = None
+
+    def figures(self, buckets: int) -> dict[int, Figures]:
+        rows = self._run(
+            f"SELECT {_spark_bucket(buckets)} AS bucket, count(*) AS row_count,"
+            f" CAST(sum({spark_number('digest')}) AS STRING) AS total FROM ({self._inner()}) GROUP BY 1"
+        )
+        return {row["bucket"]: (row["row_count"], int(row["total"])) for row in rows}
+
+    def rows(self, buckets: int, chosen: Sequence[int]) -> list[Row]:
+        texts = self._key_texts()
+        extra = "".join(f", {text} AS key_{number}" for number, text in enumerate(texts))
+        found = self._run(
+            f"SELECT * FROM ({self._inner(extra)}) WHERE {_spark_bucket(buckets)} IN ({', '.join(map(str, chosen))})"
+        )
+        return [Row(row[0], row[1], tuple(row[2:])) for row in found]
+
+    def cells(self, keys: Sequence[str]) -> dict[str, dict[str, Cell]]:
+        names = [column.name for column in self.schema.columns]
+        extra = "".join(
+            f", md5({self._text(name)}) AS cell_{number}, left({self._shown(name)}, {SHOWN}) AS shown_{number}"
+            for number, name in enumerate(names)
+        )
+        wanted = ", ".join(spark_literal(key) for key in keys)
+        found = self._run(f"SELECT * FROM ({self._inner(extra)}) WHERE bucket_of IN ({wanted})")
+        return {row[0]: _cells(names, row[2:]) for row in found}
+
+    def _text(self, name: str) -> str:
+        column = self.columns.get(name)
+        return NULL if column is None else spark_text(column.name, column.type, rescued=self.rescued)
+
+    def _shown(self, name: str) -> str:
+        column = self.columns.get(name)
+        return NULL if column is None else spark_shown(column.name, column.type, rescued=self.rescued)
+
+    def _key_texts(self) -> list[str]:
+        if not self.schema.key:
+            names = [column.name for column in self.schema.columns]
+            parts = ", ".join(f"coalesce({self._text(name)}, 'NULL')" for name in names)
+            return [f"left(concat_ws(', ', {parts}), {_SHOWN_OF_ROW})"]
+        return [self._shown(name) for name in self.schema.key]
+
+    def _inner(self, extra: str = "") -> str:
+        row = self._digest([column.name for column in self.schema.columns])
+        key = self._digest(self.schema.key) if self.schema.key else row
+        return f"SELECT {key} AS bucket_of, {row} AS digest{extra} {self.tail}"
+
+    @property
+    def tail(self) -> str:
+        """FROM and WHERE."""
+        whose = (
+            "" if self.sid is None else f" WHERE {spark_quoted(self.sid.column)} = {_spark_constant(self.sid.value)}"
+        )
+        return f"FROM {self.name} VERSION AS OF {self.snapshot}{whose}"
+
+    def _digest(self, names: Sequence[str]) -> str:
+        there = [self.columns.get(name) for name in names]
+        columns = [None if one is None else (one.name, one.type) for one in there]
+        return f"md5({spark_row(columns, rescued=self.rescued)})"
+
+    def _run(self, statement: str) -> list[Any]:
+        return [] if self.snapshot is None else list(self.spark.sql(statement).collect())
+
+
+def lake_side(
+    spark: SparkSession,
+    catalog: str,
+    target: TableId,
+    schema: TableSchema,
+    snapshot: int | None,
+    called: Mapping[int, str],
+    sid: Sid | None = None,
+) -> LakeSide:
+    """`called`: what the source's columns are called in the lake, by their numbers.
+
+    The lake may have columns that the source has no more, or never had: they are not looked at. It may lack one that
+    was added at the source since a row of the table changed last. SchemaChanged when it lacks a column of the key."""
+    name = ".".join(map(spark_quoted, (catalog, target.schema, target.name)))
+    version = "" if snapshot is None else f" VERSION AS OF {snapshot}"
+    fields = {field.name: field.dataType for field in spark.sql(f"SELECT * FROM {name}{version}").schema.fields}
+    columns = {}
+    for column in schema.columns:
+        there = called.get(column.number, column.name) if column.number and called else column.name
+        if there in fields and (not called or not column.number or column.number in called):
+            columns[column.name] = LakeColumn(there, fields[there])
+    lacking = [key for key in schema.key if key not in columns]
+    if lacking:
+        raise SchemaChanged(
+            f"table {schema.table}: the lake does not have its key column {', '.join(lacking)}",
+            f"See `penstock tables`; `penstock resync` copies {schema.table} anew",
+        )
+    return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields, sid)
+
+
+def widened(source: SourceSide, lake: LakeSide) -> SourceSide:
+    """The source with its numbers as wide as the lake has them, for another source may need them so: `real` is compared
+    as `double precision` there. The text of other numbers is the same in any width."""
+    wide = {name for name, column in lake.columns.items() if isinstance(column.type, DoubleType)}
+    columns = tuple(
+        replace(column, type=FLOAT8) if column.type.name == "float4" and column.name in wide else column
+        for column in source.schema.columns
+    )
+    return replace(source, schema=replace(source.schema, columns=columns))
+
+
+def _postgres_bucket(buckets: int) -> str:
+    return f"('x' || right(bucket_of, 4))::bit(16)::int % {buckets}"
+
+
+def _spark_constant(value: str | int) -> str:
+    return spark_literal(value) if isinstance(value, str) else str(value)
+
+
+def _spark_bucket(buckets: int) -> str:
+    return f"CAST(conv(right(bucket_of, 4), 16, 10) AS INT) % {buckets}"
+
+
+def _postgres_whole(schema: TableSchema) -> str:
+    parts = ", ".join(f"coalesce({postgres_text(column)}, 'NULL')" for column in schema.columns)
+    return f"array_to_string(ARRAY[{parts}]::text[], ', ')"
+
+
+def _cells(names: Sequence[str], values: Sequence[object]) -> dict[str, Cell]:
+    return {
+        name: Cell(_text_or_none(values[2 * number]), _text_or_none(values[2 * number + 1]))
+        for number, name in enumerate(names)
+    }
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)

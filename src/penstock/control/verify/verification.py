@@ -1,0 +1,336 @@
+"""`penstock verify`: source and lake compared at one position, and, when asked to, the differing rows put right.
+
+A snapshot of the source and its position are joined by a pin of each table at that position (`cutting`), so both sides
+are the same moment while everything goes on. When a run is up it makes the pins; otherwise the pipeline is run here
+for as long as it takes. Of several sources each is verified for itself, one after another: with its own snapshot, and
+of tables that it shares with others only its own rows. docs/verify.md says why it is exact, and what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.config.model import Pipeline
+from penstock.control.query.spark_sql import reading_session
+from penstock.control.tables.requests import followed, is_whole_source
+from penstock.control.verify.compare import MOST_DIFFERENCES, Comparison, bucket_count, compare
+from penstock.control.verify.pin_client import Asking, pin_tables
+from penstock.control.verify.repair import net_effect, written
+from penstock.control.verify.sides import SourceSide, lake_side, widened
+from penstock.errors import (
+    EnvironmentMissing,
+    NoAnswer,
+    PenstockError,
+    SchemaChanged,
+    SourceError,
+    SourceUnreachable,
+    StateError,
+    TableError,
+    UsageError,
+)
+from penstock.java_error import java_has_ended, java_reason
+from penstock.model.feed import Feed, Mode
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.runtime.copy.copier import WHOLE
+from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.pipeline import run
+from penstock.runtime.source_threads import COMPONENT
+from penstock.source.postgres.connect import Connection, connect, source_errors
+from penstock.source.postgres.copy_ranges import leaves, plan_ranges
+from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connection
+from penstock.source.postgres.statements import quoted_table
+from penstock.state.lock import holder
+from penstock.state.pin import Pin
+from penstock.state.scoped import scoped, scoped_table
+from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.store import StateStore
+
+SHOWN = 20  # rows of a table that a person is shown
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What became of one table. `comparison` is None when it could not be compared: `error` says why.
+
+    `before` is the comparison that led to a repair; `error` beside a comparison says why there was none.
+    """
+
+    table: TableId
+    position: Position | None
+    comparison: Comparison | None = None
+    error: PenstockError | None = None
+    before: Comparison | None = None
+
+    @property
+    def equal(self) -> bool:
+        return self.comparison is not None and self.comparison.equal
+
+
+@dataclass(frozen=True)
+class Verifying:
+    """What to do, and how to speak of it."""
+
+    names: tuple[str, ...]
+    repair: bool
+    timeout: float
+    shown: int
+    tell: Callable[[str], None]
+
+
+def verify(pipeline: Pipeline, wish: Verifying, progress: ProgressView) -> list[Verified]:
+    """Each table in the order of their names."""
+    store = find_store(pipeline.state_url)
+    if store is None:
+        raise UsageError(
+            f"pipeline {pipeline.name} has not run yet, so there is nothing to compare",
+            f"`penstock run {pipeline.file}` copies every table",
+        )
+    try:
+        shares = shares_of(pipeline, store, wish)
+        lock = pipeline.home / "lock"
+        if holder(lock) is not None:
+            wish.tell("starting Spark beside the run")
+            with reading_session(pipeline) as spark:
+                return verify_each(shares, wish, Beside(store, lambda: holder(lock) is not None), spark)
+        found: list[Verified] = []
+        here = Beside(store, lambda: True, since=datetime.now(UTC))
+
+        def errand(spark: SparkSession) -> None:
+            found.extend(verify_each(shares, wish, here, spark))
+
+        wish.tell("no run is up: the pipeline runs here until it is done")
+        run(pipeline, progress=progress, errand=errand)
+        return found
+    finally:
+        store.close()
+
+
+@dataclass(frozen=True)
+class _Repair:
+    """What a repair needs of the comparison that found it necessary."""
+
+    comparison: Comparison
+    schema: TableSchema
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The run that answers. What its state store says of sources counts from `since` on; None: all of it."""
+
+    store: StateStore
+    is_up: Callable[[], bool]
+    since: datetime | None = None
+
+    def of(self, lane: Pipeline) -> StateStore:
+        return scoped(self.store, lane.source.name if lane.is_scoped else None)
+
+    def failure(self, lane: Pipeline) -> PenstockError | None:
+        """Why the run does nothing for one of several sources; None when it does."""
+        health = self.of(lane).health().get(COMPONENT) if lane.is_scoped else None
+        if health is None or health.state != "failed" or (self.since is not None and health.since < self.since):
+            return None
+        return NoAnswer(f"the run has given source {lane.source.name} up: {health.message}", health.solution)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What is compared of one source; `lane` is the pipeline as it sees it."""
+
+    lane: Pipeline
+    feeds: list[Feed]
+
+    def named(self, table: TableId) -> TableId:
+        """As people know it."""
+        return scoped_table(self.lane.source.name, table) if self.lane.is_scoped else table
+
+
+def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Share]:
+    """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
+    wanted = followed(pipeline, store, wish.names)
+    shares = {lane.source.name: Share(lane, []) for lane in pipeline.lanes}
+    named = {name for name in wish.names if not is_whole_source(pipeline, name)}
+    for table, feed in wanted.items():
+        if feed.mode is Mode.CLONE and not feed.projection:
+            source = table.schema.partition(":")[0] if pipeline.is_scoped else pipeline.source.name
+            shares[source].feeds.append(feed)
+            continue
+        how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
+        if str(table) in named:
+            raise UsageError(
+                f"table {table} is {how}, so it is not meant to equal its source", "Name tables in mode clone"
+            )
+        wish.tell(f"left out: {table}, which is {how} and not meant to equal its source")
+    return [share for share in shares.values() if share.feeds]
+
+
+def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark: SparkSession) -> list[Verified]:
+    """Each source for itself: of several, one that cannot be verified is told so, and the others are."""
+    found: list[Verified] = []
+    for share in shares:
+        try:
+            found += _Verification(share, wish, beside, spark).all()
+        except (SourceError, NoAnswer) as error:
+            if not share.lane.is_scoped:
+                raise
+            wish.tell(f"source {share.lane.source.name} is left: {error.what}")
+            found += [Verified(share.named(feed.name), None, error=error) for feed in share.feeds]
+    return sorted(found, key=lambda one: one.table)
+
+
+class _Verification:
+    """Of one source. Tables have the names that the source, its pins and its part of the state store know."""
+
+    def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession) -> None:
+        lane = share.lane
+        self._share, self._wish, self._spark = share, wish, spark
+        self._pipeline, self._destination = lane, lane.destinations[0].name
+        self._url = lane.source.url.get_secret_value()
+        self._feeds = {feed.name: feed for feed in share.feeds}
+        self._asking = Asking(
+            beside.of(lane),
+            self._url,
+            wish.timeout,
+            lane.copying.snapshot_timeout,
+            self._tell,
+            beside.is_up,
+            lambda: beside.failure(lane),
+        )
+
+    def all(self) -> list[Verified]:
+        connect(self._url).close()  # a source that cannot be reached is not waited for
+        tables = list(self._feeds)
+        repairable: dict[TableId, _Repair] = {}
+        with pin_tables(self._asking, tables) as (snapshot, pins):
+            found = {table: self._compared(snapshot, pins[table], repairable) for table in tables}
+        if repairable:
+            found |= self._repaired(found, repairable)
+        return [replace(one, table=self._share.named(table)) for table, one in found.items()]
+
+    def _compared(
+        self, snapshot: ExportedSnapshot, pin: Pin, repairable: dict[TableId, _Repair] | None = None
+    ) -> Verified:
+        """One table; in `repairable` goes what its repair takes, if one is wanted and possible."""
+        if pin.state == "failed":
+            return Verified(pin.table, None, error=TableError(pin.reason, pin.solution))
+        self._tell(f"comparing {pin.table}")
+        try:
+            with snapshot_connection(self._url, snapshot.name) as connection:
+                feed = self._feeds[pin.table]
+                source = self._source_side(connection, feed.table)
+                snapshot_id = int(pin.snapshot) if pin.snapshot else None
+                lake = lake_side(
+                    self._spark, self._destination, feed.target, source.schema, snapshot_id, pin.columns, feed.sid
+                )
+                rows, _ = estimate(connection, source.schema)
+                comparison = compare(
+                    widened(source, lake),
+                    lake,
+                    buckets=bucket_count(rows),
+                    keyed=bool(source.schema.key),
+                    shown=self._wish.shown,
+                )
+        except (SourceUnreachable, EnvironmentMissing, StateError):
+            raise  # of all tables
+        except (PenstockError, PySparkException, Py4JError) as error:
+            return Verified(pin.table, snapshot.position, error=_not_compared(pin.table, error))
+        result = Verified(pin.table, snapshot.position, comparison)
+        if comparison.equal or repairable is None or not self._wish.repair:
+            return result
+        keeps = not source.only and not self._pipeline.drops_partitions(source.schema.table)
+        why_not = not_repairable(source.schema, comparison, self._share.named(pin.table), keeps_partitions=keeps)
+        if why_not is not None:
+            return replace(result, error=why_not)
+        repairable[pin.table] = _Repair(comparison, source.schema)
+        return result
+
+    def _source_side(self, connection: Connection, table: TableId) -> SourceSide:
+        """With a lock on the table: from here on nobody rewrites it, and if somebody has, it shows."""
+        publication = self._pipeline.source.publication
+        found = discover(connection, lambda one: one == table, publication)
+        schemas = [self._pipeline.carried(schema) for schema in found]
+        if not schemas:
+            raise TableError(f"table {table} is not at the source", "`penstock tables` shows what became of it")
+        with source_errors(f"locking table {table} for reading"):
+            connection.execute(f"LOCK TABLE {quoted_table(table)} IN ACCESS SHARE MODE".encode())
+            connection.execute("SET LOCAL row_security = off")
+            row = connection.execute("SELECT relkind = 'r' FROM pg_class WHERE oid = %s", (schemas[0].relation_id,))
+            only = row.fetchone() == (True,)
+        leaves(connection, schemas[0])
+        return SourceSide(connection, schemas[0], row_filter(connection, publication, table), only)
+
+    def _repaired(
+        self, found: Mapping[TableId, Verified], repairs: Mapping[TableId, _Repair]
+    ) -> dict[TableId, Verified]:
+        """The repaired tables, compared again at the position of their repair."""
+        self._tell(f"repairing {', '.join(map(str, sorted(repairs)))}")
+        with ExitStack() as files:
+
+            def rows(snapshot: ExportedSnapshot, table: TableId) -> str:
+                path = self._rows(snapshot, table, repairs[table])
+                files.callback(path.unlink, missing_ok=True)
+                return str(path)
+
+            with pin_tables(self._asking, sorted(repairs), rows) as (snapshot, pins):
+                again = {table: self._compared(snapshot, pins[table]) for table in repairs}
+        return {table: replace(one, before=found[table].comparison) for table, one in again.items()}
+
+    def _rows(self, snapshot: ExportedSnapshot, table: TableId, repair: _Repair) -> Path:
+        with snapshot_connection(self._url, snapshot.name) as connection:
+            side = self._source_side(connection, self._feeds[table].table)
+            if side.schema != repair.schema:
+                raise SchemaChanged(f"table {table}: its structure has just changed", "Run it again")
+            relations = plan_ranges(connection, side.schema, range_bytes=WHOLE)
+            net = net_effect(
+                CopySource(self._url, snapshot.name, side.schema, side.row_filter),
+                relations,
+                repair.comparison.differences,
+                statement_timeout=self._pipeline.copying.statement_timeout,
+            )
+        return written(net, self._pipeline.home / "repairs")
+
+    def _tell(self, what: str) -> None:
+        self._wish.tell(f"{self._pipeline.source.name}: {what}" if self._pipeline.is_scoped else what)
+
+
+def _not_compared(table: TableId, error: Exception) -> PenstockError:
+    """Why one table could not be read, at the source or in the lake; the others are compared all the same."""
+    if isinstance(error, PenstockError):
+        return error
+    if java_has_ended(error):
+        raise EnvironmentMissing("Spark's Java process has ended", "Run it again") from error
+    reason = java_reason(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    return TableError(
+        f"table {table} cannot be read in the lake: {' '.join(reason.split())[:300]}",
+        f"See that its files are whole; penstock resync FILE {table} copies it again",
+    )
+
+
+def not_repairable(
+    schema: TableSchema, comparison: Comparison, table: TableId, *, keeps_partitions: bool = False
+) -> TableError | None:
+    """Why the differences must be left alone; None: they can be put right. `table`: as people know it.
+    `keeps_partitions`: rows that only the lake has may be meant to be there, for their partition was detached or
+    dropped."""
+    resync = f"Copy it again: penstock resync FILE {table}"
+    if not schema.key:
+        return TableError(f"table {table} has no key, so its rows cannot be repaired one by one", resync)
+    if keeps_partitions and comparison.count("extra"):
+        return TableError(
+            f"table {table} has rows that the source has not; they may be of a partition that was detached or dropped "
+            "and is kept, so nothing is repaired",
+            f"If they are not wanted: `on_partition_drop: delete`, or penstock resync FILE {table}",
+        )
+    if not comparison.complete or len(comparison.differences) > MOST_DIFFERENCES:
+        return TableError(f"table {table}: more than {MOST_DIFFERENCES:,} rows differ, too many to repair", resync)
+    return None

@@ -1,0 +1,254 @@
+"""What a table consists of at one moment, as its current snapshot says: live data files, live delete files, positions.
+
+Read from the manifests when somebody else touched the table, and otherwise carried on by the driver from its own
+commits: a metadata file is immutable, so the same name means the same state. The driver's side of the table;
+`destination` keeps one for each, `plan` gets the extract that a write needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from penstock.decode.rescue import RESCUED
+from penstock.destinations.iceberg.background_work import Counting, Merging, Sweeping
+from penstock.destinations.iceberg.columns import IcebergColumn, rescued_column
+from penstock.destinations.iceberg.deferred_deletes import Leaving
+from penstock.destinations.iceberg.evolution import Move, Recorded
+from penstock.destinations.iceberg.file_list import LiveFile, TableState
+from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.source_partition import IcebergSlice, Turns
+from penstock.destinations.iceberg.storage import local_path
+from penstock.errors import OtherLayout, SchemaChanged
+from penstock.fold.layout import ROWS, Layout
+from penstock.model.feed import Sid
+from penstock.model.position import Position, parse_position
+from penstock.model.table import TableId
+
+FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
+LAYOUT = "penstock.layout"
+TARGET = "penstock.target"  # the name under which the table was made
+COPYING, COPIED = "copying", "copied"
+
+
+@dataclass(frozen=True)
+class CopyBase:
+    """What a copy replaces: while these stay, no other driver has taken the table over."""
+
+    position: Position | None
+    fence: str | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a metadata file says that every plan needs."""
+
+    metadata: str
+    position: Position | None
+    moment: int  # 0: none yet
+    rescued: IcebergColumn  # the column RESCUED, or what it will be when it comes
+
+
+@dataclass
+class OpenTable:
+    """A table that this driver works on, as one source sees it: Java's table object, and the state as last read; None
+    when it must be read anew.
+    """
+
+    target: TableId
+    source: str
+    table: JavaObject
+    following: Recorded
+    columns: tuple[IcebergColumn, ...]  # that follow the source
+    others: tuple[IcebergColumn, ...] | None  # that do not; None when they cannot be read
+    location: str
+    specs: JavaObject
+    spec: int  # the unpartitioned one, or the one by sid
+    turns: Turns
+    sid: Sid | None
+    slice: IcebergSlice | None  # of a table that several sources feed: what of it is this source's
+    state: TableState | None
+    commits_since_expiry: int
+    leaving: Leaving
+    settled: TableState | None = None  # in which there was nothing to compact
+    merging: Merging | None = None  # what is compacted beside batches
+    told: tuple[TableState, str] | None = None  # the state that people were told of, and what went on beside batches
+    counting: Counting | None = None  # what delete files point to, beside batches
+    sweeping: Sweeping | None = None  # what is looked for beside batches, that nobody knows any more
+    copy_base: CopyBase | None = None  # as it was when a copy was planned
+    copy_move: Move | None = None  # what the copy will make of its structure
+    layout: Layout = ROWS
+    around: tuple[IcebergColumn, ...] = ()  # the layout's columns
+    rescued: IcebergColumn | None = None  # None: it had not come when somebody last looked
+    standing: Standing | None = None
+    look_again: bool = False  # `state` is not of the last commit that this driver made
+    committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
+    has_others: bool = False  # somebody else has been seen to write to it
+    strayed: str = ""  # why it no longer descends from what we committed; "" while it does
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.following.kept.key
+
+    @cached_property
+    def operations(self) -> JavaObject:
+        return self.table.operations()
+
+    @property
+    def is_local(self) -> bool:
+        return local_path(self.location) is not None
+
+    @property
+    def folder(self) -> str:
+        return f"{self.location}/data" if self.slice is None else f"{self.location}/data/{self.slice.folder}"
+
+    @property
+    def fence(self) -> str:
+        return FENCE if self.slice is None else f"{FENCE}.{self.source}"
+
+    @property
+    def stored(self) -> tuple[IcebergColumn, ...]:
+        """The columns that follow the source, as they are written."""
+        return self.columns if self.slice is None else self.slice.stored
+
+
+def look_for_rescued(java: Java, opened: OpenTable) -> IcebergColumn | None:
+    """The column RESCUED of the table as it was last read; None when it has not come yet. Once there it stays."""
+    if opened.rescued is None:
+        schema = opened.table.schema()
+        if schema.findField(RESCUED) is not None:
+            opened.rescued = rescued_column(java.schemas.toJson(schema))
+    return opened.rescued
+
+
+def position_property(source: str) -> str:
+    return f"penstock.position.{source}"
+
+
+def history_property(source: str) -> str:
+    """The id of the log that the source's position is of."""
+    return f"penstock.history.{source}"
+
+
+def position_of(metadata: JavaObject, source: str) -> Position | None:
+    text = metadata.properties().get(position_property(source))
+    return None if text is None else parse_position(text)
+
+
+def require_layout(target: TableId, metadata: JavaObject, layout: Layout) -> None:
+    """OtherLayout if the table was made for another mode, or for other names of its columns."""
+    made = metadata.properties().get(LAYOUT)
+    if made is not None and not layout.made(made):
+        raise OtherLayout(
+            f"table {target}: it was made for another mode, or with other names for the columns of its history",
+            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied afresh",
+        )
+
+
+def rule_property(source: str) -> str:
+    return f"penstock.rule.{source}"
+
+
+def made_under(source: str, layout: Layout) -> dict[str, str]:
+    """The properties that say what the rows of a copy were made under."""
+    return {LAYOUT: layout.to_json(), rule_property(source): layout.rule}
+
+
+def moment_property(source: str) -> str:
+    return f"penstock.moment.{source}"
+
+
+def moment_of(metadata: JavaObject, source: str) -> int:
+    """Of a table of versions: the last moment that was applied to it, in microseconds; 0 before the first."""
+    return int(metadata.properties().get(moment_property(source)) or 0)
+
+
+def copy_property(source: str) -> str:
+    """Tells how a table stands that was made to be copied from a source: COPYING or COPIED."""
+    return f"penstock.source.{source}"
+
+
+def is_copying(metadata: JavaObject, source: str) -> bool:
+    """Whether the table was made to be copied from the source, and no copy has been committed."""
+    return bool(metadata.properties().get(copy_property(source)) == COPYING)
+
+
+def copy_base(metadata: JavaObject, source: str, fence: str) -> CopyBase:
+    return CopyBase(position_of(metadata, source), metadata.properties().get(fence))
+
+
+def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
+    """The spec under which our files go. Tables are made with it; a person may have added others since."""
+    for number in table.specs().keySet():
+        if table.specs().get(number).isUnpartitioned():
+            return int(number)
+    raise SchemaChanged(
+        f"table {target}: it was made partitioned, and not by penstock",
+        f"Give the table another `target`, or drop {target}",
+    )
+
+
+def read_state(
+    java: Java,
+    table: JavaObject,
+    metadata: JavaObject,
+    known: TableState | None = None,
+    slice: IcebergSlice | None = None,
+) -> TableState:
+    """The state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
+    snapshot: that has the same files.
+    """
+    location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
+    snapshot = metadata.currentSnapshot()
+    if snapshot is None:
+        return TableState(location, None, 0, snapshots, (), ())
+    if known is not None and known.snapshot == snapshot.snapshotId():
+        return replace(known, metadata=location, snapshots=snapshots)
+    data, deletes = held_files(java, table, snapshot, slice)
+    return TableState(
+        location,
+        snapshot.snapshotId(),
+        snapshot.sequenceNumber(),
+        snapshots,
+        tuple(map(_described, data)),
+        tuple(map(_described, deletes)),
+    )
+
+
+def carried(state: TableState, metadata: JavaObject) -> TableState:
+    """The same files under a newer metadata file, which changed those of other sources only."""
+    snapshot = metadata.currentSnapshot()
+    return replace(
+        state,
+        metadata=metadata.metadataFileLocation(),
+        snapshots=metadata.snapshots().size(),
+        snapshot=None if snapshot is None else snapshot.snapshotId(),
+        sequence=state.sequence if snapshot is None else snapshot.sequenceNumber(),
+    )
+
+
+def held_files(
+    java: Java, table: JavaObject, snapshot: JavaObject, slice: IcebergSlice | None = None
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The data files and delete files of a snapshot, or those of a slice, as Iceberg has them."""
+    io, specs = table.io(), table.specs()
+    data: list[JavaObject] = []
+    deletes: list[JavaObject] = []
+    for manifest in snapshot.dataManifests(io):
+        data.extend(java.listed(java.manifests.read(manifest, io, specs)))
+    for manifest in snapshot.deleteManifests(io):
+        deletes.extend(java.listed(java.manifests.readDeleteManifest(manifest, io, specs)))
+    if slice is not None:
+        return [file for file in data if slice.holds(file)], [file for file in deletes if slice.holds(file)]
+    return data, deletes
+
+
+def _described(file: JavaObject) -> LiveFile:
+    return LiveFile(
+        file.location(),
+        file.recordCount(),
+        file.fileSizeInBytes(),
+        file.dataSequenceNumber(),
+        file.content().name().lower().replace("_", "-"),
+        file.specId(),
+    )

@@ -1,0 +1,76 @@
+"""From the structure that a table follows to another: what a plan takes with it, what a copy takes again, and what is
+true after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.destinations.iceberg.columns import IcebergColumn, coming_rescued_column, unfollowed
+from penstock.destinations.iceberg.evolution import Move, planned, planned_union
+from penstock.destinations.iceberg.java import Java, present, translated
+from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued
+from penstock.destinations.iceberg.plan import IcebergPart
+from penstock.destinations.structure import OnDrop
+from penstock.errors import RangeVoid
+from penstock.model.table import TableSchema
+
+
+def move_to(
+    java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False
+) -> Move | None:
+    """From the structure that the table follows to another; None when that is the same. What is kept of a structure may
+    be something else in a table that is `copied`: then all of its rows are replaced."""
+    layout, following = opened.layout, opened.following
+    if schema is None:
+        return None
+    if schema.fingerprint == following.schema.fingerprint and not (copied and layout.kept(schema) != following.kept):
+        return None
+    layout.require_room(layout.kept(schema))
+    with translated(f"table {opened.target}: its new structure cannot be tried"):
+        if opened.sid is not None and opened.slice is not None:
+            return planned_union(java, opened.table, opened.target, schema, opened.slice, opened.sid, layout)
+        return planned(java, opened.table, opened.target, opened.following, schema, on_drop, layout)
+
+
+def move_again(java: Java, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
+    """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
+    planned_for = opened.copy_move
+    move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
+    columns = move.columns if move else opened.columns
+    ids = tuple(column.id for column in columns)
+    if any(part.data is not None and part.columns != ids for part in parts):
+        raise RangeVoid(
+            f"table {opened.target}: its columns have changed at the destination since its copy began",
+            "What was read of it is void; its copy starts again by itself",
+        )
+    return move
+
+
+def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColumn:
+    """The table's column RESCUED, or what it will be when it comes, behind those that its structure's move adds."""
+    there = look_for_rescued(java, opened)
+    if there is not None:
+        return there
+    added = [number for column in (move.columns if move else ()) for number in column.numbers]
+    return coming_rescued_column(max(present(opened.operations.current(), opened.target).lastColumnId(), *added, 0))
+
+
+def beside(opened: OpenTable, move: Move | None) -> tuple[IcebergColumn, ...]:
+    """The columns that follow no column of the source after the move, as they are called then; but for the layout's."""
+    around = [column.id for column in opened.around]
+    others = [column for column in opened.others or () if column.id not in around]
+    if move is None:
+        return tuple(others)
+    followed, names = {column.id for column in move.columns}, dict(move.steps.renamed)
+    left = [column for column in (*opened.columns, *others) if column.id not in followed]
+    return tuple(replace(column, name=names.get(column.name, column.name), required=False) for column in left)
+
+
+def follow(java: Java, opened: OpenTable, move: Move) -> None:
+    """After the commit that made the move."""
+    opened.following, opened.columns, opened.slice = move.recorded, move.columns, move.slice
+    with translated(f"table {opened.target}: its columns cannot be read"):
+        found = java.schemas.toJson(opened.table.schema())
+    opened.others = unfollowed(found, [column.id for column in opened.stored])

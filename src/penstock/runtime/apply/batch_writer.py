@@ -1,0 +1,332 @@
+"""Apply batches: plan each table's write, run one Spark job per batch, commit each table once, redo refused commits.
+
+The job of the next batch runs beside the commits of the one before: a destination can tell what those commits will make
+of a table before they are made (`plan_after`). Should one of them come to something else, what was written over it is
+void, and written again; no commit is made over anything but what it was written for. So at most two batches are under
+way, and in every table one commit after the other. Whatever fails for one table is met by `containing`, which makes it
+that table's own or raises it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.destinations.contract import Destination, JobRunner, WritePlan, WrittenPart
+from penstock.errors import (
+    CommitUnknown,
+    PenstockError,
+    PositionLost,
+    StaleBase,
+    StateError,
+    TableError,
+)
+from penstock.failpoints import reach
+from penstock.fold.evolution import Followed, follow
+from penstock.model.anomaly import merged_anomalies
+from penstock.model.position import Position, position_text
+from penstock.model.quarantine import RawMessage
+from penstock.model.rescue import merged
+from penstock.model.table import TableId
+from penstock.runtime.apply.batch_planner import Batch, TableWork
+from penstock.runtime.apply.followed_table import FollowedTable
+from penstock.runtime.apply.job import run_tasks
+from penstock.runtime.apply.table_boundary import Contained
+from penstock.runtime.apply.task import Applied, ApplyTask, tasks_for
+from penstock.runtime.process.log_context import inheriting
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("apply")
+COMMIT_THREADS = 6
+REDOS = 8
+PLANNING, APPLYING, COMMITTING = "its write was planned", "its changes were applied", "its commit was made"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The base of one table's write, and where its structure goes."""
+
+    plan: WritePlan
+    followed: Followed
+
+
+@dataclass
+class InFlightBatch:
+    """A batch whose rows are written, and not all committed."""
+
+    batch: Batch
+    plans: Mapping[TableId, Planned]
+    results: dict[TableId, list[Applied]]
+    began: float  # monotonic
+    void: set[TableId] = field(default_factory=set)  # tables whose write was in vain
+    commits: dict[TableId, Future[Applied | None]] = field(default_factory=dict)  # None: it was refused
+
+
+class BatchWriter:
+    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `containing` is
+    around what is done for one table, and told what that is: it raises what concerns all of them, and otherwise the
+    table takes no more changes."""
+
+    def __init__(
+        self,
+        source: str,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        state: StateStore,
+        tables: Mapping[TableId, FollowedTable],
+        followed: Callable[[FollowedTable, TableWork], Followed | None],
+        containing: Callable[[FollowedTable, str], Contained],
+    ) -> None:
+        self._source, self._destination, self._runner, self._log = source, destination, runner, log
+        self._state, self._tables, self._followed, self._containing = state, tables, followed, containing
+        self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def in_threads(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """All of them are finished when this returns or raises: a redo must not meet a commit that still runs."""
+        running = [self._threads.submit(function, item) for item in items]
+        wait(running)
+        return [done.result() for done in running]
+
+    def apply(self, batch: Batch) -> dict[TableId, Applied]:
+        """Brings every table of the batch to its end, but for those that become Errored."""
+        flight = self.write(batch)
+        self.commit(flight)
+        return self.land(flight)
+
+    def write(self, batch: Batch, ahead: Mapping[TableId, Planned] | None = None) -> InFlightBatch:
+        """Writes what is to be committed. `ahead` has the bases that the commits under way will make."""
+        began, foreseen = time.monotonic(), ahead or {}
+        others = {table: work for table, work in batch.tables.items() if table not in foreseen}
+        plans = {**foreseen, **self._plans(others, batch.end, presumed=True)}
+        return InFlightBatch(batch, plans, self._run_job(batch.tables, plans) if plans else {}, began)
+
+    def ahead(self, flight: InFlightBatch, following: Batch) -> dict[TableId, Planned] | None:
+        """The bases of the next batch's writes, of tables that this flight commits; asked before it does. None when the
+        next batch has to wait for those commits."""
+        found: dict[TableId, Planned] = {}
+        if flight.void or following.renamed or not following.tables:
+            return None
+        for table, work in following.tables.items():
+            planned, results = flight.plans.get(table), flight.results.get(table)
+            if planned is None or results is None or _has_nothing(planned, results):
+                continue
+            next_one = None
+            with self._containing(self._tables[table], PLANNING):
+                next_one = self._ahead(flight, planned, results, work)
+            if next_one is None:
+                return None
+            found[table] = next_one
+        return found
+
+    def _ahead(
+        self, flight: InFlightBatch, planned: Planned, results: Sequence[Applied], work: TableWork
+    ) -> Planned | None:
+        followed = follow(self._tables[work.feed.name].schema, work.versions)
+        moves = planned.followed.changes or followed.changes or followed.resync
+        if moves or any(result.truncated for result in results):
+            return None
+        plan = self._destination.plan_after(
+            planned.plan, _parts(results), position=flight.batch.end, moment=_moment(planned, results)
+        )
+        return None if plan is None else Planned(plan, followed)
+
+    def commit(self, flight: InFlightBatch) -> None:
+        """Start the flight's commits in the background."""
+        flight.commits = self._submitted(flight.plans, flight.results, flight.batch.end)
+
+    def land(self, flight: InFlightBatch) -> dict[TableId, Applied]:
+        """Wait for the commits, redo what was refused or void, and give what was committed."""
+        committed = self._committed(flight.commits)
+        flight.void |= flight.commits.keys() - committed.keys()
+        pending = {table: work for table, work in flight.batch.tables.items() if table in flight.void}
+        tries = 1
+        while pending := {table: work for table, work in pending.items() if not self._tables[table].errored}:
+            if tries == REDOS:
+                for table in pending:
+                    with self._containing(self._tables[table], COMMITTING):
+                        raise _refused(table)
+                break
+            tries += 1
+            plans = self._plans(pending, flight.batch.end, presumed=False)
+            results = self._run_job(pending, plans)
+            committed |= self._committed(self._submitted(plans, results, flight.batch.end))
+            pending = {table: work for table, work in pending.items() if table in results and table not in committed}
+        return committed
+
+    def _submitted(
+        self, plans: Mapping[TableId, Planned], results: Mapping[TableId, list[Applied]], end: Position
+    ) -> dict[TableId, Future[Applied | None]]:
+        return {table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()}
+
+    def _committed(self, commits: Mapping[TableId, Future[Applied | None]]) -> dict[TableId, Applied]:
+        """What was committed, once all have been tried. A table whose commit failed keeps the files: nobody can say
+        whether a commit names them."""
+        wait(commits.values())
+        outcomes = {}
+        for table, done in commits.items():
+            with self._containing(self._tables[table], COMMITTING):
+                outcomes[table] = done.result()
+        return {table: done for table, done in outcomes.items() if done is not None}
+
+    def refuse(self, flight: InFlightBatch, tables: Collection[TableId]) -> None:
+        """What was written of these tables, over commits that came to something else, is void."""
+        for table in tables:
+            if table in flight.results:
+                self._discard(flight.results.pop(table))
+                flight.void.add(table)
+
+    def abandon(self, flight: InFlightBatch) -> None:
+        """What was written will not be committed."""
+        self._discard(result for results in flight.results.values() for result in results)
+
+    def _plans(self, pending: Mapping[TableId, TableWork], end: Position, *, presumed: bool) -> dict[TableId, Planned]:
+        """The base of each table's write. A table that is at `end` already needs none."""
+        plans = {}
+        for table, work in pending.items():
+            tracked = self._tables[table]
+            with self._containing(tracked, PLANNING):
+                followed = self._followed(tracked, work)
+                if followed is None:
+                    continue
+                on_drop = tracked.feed.on_column_drop
+                plan = self._destination.plan(tracked.target, self._source, followed.schema, on_drop, presumed=presumed)
+                if plan.position < tracked.position:
+                    raise PositionLost(
+                        f"table {table}: its position went back from {position_text(tracked.position)} to "
+                        f"{position_text(plan.position)}: somebody else restored or replaced it",
+                        f"Copy it again: penstock resync FILE {table}",
+                    )
+                tracked.position = plan.position
+                if tracked.position < end:
+                    plans[table] = Planned(plan, followed)
+        return plans
+
+    def _run_job(
+        self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, Planned]
+    ) -> dict[TableId, list[Applied]]:
+        """One job for all tables, but for those of which something goes wrong."""
+        tasks: list[ApplyTask] = []
+        for table, planned in plans.items():
+            with self._containing(self._tables[table], PLANNING):
+                tasks += self._tasks(pending[table], planned)
+        grouped: dict[TableId, list[Applied]] = {}
+        for result in run_tasks(self._log, self._runner, tasks):
+            grouped.setdefault(result.table, []).append(result)
+        reach("apply.files_written")
+        for table, results in list(grouped.items()):
+            error = next((result.error for result in results if result.error), None)
+            if error is None:
+                continue
+            try:
+                with self._containing(self._tables[table], APPLYING):
+                    raise error
+            except PenstockError:
+                self._discard(result for group in grouped.values() for result in group)
+                raise
+            self._discard(results)
+            del grouped[table]
+        return grouped
+
+    def _tasks(self, work: TableWork, planned: Planned) -> list[ApplyTask]:
+        plan, followed, slots = planned.plan, planned.followed, self._runner.slots
+        return tasks_for(self._log, work, plan.position, plan, followed, until=work.until, slots=slots)
+
+    def _commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
+        """Commits one table; None when it has to be done again from its new state."""
+        table, followed = results[0].table, planned.followed
+        tracked = self._tables[table]
+        truncated = any(result.truncated for result in results)
+        total = Applied(
+            table,
+            changes=sum(result.changes for result in results),
+            truncated=truncated,
+            last_commit_time=_last_commit_time(results),
+            rescues=merged(count for result in results for count in result.rescues),
+            anomalies=merged_anomalies(count for result in results for count in result.anomalies),
+        )
+        skipped = [message for result in results for message in result.skipped]
+        if skipped:
+            self._keep_skipped(tracked, skipped)
+        if _has_nothing(planned, results):
+            return total  # the position follows with the table's next commit, or when it is idle
+        reach("apply.before_commit")
+        try:
+            moment = _moment(planned, results)
+            self._destination.commit(planned.plan, _parts(results), truncated=truncated, position=end, moment=moment)
+        except StaleBase as error:
+            LOG.warning("commit refused", table=str(table), what=error.what)
+            self._discard(results)
+            return None
+        except CommitUnknown as error:
+            LOG.warning("commit unknown", table=str(table), what=error.what)
+            if self._destination.position(tracked.target, self._source) != end:
+                return None
+        reach("apply.after_commit")
+        tracked.position, tracked.schema = end, followed.schema
+        if followed.changes:
+            self.tell_changes(tracked, followed, end)
+        return total
+
+    def _keep_skipped(self, tracked: FollowedTable, skipped: Sequence[RawMessage]) -> None:
+        """Before the commit that passes them, and again when it is done again: they are kept once."""
+        what = f"table {tracked.name}: {len(skipped)} messages cannot be decoded; it goes on without them"
+        LOG.error("quarantined", table=str(tracked.name), messages=len(skipped), first=skipped[0].order)
+        self._state.quarantine(self._destination.name, tracked.name, skipped)
+        self._state.add_event("quarantine", what, tracked.name)
+
+    def tell_changes(self, tracked: FollowedTable, followed: Followed, position: Position) -> None:
+        """Log and record that the destination's table has moved to another structure."""
+        what = "; ".join(followed.changes)
+        guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""
+        LOG.info("structure followed", table=str(tracked.name), what=what, guessed=followed.guessed)
+        try:
+            told = f"table {tracked.name}: {what}, up to {position_text(position)}{guessed}"
+            self._state.add_event("structure", told, tracked.name)
+        except StateError as error:
+            LOG.warning("event not recorded", what=error.what)
+
+    def _discard(self, results: Iterable[Applied]) -> None:
+        parts = [result.part for result in results if result.part is not None]
+        if parts:
+            self._destination.discard(parts)
+
+
+def _refused(table: TableId) -> TableError:
+    return TableError(
+        f"table {table}: somebody else keeps committing to it, {REDOS} tries were refused",
+        "Stop the other writer, then `penstock retry`",
+    )
+
+
+def _parts(results: Iterable[Applied]) -> list[WrittenPart]:
+    return [result.part for result in results if result.part is not None]
+
+
+def _last_commit_time(results: Sequence[Applied]) -> int:
+    return max(result.last_commit_time for result in results)
+
+
+def _moment(planned: Planned, results: Sequence[Applied]) -> int | None:
+    """The last moment of a table of versions, once these are committed."""
+    plan = planned.plan
+    return None if plan.layout.period is None else max(plan.moment, _last_commit_time(results))
+
+
+def _has_nothing(planned: Planned, results: Sequence[Applied]) -> bool:
+    """Whether there is nothing to commit."""
+    if planned.followed.changes or any(result.truncated for result in results):
+        return False
+    return all(part.empty for part in _parts(results))

@@ -1,0 +1,508 @@
+"""Which tables take part: those that appear, those that vanish, those that a person wants copied or tried again.
+
+The source is looked at in a thread of its own, so that a slow catalogue delays no batch; what it finds, and what people
+ask for through the state store, is acted on between two batches.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from queue import SimpleQueue
+
+import structlog
+
+from penstock.config.model import Pipeline
+from penstock.errors import KeyRequired, NotPublished, OtherLayout, PenstockError, StateError, TableError
+from penstock.fold.layout import Layout, layout_of
+from penstock.fold.rule import noted, retyped
+from penstock.model.feed import Feed, Mode
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_state import COPYING, GONE, State, TableStatus
+from penstock.runtime.apply.followed_table import FollowedTable
+from penstock.runtime.apply.loop import ApplyLoop
+from penstock.runtime.apply.table_boundary import of_table
+from penstock.runtime.apply.target_claims import TargetClaims
+from penstock.runtime.capture.publisher import Findings, Publisher
+from penstock.runtime.copy.copier import Copier
+from penstock.runtime.copy.copying_table import unfinished_parts
+from penstock.runtime.process.log_context import inherited
+from penstock.runtime.watch.rule_changes import RuleChange, compared, hidden_remark, other_layout, refusal
+from penstock.runtime.watch.table_watch import Followed, Look, TableWatch
+from penstock.source.postgres.connect import connect
+from penstock.state.store import CopyRecord, Health, Request, StateStore
+
+LOG = structlog.get_logger("tables")
+REQUESTS_EVERY = 1.0
+ASKED_FOR = "a resync was asked for"
+PUBLISHED_AGAIN = "it was not published as it must be for a while"
+MADE_ANEW = "the table was dropped and created again"
+COLUMNS_CAME = "it was Errored without columns, and has some now"
+AWAY = "it was not at the source, or not published, for a while"
+COMPONENT = "source tables"
+
+
+def _has_key(schema: TableSchema, feed: Feed) -> bool:
+    """Whether updates and deletes of the table tell which row they are of."""
+    return (bool(schema.key) and schema.identity != "nothing") or (schema.by_row and feed.mode is Mode.CLONE)
+
+
+def _key_came(schema: TableSchema) -> str:
+    if schema.by_row:
+        return "it was Errored without a key, and has REPLICA IDENTITY FULL now"
+    return f"it was Errored without a key, and has one now: ({', '.join(schema.key)})"
+
+
+def _why_another(tracked: FollowedTable, schema: TableSchema) -> str:
+    """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not. Tables of
+    other modes keep rows by the key that they have: a new one is for a person to decide."""
+    if tracked.errored:
+        if tracked.lacks_columns and schema.columns:
+            return COLUMNS_CAME
+        comes_back = tracked.lacks_key and _has_key(schema, tracked.feed) and tracked.feed.mode is Mode.CLONE
+        return _key_came(schema) if comes_back else ""
+    return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
+
+
+class TableLifecycle:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        loop: ApplyLoop,
+        copier: Copier,
+        state: StateStore,
+        log_begins: Position,
+        owners: TargetClaims,
+        publisher: Publisher | None = None,
+        inserts_read: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`log_begins` is where the log begins, or will begin when capture writes the first of it. `inserts_read` says
+        whether capture reads the publication for tables without a replica identity."""
+        self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
+        self._log_begins, self._owners = log_begins, owners
+        self._known: dict[TableId, TableSchema] = {}
+        self._feeds: dict[TableId, Feed] = {}  # by name
+        self._looked: SimpleQueue[Look] = SimpleQueue()
+        self._unsettled: Look | None = None  # whose structures are compared when the stream has passed it
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
+        self._asked_at = 0.0
+        self._tables = TableWatch(pipeline, state)
+        self._publisher = Publisher(pipeline, state) if publisher is None else publisher
+        self._inserts_read = inserts_read
+        self._findings: SimpleQueue[Findings] = SimpleQueue()
+        self._troubles: Mapping[TableId, TableError] = {}  # by the feed's name, as of the last look
+        self._unknown: Mapping[TableId, str] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def admit(self, schema: TableSchema) -> None:
+        """Takes the table in, with all of its feeds."""
+        self._take_findings()
+        schema = self._pipeline.carried(schema)
+        self._known[schema.table] = schema
+        for feed in self._pipeline.feeds(schema.table):
+            self._admit(feed, schema)
+
+    def _admit(self, feed: Feed, schema: TableSchema) -> None:
+        """Streams the table if the destination holds it, and copies it first if not, or if its copy was under way."""
+        destination = self._loop.destination
+        self._feeds[feed.name] = feed
+        owner = self._owners.claim(self._pipeline.source.name, feed)
+        if owner is not None:
+            shared = TableError(
+                f"table {feed.name}: {owner} is written to {feed.target} already",
+                "Give them different names in `target`, and start again",
+            )
+            self._loop.track_errored(feed, schema, shared)
+            return
+        trouble = self._troubles.get(feed.name)
+        if isinstance(trouble, NotPublished):
+            self._set_aside(feed, schema, trouble)
+            return
+        record = self._state.copy_of(destination.name, feed.name)
+        start = self._loop.log.start()
+        keep = unfinished_parts(record)
+        try:
+            layout = layout_of(feed)
+            position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)
+            copying = position is None or self._was_copying(feed.name, record, position)
+            changed = None if position is None else self._changed_rule(feed, schema, layout)
+            follows = None if copying else destination.structure(feed.target, self._pipeline.key)
+            history = destination.history(feed.target, self._pipeline.key)
+        except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
+            self._refuse(feed, schema, error)
+            return
+        if position is None or follows is None:
+            self._copier.add(feed, schema, record, self._why_again(feed.name))
+            return
+        if why := self._of_another_history(history, position):
+            self._loop.tables[feed.name] = tracked = FollowedTable(feed, schema, position)
+            self._want_resync(tracked, why)
+            return
+        if follows.relation_id != schema.relation_id:
+            self._copy_again(feed.name, MADE_ANEW)
+            return
+        if changed is not None:
+            LOG.warning("table is copied again", table=str(feed.name), why=changed.why)
+            self._copy_again(feed.name, changed.why)
+            return
+        if record is not None:  # it was committed, and then we were killed
+            self._state.end_copy(destination.name, feed.name)
+        if feed.name in self._unknown:
+            self._copy_again(feed.name, self._unknown[feed.name])
+            return
+        self._state.set_rule(destination.name, feed.name, noted(feed, schema))
+        if trouble is not None:
+            self._loop.track_errored(feed, follows, trouble, position)
+        else:
+            self._loop.track(feed, follows, position, self._log_begins if start is None else start)
+
+    def _of_another_history(self, history: str, position: Position) -> str:
+        """Why a table with that history cannot be continued from its position: it is of another log than the one there
+        is; "" if it can."""
+        log = self._loop.log
+        end = log.end()
+        if log.history() != history:
+            return "its position is of another change log than this one"
+        if end is None or position > end:
+            return f"its position {position_text(position)} lies ahead of the change log's end"
+        return ""
+
+    def _changed_rule(self, feed: Feed, schema: TableSchema, layout: Layout) -> RuleChange | None:
+        """What the file says otherwise than when the table's rows were made. RuleChanged when a new copy would remove
+        rows that only the destination has."""
+        destination, key = self._loop.destination, self._pipeline.key
+        types = retyped(destination.structure(feed.target, key), schema)
+        changed = compared(feed, destination.rule(feed.target, key), layout.rule, types)
+        if changed is None:
+            return None
+        kept = self._loop.kept_partitions(feed.name) if feed.mode is Mode.CLONE else []
+        if changed.loses or kept:
+            raise refusal(feed, self._pipeline.file, changed)
+        if changed.hidden:
+            remark = hidden_remark(feed, destination.name, changed.hidden)
+            LOG.warning("older snapshots hold hidden values", table=str(feed.name), what=remark)
+            self._state.add_event("hidden", remark, feed.name)
+        return changed
+
+    def _why_again(self, name: TableId) -> str:
+        """What an earlier start said of a table that it had copied again."""
+        status = self._state.table_status(self._loop.destination.name).get(name)
+        return status.reason if status is not None and status.state in COPYING else ""
+
+    def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
+        """Whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older than
+        its commit."""
+        status = self._state.table_status(self._loop.destination.name).get(table)
+        if status is None or not (status.is_copying or (status.state is State.ERRORED and record is not None)):
+            return False
+        snapshots = [item.position for item in record.ranges if item.position is not None] if record else []
+        return not snapshots or position < max(snapshots)
+
+    @property
+    def followed(self) -> int:
+        """How many tables the file makes of the source's: one with two modes counts twice, as in `status`."""
+        return len(self._feeds)
+
+    def looked(self, look: Look) -> None:
+        """The source's tables as they are now: acted on between two batches. May be called from any thread."""
+        self._looked.put(look)
+
+    def is_settled(self, until: Position) -> bool:
+        """Tell whether all that was seen of the source up to this position has been acted on."""
+        return self._looked.empty() and (self._unsettled is None or self._unsettled.position > until)
+
+    def tend(self) -> None:
+        """Between two batches."""
+        self._take_findings()
+        while not self._looked.empty():
+            self._compare(self._looked.get())
+        self._compare_structures()
+        while not self._loop.resyncs.empty():
+            self._copy_again(*self._loop.resyncs.get())
+        if time.monotonic() - self._asked_at < REQUESTS_EVERY:
+            return
+        self._asked_at = time.monotonic()
+        try:
+            for request in self._state.requests():
+                self._answer(request)
+                self._state.drop_request(request.id)
+        except StateError as error:
+            LOG.warning("requests not read", what=error.what)
+
+    def _compare(self, look: Look) -> None:
+        there = {schema.table: schema for schema in look.schemas}
+        for table, schema in there.items():
+            if table in self._known:
+                self._known[table] = self._pipeline.carried(schema)
+                self._look_again(schema)
+            else:
+                LOG.info("table found", table=str(table))
+                self._state.add_event("found", f"table {table} matches and is copied", table)
+                self.admit(schema)
+                for feed in self._pipeline.feeds(table):
+                    self._resume(feed)
+                    if (tracked := self._loop.tables.get(feed.name)) is not None:
+                        self._want_resync(tracked, AWAY)
+        for table in [table for table in self._known if table not in there]:
+            self._vanished(table)
+        followed = self._followed() if look.followed is None else look.followed
+        for name, why in look.copy_again.items():
+            tracked = self._loop.tables.get(name)
+            if tracked is not None and name in followed and followed[name][0] is tracked:
+                self._want_resync(tracked, why)
+        if self._unsettled is None:
+            self._unsettled = replace(look, followed=followed)
+
+    def _compare_structures(self) -> None:
+        """Follow structures that no row has told, and copy again what was altered so that its rows have other values.
+
+        What the stream told after the look, or has still to tell of the time before it, is left to the stream.
+        """
+        look = self._unsettled
+        if look is None or self._loop.processed < look.position:
+            return
+        self._unsettled = None
+        assert look.followed is not None
+        for schema in look.schemas:
+            for feed in self._pipeline.feeds(schema.table):
+                tracked = self._loop.tables.get(feed.name)
+                if tracked is None or tracked.errored or tracked.held or tracked.level is not None:
+                    continue
+                before, structure = look.followed.get(feed.name, (None, None))
+                if before is tracked and structure is tracked.schema:
+                    with self._loop.containing(tracked, "its structure was followed"):
+                        self._loop.take_structure(tracked, self._pipeline.carried(schema))
+
+    def _followed(self) -> Followed:
+        return {name: (tracked, tracked.schema) for name, tracked in list(self._loop.tables.items())}
+
+    def _want_resync(self, tracked: FollowedTable, why: str) -> None:
+        """Have the table copied again, unless it is Errored for something that a copy would not put right."""
+        if tracked.errored and not tracked.lost:
+            return
+        tracked.lost = False
+        try:
+            self._loop.want_resync(tracked, why)
+        except TableError as error:
+            self._loop.mark_errored(tracked, error)
+
+    def _look_again(self, schema: TableSchema) -> None:
+        """A table that was dropped and made again is seen here, even if no row of it ever changes; and so is the key
+        that a table was Errored without."""
+        for feed in self._pipeline.feeds(schema.table):
+            tracked = self._loop.tables.get(feed.name)
+            if feed.name in self._troubles:
+                continue
+            if tracked is None:
+                if _has_key(schema, feed) and self._copier.lacks_key(feed.name):
+                    self._copy_again(feed.name, _key_came(schema))
+                elif schema.columns and self._copier.lacks_columns(feed.name):
+                    self._copy_again(feed.name, COLUMNS_CAME)
+            elif why := _why_another(tracked, schema):
+                try:
+                    self._loop.want_resync(tracked, why)
+                except TableError as error:
+                    self._loop.mark_errored(tracked, error)
+                tracked.lacks_key = tracked.lacks_columns = False
+
+    def found(self, findings: Findings) -> None:
+        """Take what a look found wrong with single tables, before the look itself. May be called from any thread."""
+        self._findings.put(findings)
+
+    def _take_findings(self) -> None:
+        while not self._findings.empty():
+            self._heed(self._findings.get())
+
+    def _heed(self, findings: Findings) -> None:
+        """Make tables Errored that cannot be followed as they are, and copy them when that is over.
+
+        A table in such trouble since before it was taken in is met by `_admit`.
+        """
+        before, self._troubles, self._unknown = self._troubles, findings.troubles, findings.unknown
+        counted = self._state.write_counters(self._loop.destination.name) if findings.compared else {}
+        for name, trouble in findings.troubles.items():
+            feed, tracked = self._feeds.get(name), self._loop.tables.get(name)
+            schema = None if feed is None else self._known.get(feed.table)
+            if feed is None or schema is None:
+                continue
+            if isinstance(trouble, KeyRequired):
+                copied_since = counted.get(name) != findings.compared.get(name)
+                if tracked is not None and not tracked.errored and not copied_since:
+                    self._loop.mark_errored(tracked, trouble)
+            elif name not in before or before[name].what != trouble.what:
+                self._set_aside(feed, schema, trouble)
+        for name, why in findings.unknown.items():
+            tracked = self._loop.tables.get(name)
+            if tracked is not None and not tracked.errored and counted.get(name) == findings.compared.get(name):
+                self._copy_again(name, why)
+        for name, trouble in before.items():
+            if isinstance(trouble, NotPublished) and not isinstance(findings.troubles.get(name), NotPublished):
+                self._copy_again(name, PUBLISHED_AGAIN)
+
+    def _set_aside(self, feed: Feed, schema: TableSchema, trouble: TableError) -> None:
+        """Make the table Errored. It is copied when the trouble is over, so nothing of the log is kept for it."""
+        self._copier.remove(feed.name)
+        self._loop.mark_errored(FollowedTable(feed, schema, 0), trouble)
+        self._loop.forget(feed.name)
+
+    @property
+    def set_aside(self) -> list[TableId]:
+        """Tables that are not published, so that neither the loop nor the copier has them."""
+        return [name for name, trouble in self._troubles.items() if isinstance(trouble, NotPublished)]
+
+    def _copy_again(self, name: TableId, why: str) -> None:
+        """Readers see the table as it is until its copy replaces it."""
+        feed = self._feeds.get(name)
+        schema = None if feed is None else self._known.get(feed.table)
+        if feed is None or schema is None:
+            return  # it has vanished meanwhile
+        if isinstance(self._troubles.get(name), NotPublished):
+            return  # a copy would miss what changes from then on; it is copied when it is published
+        destination = self._loop.destination.name
+        self._copier.remove(name)  # first: a copy that is just being handed over joins the loop before this returns
+        self._loop.forget(name)
+        self._state.end_copy(destination, name)
+        if why != ASKED_FOR:
+            self._state.add_event("resync", f"table {name} is copied again: {why}", name)
+        status = self._state.table_status(destination).get(name)
+        if status is not None and status.state not in (State.INIT, State.ERRORED, State.READY):
+            before = TableStatus(State.ERRORED, datetime.now(UTC), why, "Nothing: it is copied again", "at once")
+            self._state.set_table_status(destination, name, before)
+        self._copier.add(feed, schema, why=why)
+
+    def note_missing(self) -> None:
+        """Tables that were followed before this start, that a rule still matches and the source no longer has: after
+        all tables are admitted."""
+        destination = self._loop.destination.name
+        for name, status in self._state.table_status(destination).items():
+            feed = self._pipeline.feed(name)
+            if feed is None or feed.table in self._known or GONE in status.reason:
+                continue
+            gone = self._gone(feed.table)
+            LOG.warning("table is gone", table=str(name), what=gone.what, solution=gone.solution)
+            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry)
+            self._state.set_table_status(destination, name, missing)
+            self._state.add_event("errored", gone.what, name)
+
+    def _gone(self, table: TableId) -> TableError:
+        return TableError(
+            f"table {table} {GONE}",
+            "Its destination is kept as it is; if the table comes back, it is followed again. To have it no longer "
+            f"shown: penstock forget {self._pipeline.file} {table}",
+        )
+
+    def _vanished(self, table: TableId) -> None:
+        schema, gone = self._known.pop(table), self._gone(table)
+        for feed in self._pipeline.feeds(table):
+            self._copier.remove(feed.name)
+            self._loop.mark_errored(self._loop.tables.get(feed.name) or FollowedTable(feed, schema, 0), gone)
+            self._loop.forget(feed.name)
+            self._state.set_marks(self._loop.destination.name, feed.name, None)  # it is copied if it comes back
+
+    def _answer(self, request: Request) -> None:
+        table, feed = request.table, self._feeds.get(request.table)
+        schema = None if feed is None else self._known.get(feed.table)
+        tracked = self._loop.tables.get(table)
+        if feed is None or schema is None:
+            LOG.warning("request for a table that is not followed", kind=request.kind, table=str(table))
+            return
+        LOG.info("asked for", kind=request.kind, table=str(table))
+        self._state.add_event(request.kind, f"table {table}: {request.kind} was asked for", table)
+        if request.kind == "drop":
+            self._drop(feed, schema)
+        elif request.kind == "resync":
+            may = tracked is None or not tracked.errored or self._may_be_copied(feed, schema)
+            if may:
+                self._copy_again(table, ASKED_FOR)
+        elif tracked is not None and tracked.errored:
+            self._loop.forget(table)
+            self._admit(feed, schema)
+            self._resume(feed)
+        elif self._copier.holds(table):
+            self._copier.add(feed, schema)
+
+    def _drop(self, feed: Feed, schema: TableSchema) -> None:
+        """The destination's table goes, with all that it keeps; then it is made again and copied."""
+        destination = self._loop.destination
+        try:
+            destination.drop_table(feed.target, self._pipeline.key)
+        except TableError as error:
+            LOG.warning("table not dropped", table=str(feed.name), what=error.what, solution=error.solution)
+            self._state.add_event("drop", f"{error.what}. {error.solution}", feed.name)
+            return
+        LOG.warning("table dropped at the destination", table=str(feed.name), target=str(feed.target))
+        self._copier.remove(feed.name)
+        self._loop.forget(feed.name)
+        self._state.end_copy(destination.name, feed.name)
+        self._admit(feed, schema)
+
+    def _may_be_copied(self, feed: Feed, schema: TableSchema) -> bool:
+        """Whether the destination can take a copy of an Errored table, and nothing is lost by it that the file's change
+        would remove; otherwise it stays Errored."""
+        layout = layout_of(feed)
+        try:
+            self._loop.destination.ensure_table(feed.target, schema, self._pipeline.key, None, (), layout, feed.sid)
+            if self._loop.destination.position(feed.target, self._pipeline.key) is not None:
+                self._changed_rule(feed, schema, layout)
+        except Exception as error:  # noqa: BLE001 - `of_table` raises what is not the table's
+            self._refuse(feed, schema, error)
+            return False
+        return True
+
+    def _refuse(self, feed: Feed, schema: TableSchema, error: Exception) -> None:
+        """The table is Errored for what kept it from being opened."""
+        own = of_table(self._loop.destination, self._pipeline.key, feed, "it was opened", error)
+        own = other_layout(feed, self._pipeline.file, own) if isinstance(own, OtherLayout) else own
+        self._loop.track_errored(feed, schema, own)
+
+    def _resume(self, feed: Feed) -> None:
+        """A table that was taken in beside others begins at its own position."""
+        tracked = self._loop.tables.get(feed.name)
+        if tracked is not None and not tracked.errored:
+            self._loop.resume(tracked)
+
+    def _watch(self) -> None:
+        """Looks at the source again and again; what cannot be reached now is looked at next time."""
+        url = self._pipeline.source.url.get_secret_value()
+        failures, since = 0, datetime.now(UTC)
+        self._tell(Health("ok", since))
+        while not self._stopping.wait(self._pipeline.copying.discover_every):
+            try:
+                with connect(url) as connection:
+                    followed = self._followed()
+                    schemas, findings = self._publisher.look(connection, inserts_read=self._inserts_read())
+                    self.found(findings)
+                    self.looked(self._tables.look(connection, schemas, followed))
+            except PenstockError as error:
+                what, solution = error.what, error.solution
+                LOG.warning("tables not looked at", what=what, solution=solution)
+            except Exception as error:
+                what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
+                LOG.exception("tables not looked at")
+            else:
+                if failures:
+                    self._tell(Health("ok", datetime.now(UTC)))
+                failures = 0
+                continue
+            since = since if failures else datetime.now(UTC)
+            failures += 1
+            self._tell(Health("retrying", since, what, solution, failures))
+        self._tell(Health("stopped", datetime.now(UTC)))
+
+    def _tell(self, health: Health) -> None:
+        try:
+            self._state.set_health(COMPONENT, health)
+        except StateError as away:
+            LOG.warning("health not recorded", what=away.what)

@@ -1,0 +1,1 @@
+"""Prepare the source, and run capture in a process of its own."""

@@ -1,0 +1,130 @@
+"""The capture process: joins the source's capture to the change log's writer.
+
+`python -m penstock.runtime.capture.process FILE [SOURCE]` is started by supervisor.py. Its standard input is a pipe
+from its parent: when that ends, for whatever reason, so does this process, at once, so that an orphan never holds the
+slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
+
+    {"event": "started", "position": POSITION}
+    {"event": "verified", "position": POSITION}               the log's end is a point of the server's own past
+    {"event": "sealed", "end": POSITION, "bytes": N}          at most four a second; N since the last such line
+    {"event": "waiting", "error": …, "solution": …, "attempts": N}
+    {"event": "ignored", "messages": N, "trusted": BOOL}      logical messages that do not prove who wrote them, in all
+    {"event": "failed", "kind": CLASS OF errors.py, "what": …, "solution": …}     then it exits with the error's code
+
+`run_capture` is the same without a parent, for `penstock capture`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.segment import SliceRows
+from penstock.changelog.writer import SegmentWriter
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.errors import PenstockError
+from penstock.model.position import Position
+from penstock.runtime.process.signals import SignalFlag
+from penstock.source.postgres.capture import Capture, CaptureSettings, Report, StopFlag
+from penstock.source.sink import CapturedSlice, LastCommit, Origin
+
+ORPHANED = 3
+
+
+class LogSink:
+    """A SegmentSink that writes to the change log."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer = writer
+        self._begun: Origin | None = None
+
+    @property
+    def end(self) -> Position | None:
+        return self._writer.end
+
+    @property
+    def origin(self) -> Origin | None:
+        last = self._writer.last
+        return self._begun if last is None else Origin(last.system_id, last.timeline, last.replica)
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        found = self._writer.last_commit
+        return None if found is None else LastCommit(*found)
+
+    def begin(self, position: Position, origin: Origin) -> None:
+        self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica)
+        self._begun = origin
+
+    def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
+        self._writer.append(end, _rows(slices))
+
+    def advance(self, end: Position) -> None:
+        self._writer.advance(end)
+
+    def write_part(self, commit_lsn: Position, slices: Sequence[CapturedSlice]) -> None:
+        self._writer.write_part(commit_lsn, _rows(slices))
+
+
+def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:
+    return [SliceRows(item.schema, item.batch, item.moved_keys) for item in slices]
+
+
+def require_free_log(pipeline: Pipeline) -> None:
+    """LockedError when another capture writes the log: to be known before anything is made at the source."""
+    with SegmentWriter(ChangeLog(pipeline.log_uri)):
+        return
+
+
+def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
+    """Fills the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
+    settings = CaptureSettings(
+        url=pipeline.source.url.get_secret_value(),
+        slot=pipeline.source.slot,
+        publication=pipeline.source.publication,
+        segment_bytes=pipeline.log.segment_bytes,
+        segment_age=pipeline.log.segment_age,
+        idle_every=pipeline.log.idle_every,
+        patient=patient,
+    )
+    with SegmentWriter(ChangeLog(pipeline.log_uri), pipeline.log.max_bytes) as writer:
+        Capture(settings, LogSink(writer), stop, report).run()
+
+
+def main(file: Path, source: str | None = None) -> int:
+    stop = SignalFlag()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains, then sends SIGTERM
+    threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+    try:
+        run_capture(load(file).lane(source), stop, _report, patient=True)
+    except PenstockError as error:
+        kind = type(error).__name__
+        _report({"event": "failed", "kind": kind, "what": error.what, "solution": error.solution})
+        return error.exit_code
+    return 0
+
+
+def _exit_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(ORPHANED)
+
+
+def _report(report: dict[str, object]) -> None:
+    try:
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(ORPHANED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:3]))

@@ -1,0 +1,159 @@
+"""Keeps one capture process alive beside the pipeline, and knows when it must not be started again.
+
+The process is `penstock.runtime.capture.process`; it holds the read end of a pipe whose other end is ours, so it goes
+when we go, however we end. It reports as JSON lines on its standard output. What it says becomes the health of the
+component `capture` in the state store.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from penstock import errors
+from penstock.config.model import Pipeline
+from penstock.errors import PenstockError
+from penstock.runtime.process.backoff import Backoff
+from penstock.runtime.process.log_context import inherited
+from penstock.runtime.process.outage import Outage
+from penstock.state.store import Health, HealthState, StateStore
+
+LOG = structlog.get_logger("capture")
+STOP_SECONDS = 30.0
+SETTLED_AFTER = 10.0
+
+
+class CaptureSupervisor:
+    """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can mend."""
+
+    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+        """`pipeline` and `state` are as the source sees them."""
+        self._pipeline, self._state = pipeline, state
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+        self.publications: frozenset[str] | None = None  # those that capture reads, once it has started
+        self._outage = Outage("capture", "capture")
+        self.failure: PenstockError | None = None
+        self.verified = False  # capture has found the log's end in the server's own past
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=inherited(self._supervise), name="capture-supervisor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets capture seal what it holds, and waits for its end."""
+        self._stopping.set()
+        if self._thread is None:
+            return
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+        self._thread.join(STOP_SECONDS)
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def _supervise(self) -> None:
+        backoff = Backoff(longest=10.0)
+        while not self._stopping.is_set():
+            began = datetime.now(UTC)
+            last = self._run_once()
+            if self._stopping.is_set():
+                break
+            if (datetime.now(UTC) - began).total_seconds() > SETTLED_AFTER:
+                backoff.reset()
+            if last is not None and not _passes(last):
+                self.failure = last
+                self._tell("failed", last.what, last.solution, backoff.attempts)
+                LOG.error("capture failed", what=last.what, solution=last.solution)
+                return
+            what = last.what if last else "capture ended unexpectedly"
+            self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1)
+            backoff.wait(self._stopping)
+        self._tell("stopped", "", "", 0)
+
+    def _run_once(self) -> PenstockError | None:
+        """Runs the process to its end; gives the error that it reported, if any."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.runtime.capture.process", *arguments(self._pipeline)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        failure: PenstockError | None = None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if self._stopping.is_set():
+            self._process.terminate()
+        for line in self._process.stdout:
+            failure = self._take(line) or failure
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        return failure
+
+    def _take(self, line: str) -> PenstockError | None:
+        try:
+            report: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
+            LOG.warning("capture says", line=line.strip())
+            return None
+        match report.get("event"):
+            case "started":
+                self.publications = frozenset(report.get("publications", ()))
+                self._tell("ok", f"reading from {report.get('position')}", "", 0)
+                LOG.info("capture started", position=report.get("position"))
+            case "verified":
+                self.verified = True
+            case "waiting":
+                what, solution = str(report.get("error", "")), str(report.get("solution", ""))
+                self._tell("retrying", what, solution, int(report.get("attempts", 1)))
+            case "sealed" if self._outage.since is not None:
+                self._tell("ok", "reading", "", 0)
+            case "ignored":
+                LOG.warning(
+                    "logical messages ignored, not signed by the DDL trigger",
+                    messages=report.get("messages"),
+                    trigger="trusted" if report.get("trusted") else "not trusted, see penstock check",
+                )
+            case "failed":
+                return reported_error(report)
+        return None
+
+    def _tell(self, state: HealthState, message: str, solution: str, attempts: int) -> None:
+        since = datetime.now(UTC)
+        if state == "retrying":
+            since = self._outage.note(message, solution)
+        elif state == "ok":
+            self._outage.end()
+        try:
+            self._state.set_health("capture", Health(state, since, message, solution, attempts))
+        except errors.StateError as error:
+            LOG.warning("health not recorded", what=error.what)
+
+
+def arguments(pipeline: Pipeline) -> list[str]:
+    """The file and, if it has a list of sources, which of them."""
+    return [str(pipeline.file), *([pipeline.source.name] if pipeline.is_scoped else [])]
+
+
+def _passes(error: PenstockError) -> bool:
+    """Whether it may go away by itself. So may another capture that holds the log: it ends with its own driver."""
+    return error.retry in ("backoff", "at once") or isinstance(error, errors.LockedError)
+
+
+def reported_error(report: dict[str, Any]) -> PenstockError:
+    """The error that another process reported, of its own kind again."""
+    kind = getattr(errors, str(report.get("kind")), PenstockError)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = PenstockError
+    return kind(str(report.get("what", "")), str(report.get("solution", "")))

@@ -1,0 +1,555 @@
+"""Copies tables beside the stream: a snapshot, its ranges on executors, and the hand-off, one set of tables at a time.
+
+A set shares one snapshot, which lives for `copy.snapshot_for` at most; what is left then is read under the next one.
+Every finished range is recorded in the state store at once, so a restart goes on where it was: only for tables with a
+key, since only by key can the log heal the difference between two snapshots. Other tables are read from one snapshot,
+however long that takes, and a restart begins them again. Runs in a thread of its own; Spark shares
+its cores fairly between copy and batches.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import Pipeline
+from penstock.decode.undecodable import Undecodable
+from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
+from penstock.errors import (
+    ColumnsRequired,
+    DestinationError,
+    EnvironmentMissing,
+    FileUnreadable,
+    KeyRequired,
+    PenstockError,
+    PositionLost,
+    RangeVoid,
+    SchemaChanged,
+    SourceError,
+    SourceLocked,
+    StaleBase,
+    StateError,
+    TableDropped,
+    TableFailed,
+)
+from penstock.failpoints import reach
+from penstock.fold.history import require_key
+from penstock.fold.layout import layout_of
+from penstock.model.feed import Feed, Mode
+from penstock.model.position import Position, position_text
+from penstock.model.rescue import RescueCount
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks, difference
+from penstock.model.table_state import State, TableStatus
+from penstock.model.write_counters import WriteCounters
+from penstock.runtime.apply.table_boundary import Contained, of_table
+from penstock.runtime.copy.copying_table import CopyingTable, ProgressView, recorded
+from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
+from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
+from penstock.runtime.process.log_context import inherited, inheriting
+from penstock.runtime.watch.table_watch import NOT_RECORDED
+from penstock.source.postgres.connect import connect, everywhere
+from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
+from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.partitions import read_partitions
+from penstock.source.postgres.publication import publications
+from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
+from penstock.source.postgres.table_marks import read_marks
+from penstock.source.postgres.write_counters import read_counters
+from penstock.state.store import CopyRecord, StateStore
+
+LOG = structlog.get_logger("copy")
+FIRST_RETRY_SECONDS = 10.0
+MOST_RETRIES = 5
+FIRST_VOID_SECONDS, LONGEST_VOID_SECONDS = 1.0, 60.0  # a copy starts over at once, then after 1 s, 2 s, 4 s …
+IDLE_SECONDS = 0.2
+WHOLE = 1 << 62  # bytes of a range: no relation is cut
+NOT_KEPT = (State.SYNC_WAIT, State.CATCHUP)
+
+
+class Copier:
+    """`add` tables at any time; each is handed to `joined` when its copy is committed at a position."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        destination: Destination,
+        runner: JobRunner,
+        log: ChangeLog,
+        state: StateStore,
+        joined: Callable[[CopyingTable, Position], None],
+        progress: ProgressView,
+    ) -> None:
+        self._pipeline, self._settings = pipeline, pipeline.copying
+        self._url = pipeline.source.url.get_secret_value()
+        self._url_everywhere = self._url  # as executors need it, once a connection has been made
+        self._destination, self._runner, self._log, self._state = destination, runner, log, state
+        self._joined, self._progress = joined, progress
+        self._tables: dict[TableId, CopyingTable] = {}
+        self._lock = threading.RLock()  # held while a state is set: a copy that is no longer wanted sets none
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=inherited(self._work), name="copier", daemon=True)
+        self._ranges = ThreadPoolExecutor(
+            self._settings.max_connections, thread_name_prefix="copy", initializer=inheriting()
+        )
+        self._history: str | None = None  # the log's, once it has begun
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ranges in flight are finished and recorded; the rest is for the next start."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._ranges.shutdown()
+
+    def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None, why: str = "") -> None:
+        """`record` is of a copy that was under way at an earlier start; `why` tells people why it is copied again."""
+        positions = [item.position for item in record.ranges if item.position is not None] if record else []
+        copying = CopyingTable(feed, schema, replay_from=min(positions, default=None), why=why)
+        with self._lock:
+            self._tables[feed.name] = copying
+            self._set_state(copying, State.INIT)
+
+    def remove(self, table: TableId) -> None:
+        with self._lock:
+            self._tables.pop(table, None)
+
+    def holds(self, table: TableId) -> bool:
+        with self._lock:
+            return table in self._tables
+
+    def _still_wanted(self, copying: CopyingTable) -> bool:
+        """Whether nobody has removed the table, or asked for its copy anew, since this one began."""
+        with self._lock:
+            return self._tables.get(copying.name) is copying
+
+    @property
+    def busy(self) -> bool:
+        """Whether a table is being copied, or will be without anybody's help."""
+        with self._lock:
+            return any(not copying.waits_for_person for copying in self._tables.values())
+
+    @property
+    def errored(self) -> list[TableId]:
+        """Tables whose copy waits for a person."""
+        with self._lock:
+            return [copying.name for copying in self._tables.values() if copying.waits_for_person]
+
+    def lacks_key(self, table: TableId) -> bool:
+        """Whether the table's copy failed for want of a key."""
+        with self._lock:
+            copying = self._tables.get(table)
+            return copying is not None and copying.lacks_key
+
+    def lacks_columns(self, table: TableId) -> bool:
+        """Whether the table's copy failed because the table had no columns."""
+        with self._lock:
+            copying = self._tables.get(table)
+            return copying is not None and copying.lacks_columns
+
+    def needed_from(self) -> Position | None:
+        """The lowest position from which a copy will replay the log."""
+        with self._lock:
+            positions = [one.replay_from for one in self._tables.values() if one.replay_from is not None]
+        return min(positions, default=None)
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                due = self._due()
+                if due:
+                    self._copy_set(due)
+                else:
+                    self._stopping.wait(IDLE_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - handed to the pipeline's thread, which raises it
+            self.failure = error
+
+    def _await_history(self, snapshot: ExportedSnapshot) -> bool:
+        """Waits until the log has begun, which says its history: a copy's ranges belong to that, and so will its table.
+
+        Making the snapshot has written to the WAL, so there is something for the log. False when it was stopped, or the
+        snapshot has gone meanwhile."""
+        while self._history is None:
+            self._history = self._log.history()
+            if self._history is None and (self._stopping.wait(IDLE_SECONDS) or not snapshot.alive()):
+                return False
+        return True
+
+    def _fingerprint(self, copying: CopyingTable) -> str:
+        """Of the table's structure, its rule and the log's history: ranges that were read under others are void."""
+        return f"{copying.fingerprint}:{self._history}" if self._history else copying.fingerprint
+
+    def _due(self) -> list[CopyingTable]:
+        now = time.monotonic()
+        with self._lock:
+            return [c for c in self._tables.values() if not c.waits_for_person and c.not_before <= now]
+
+    def _copy_set(self, tables: list[CopyingTable]) -> None:
+        """Copies what it can of these tables under one snapshot, and hands over those that are complete."""
+        for copying in tables:
+            self._set_state(copying, State.INIT)
+        try:
+            # Before the snapshot: a change that it does not see must not be among those counted.
+            with connect(self._url) as connection:
+                counters = read_counters(connection, [copying.schema.relation_id for copying in tables])
+            snapshot = export_snapshot(
+                self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
+            )
+        except SourceError as error:
+            for copying in tables if not self._stopping.is_set() else ():
+                copying.given_up = False
+                self._failed(copying, error)
+            return
+        with snapshot:
+            if not self._await_history(snapshot):
+                return
+            began = time.monotonic()
+            ready = [
+                copying for copying in tables if self._prepare(copying, snapshot, counters[copying.schema.relation_id])
+            ]
+            for copying in sorted(ready, key=lambda copying: -copying.bytes):
+                self._set_state(copying, State.DATA_SYNC)
+            self._read_ranges(ready, snapshot, began + self._settings.snapshot_for)
+            position = snapshot.position
+        for copying in ready:
+            complete = not copying.given_up and not copying.left
+            if complete and not self._stopping.is_set() and self._still_wanted(copying):
+                self._hand_over(copying, position, snapshot.moment or 0)
+
+    def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot, counters: WriteCounters) -> bool:
+        """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
+        publication = self._pipeline.source.publication
+        copying.given_up = False
+        with self._containing(copying):
+            with snapshot_connection(self._url, snapshot.name) as connection:
+                self._url_everywhere = everywhere(self._url, connection)
+                snapshot.note_moment(connection)
+                found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
+                if not found:
+                    raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
+                copying.schema = self._pipeline.carried(found[0])
+                if copying.feed.mode is Mode.HISTORY:
+                    require_key(copying.schema)
+                copying.filter = row_filter(connection, publication, copying.feed.table)
+                copying.estimated_rows, _ = estimate(connection, copying.schema)
+                planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
+                partitions = read_partitions(connection, [copying.schema.relation_id])
+                marks = read_marks(connection, publications(publication), [copying.schema.relation_id])
+            void = self._resume(copying, planned, marks[copying.schema.relation_id])
+            if void is None:
+                self._state.note_copy(self._destination.name, copying.name, "")  # it waits no more
+            else:
+                self._begin(copying, planned, void)
+                looked = partitions.get(copying.schema.relation_id)
+                self._state.set_partitions(self._destination.name, copying.name, looked)
+                self._state.set_marks(self._destination.name, copying.name, marks[copying.schema.relation_id])
+                self._state.set_write_counters(self._destination.name, copying.name, counters)
+                copying.replay_from = snapshot.position
+            return True
+        return False
+
+    def _resume(self, copying: CopyingTable, planned: list[CopyRange], marks: TableMarks) -> str | None:
+        """Takes up finished ranges, if the table is still the one that they were read from.
+
+        Otherwise the reason why not, "" when there are none.
+        """
+        record = self._state.copy_of(self._destination.name, copying.name)
+        if record is None:
+            return copying.from_zero
+        ranges, finished = recorded(record)
+        before = self._state.marks(self._destination.name).get(copying.name)
+        void = NOT_RECORDED if before is None else difference(before, marks)
+        void = void or self._why_void(copying, planned, record, ranges, finished)
+        if void:
+            return void if finished else copying.from_zero
+        copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished
+        copying.rows = sum(item.part.rows for item in finished.values())
+        if finished:
+            LOG.info("copy goes on", table=str(copying.name), ranges=len(ranges), finished=len(finished))
+        return None
+
+    def _why_void(
+        self,
+        copying: CopyingTable,
+        planned: list[CopyRange],
+        record: CopyRecord,
+        ranges: dict[int, CopyRange],
+        finished: dict[int, FinishedRange],
+    ) -> str:
+        if not copying.spans_snapshots:
+            return "it has no key, by which the log could heal what was read from another snapshot"
+        if record.fingerprint != self._fingerprint(copying):
+            return "its structure or its rule in the file changed, or the change log was begun again"
+        files = {(item.relation_id, item.filenode) for item in planned}
+        if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
+            return "it was rewritten or truncated"
+        if not all(self._destination.parts_intact([item.part for item in finished.values()])):
+            return "files of its copy are gone"
+        known = {item.relation_id for item in ranges.values()}
+        if any(item.relation_id not in known for item in planned):
+            return "a partition has rows that had none"  # the plan does not cover it
+        return ""
+
+    def _begin(self, copying: CopyingTable, planned: list[CopyRange], void: str) -> None:
+        """`void` says why what was read before does not count, if there was something; people see it in the state."""
+        copying.copy = uuid.uuid4().hex
+        copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
+        content = [(pickle.dumps(item), item.bytes) for item in planned]
+        fingerprint = self._fingerprint(copying)
+        self._state.begin_copy(self._destination.name, copying.name, copying.copy, fingerprint, content)
+        if void:
+            LOG.info("copy starts from zero", table=str(copying.name), why=void)
+            self._state.note_copy(self._destination.name, copying.name, f"started from zero: {void}")
+        reach("copy.begun")
+
+    def _read_ranges(self, tables: list[CopyingTable], snapshot: ExportedSnapshot, until: float) -> None:
+        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up. A
+        table that must be read from one snapshot is read to its end."""
+        work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
+        for copying in sorted(tables, key=lambda copying: -copying.bytes):
+            self._report(copying)
+            with self._containing(copying):
+                copying.plan = plan = self._planned(copying)
+                work += [(copying, item, plan) for item in copying.left]
+        running = [self._ranges.submit(self._read, *item, snapshot, until) for item in work]
+        for done in running:
+            done.result()
+
+    def _planned(self, copying: CopyingTable) -> CopyPlan:
+        """Where the copy goes. A table that somebody dropped at the destination is made again first."""
+        destination, key, feed = self._destination, self._pipeline.key, copying.feed
+        try:
+            return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)
+        except TableDropped as dropped:
+            if copying.finished:
+                raise  # what was read before went with the table
+            LOG.warning("table created again", table=str(copying.name), what=dropped.what)
+            destination.ensure_table(feed.target, copying.schema, key, None, (), layout_of(feed), feed.sid)
+            return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)
+
+    def _read(
+        self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
+    ) -> None:
+        given_up = copying.given_up or not self._still_wanted(copying)
+        late = copying.spans_snapshots and time.monotonic() > until
+        if self._stopping.is_set() or given_up or late:
+            return
+        source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
+        limit = self._settings.max_rows_per_second
+        share = limit / self._settings.max_connections if limit else None
+        feed, timeout = copying.feed, self._settings.statement_timeout
+        reads = AsEvents(snapshot.position, snapshot.moment or 0) if feed.mode is Mode.EVENTS else None
+        task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict, reads)
+        with self._containing(copying):
+            result = self._runner.run(copy_range, [task])[0]
+            if result.error is not None:
+                raise result.error
+            assert result.part is not None
+            self._finish(copying, item, FinishedRange(result.part, snapshot.position), result.rescues)
+
+    def _finish(
+        self, copying: CopyingTable, item: CopyRange, read: FinishedRange, rescues: tuple[RescueCount, ...]
+    ) -> None:
+        current = self._state.finish_range(
+            self._destination.name,
+            copying.name,
+            copying.copy,
+            item.number,
+            read.position,
+            pickle.dumps(read.part),
+            read.part.rows,
+        )
+        if not current:  # the table's copy was begun again meanwhile
+            self._discard([read.part])
+            return
+        reach("copy.range_finished")
+        self._state.add_rescued(self._destination.name, copying.name, rescues)
+        copying.finished[item.number] = read
+        copying.rows += read.part.rows
+        self._report(copying)
+
+    def _hand_over(self, copying: CopyingTable, taken_at: Position, moment: int) -> None:
+        self._set_state(copying, State.FINISHED_COPY)
+        reach("copy.finished")
+        self._set_state(copying, State.SYNC_WAIT)
+        self._set_state(copying, State.CATCHUP)
+        reach("copy.catching_up")
+        position: Position | None = None
+        with self._containing(copying):
+            position = catch_up(
+                self._destination,
+                self._runner,
+                self._log,
+                self._pipeline.batch,
+                self._pipeline.key,
+                copying.feed,
+                copying.schema,
+                [copying.finished[number] for number in sorted(copying.finished)],
+                taken_at,
+                moment,
+                self._stopping,
+                lambda keys: self._reread(copying, keys),
+                lambda rescues: self._state.add_rescued(self._destination.name, copying.name, rescues),
+            )
+        if position is None:
+            return
+        reach("copy.committed")
+        with self._lock:
+            if not self._still_wanted(copying):
+                return  # somebody has asked for another copy meanwhile, which replaces this one
+            self._state.end_copy(self._destination.name, copying.name)
+            self._set_state(copying, State.SYNC_DONE)
+            reach("copy.done")
+            LOG.info("copied", table=str(copying.name), rows=copying.rows, position=position_text(position))
+            self._progress.finish(copying.name)
+            self._joined(copying, position)  # first: at every moment somebody says what of the log the table needs
+            self.remove(copying.name)
+
+    def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
+        """Rows of the copy that are in doubt, as a new snapshot sees them."""
+        publication = self._pipeline.source.publication
+        LOG.info("rows are read again", table=str(copying.name), rows=keys.num_rows)
+        note = f"{keys.num_rows} rows that changed between two snapshots are read again"
+        self._state.note_copy(self._destination.name, copying.name, note)
+        with export_snapshot(
+            self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting([copying], who)
+        ) as snapshot:
+            with snapshot_connection(self._url, snapshot.name) as connection:
+                found = discover(connection, lambda table: table == copying.feed.table, publication)
+                if [self._pipeline.carried(schema) for schema in found] != [copying.schema]:
+                    raise SchemaChanged(
+                        f"table {copying.name}: its structure changed before all of it was copied",
+                        "Its copy is tried again with the new structure",
+                    )
+                relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
+            source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
+            assert copying.plan is not None
+            feed, timeout = copying.feed, self._settings.statement_timeout
+            task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, feed.projection, feed.strict)
+            result = self._runner.run(reread, [task])[0]
+        if result.error is not None:
+            raise result.error
+        assert result.part is not None
+        self._state.add_rescued(self._destination.name, copying.name, result.rescues)
+        self._state.note_copy(self._destination.name, copying.name, "")
+        return FinishedRange(result.part, snapshot.position)
+
+    def _give_up(self, copying: CopyingTable) -> bool:
+        """For this snapshot; False when another of the table's ranges has done so already."""
+        with self._lock:
+            first, copying.given_up = not copying.given_up, True
+        return first
+
+    def _start_over(self, copying: CopyingTable, why: str) -> None:
+        if not self._give_up(copying) or not self._still_wanted(copying):
+            return
+        LOG.warning("copy starts again", table=str(copying.name), why=why)
+        copying.from_zero = why
+        self._state.add_event("copy starts again", why, copying.name)
+        self._state.end_copy(self._destination.name, copying.name)
+        self._discard([item.part for item in copying.finished.values()])
+        copying.ranges, copying.finished, copying.rows, copying.replay_from = {}, {}, 0, None
+        delay = _void_delay(copying.voids)
+        copying.voids += 1
+        copying.not_before = time.monotonic() + delay
+        retry = f"in {delay:.0f} s (started over {copying.voids} times)" if delay else "at once"
+        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", retry)
+
+    def _discard(self, parts: list[WrittenPart]) -> None:
+        """What cannot be removed now is an orphan, and goes at a later start."""
+        try:
+            self._destination.discard(parts)
+        except DestinationError as error:
+            LOG.warning("files not removed", what=error.what)
+
+    def _containing(self, copying: CopyingTable) -> Contained:
+        """Make what goes wrong in the block the failure of this copy alone; raises what ends the whole run."""
+
+        def handle(error: Exception) -> None:
+            told = self._told(copying, error)
+            if isinstance(told, EnvironmentMissing | StateError):
+                raise told
+            if not self._stopping.is_set():
+                self._failed(copying, told)
+
+        return Contained(handle)
+
+    def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
+        """The table alone: tried again after a while, a few times, and then when an operator says so."""
+        if isinstance(error, RangeVoid | TableDropped):
+            self._start_over(copying, error.what)
+            return
+        if not self._give_up(copying) or not self._still_wanted(copying):
+            return
+        copying.failures += 1
+        locked = isinstance(error, SourceLocked)  # for as long as it takes: that is for whoever holds the lock to say
+        manual = error.retry in ("manual", "never") or (copying.failures > MOST_RETRIES and not locked)
+        delay = FIRST_RETRY_SECONDS * 2 ** (min(copying.failures, MOST_RETRIES) - 1)
+        copying.waits_for_person, copying.lacks_key = manual, isinstance(error, KeyRequired)
+        copying.lacks_columns = isinstance(error, ColumnsRequired)
+        copying.not_before = time.monotonic() + delay
+        limit = "" if locked else f" of {MOST_RETRIES}"
+        retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures}{limit})"
+        self._progress.drop(copying.name)
+        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
+        what, solution = error.what, error.solution
+        LOG.error("copy failed", table=str(copying.name), what=what, solution=solution, retry=retry, **trace)
+        if isinstance(error, Undecodable):
+            self._state.quarantine(self._destination.name, copying.name, error.messages)
+        self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
+        self._state.add_event("errored", error.what, copying.name)
+
+    def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
+        """What went wrong, in our words; RangeVoid when the copy has to start over."""
+        if isinstance(met, Unresolved | PositionLost):
+            return RangeVoid(met.what if isinstance(met, PositionLost) else str(met))
+        try:
+            return of_table(self._destination, self._pipeline.key, copying.feed, "it was copied", met)
+        except StaleBase as error:
+            if isinstance(met, FileUnreadable):  # and it is no file of the table: then it is of the copy
+                return RangeVoid(f"table {copying.name}: files of its copy are gone: {met.what}")
+            return error
+        except PenstockError as error:
+            return error
+
+    def _waiting(self, tables: Iterable[CopyingTable], blockers: list[Blocker]) -> None:
+        who = "; ".join(map(str, blockers)) or "a snapshot"
+        for copying in tables:
+            self._state.note_copy(self._destination.name, copying.name, f"waiting for {who}")
+        if self._stopping.is_set():
+            raise SourceError("the copy was stopped while it waited for a snapshot", "It goes on at the next start")
+
+    def _report(self, copying: CopyingTable) -> None:
+        self._progress.update(copying.name, copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
+
+    def _set_state(
+        self, copying: CopyingTable, state: State, reason: str = "", solution: str = "", retry: str = ""
+    ) -> None:
+        """Set the table's state, unless another copy of it has been asked for since this one began."""
+        name, now = self._destination.name, datetime.now(UTC)
+        with self._lock:
+            if not self._still_wanted(copying):
+                return
+            present = self._state.table_status(name).get(copying.name)
+            if state is State.INIT and present is not None and present.state in NOT_KEPT:
+                self._state.set_table_status(name, copying.name, TableStatus(State.FINISHED_COPY, now))
+            status = TableStatus(state, now, reason or copying.why, solution, retry)
+            self._state.set_table_status(name, copying.name, status)
+
+
+def _void_delay(voids: int) -> float:
+    """Seconds until a copy starts over that has done so `voids` times before."""
+    return 0.0 if voids == 0 else min(LONGEST_VOID_SECONDS, FIRST_VOID_SECONDS * 2 ** min(voids - 1, 30))

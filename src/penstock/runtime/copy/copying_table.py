@@ -1,0 +1,106 @@
+"""A table on its way through the initial copy: what is known of it, what the state store recorded, who shows it.
+
+`copier` moves it along; `membership` asks which files of an unfinished copy must stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.destinations.contract import CopyPlan, WrittenPart
+from penstock.fold.rule import rule_text
+from penstock.model.feed import Feed, Mode
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.runtime.copy.replay import FinishedRange
+from penstock.source.postgres.copy_ranges import CopyRange
+from penstock.state.store import CopyRecord
+
+
+class ProgressView(Protocol):
+    """Who shows people how copies fare. May be called from any thread."""
+
+    def update(
+        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+    ) -> None: ...
+
+    def finish(self, table: TableId) -> None: ...
+
+    def drop(self, table: TableId) -> None: ...
+
+
+@dataclass
+class CopyingTable:
+    """A feed's table on its way from Init to SyncDone."""
+
+    feed: Feed
+    schema: TableSchema
+    failures: int = 0
+    voids: int = 0  # how often its copy has started over
+    not_before: float = 0.0
+    waits_for_person: bool = False
+    lacks_key: bool = False  # it failed for a change that only a key could place
+    lacks_columns: bool = False  # it failed for having none
+    given_up: bool = False  # for this snapshot: it failed, or what was read is void
+    rows: int = 0
+    estimated_rows: int = 0
+    ranges: dict[int, CopyRange] = field(default_factory=dict)
+    finished: dict[int, FinishedRange] = field(default_factory=dict)
+    filter: str | None = None
+    copy: str = ""
+    plan: CopyPlan | None = None
+    why: str = ""  # it is copied again
+    from_zero: str = ""  # why what was read of it before did not count
+    replay_from: Position | None = None  # the lowest position of what is read by now, or being read
+
+    @property
+    def name(self) -> TableId:
+        """Return the feed's name, under which the state store and operators know it."""
+        return self.feed.name
+
+    @property
+    def spans_snapshots(self) -> bool:
+        """Whether ranges of several snapshots make one table, once the log is replayed over them: by key only."""
+        return bool(self.schema.key) and self.feed.mode is not Mode.EVENTS
+
+    @property
+    def target(self) -> TableId:
+        return self.feed.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the structure and the rule under which rows are read: those read under another one do not count."""
+        rule = hashlib.sha256(rule_text(self.feed).encode()).hexdigest()[:16]
+        return f"{self.schema.fingerprint}.{rule}"
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.ranges.values())
+
+    @property
+    def bytes_done(self) -> int:
+        return sum(self.ranges[number].bytes for number in self.finished)
+
+    @property
+    def left(self) -> list[CopyRange]:
+        return [item for number, item in sorted(self.ranges.items()) if number not in self.finished]
+
+
+def recorded(record: CopyRecord) -> tuple[dict[int, CopyRange], dict[int, FinishedRange]]:
+    """A copy's ranges, and those that are finished, as the state store has them."""
+    ranges: dict[int, CopyRange] = {}
+    finished: dict[int, FinishedRange] = {}
+    for item in record.ranges:
+        ranges[item.number] = pickle.loads(item.content)
+        if item.part is not None and item.position is not None:
+            part: WrittenPart = pickle.loads(item.part)
+            finished[item.number] = FinishedRange(part, item.position)
+    return ranges, finished
+
+
+def unfinished_parts(record: CopyRecord | None) -> list[WrittenPart]:
+    """The files of a copy that is not committed yet: no orphans."""
+    return [] if record is None else [item.part for item in recorded(record)[1].values()]

@@ -1,0 +1,171 @@
+"""The work of one copy task, on an executor: read one range of a table under the snapshot, write it as a file.
+
+And that of reading single rows again, by key, for a copy that is being caught up. Like `apply_task`, both return what
+went wrong as their result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.decode.rescue import RESCUED, counted, whole
+from penstock.destinations.contract import CopyPlan, WrittenPart
+from penstock.errors import PenstockError
+from penstock.fold.envelope import RANGE_SHIFT, read_events
+from penstock.fold.keys import encode_keys
+from penstock.fold.projection import kept_schema, project_batches
+from penstock.model.feed import Projection
+from penstock.model.position import Position
+from penstock.model.rescue import RescueCount, merged
+from penstock.model.table import TableSchema
+from penstock.runtime.apply.table_boundary import unexpected
+from penstock.runtime.copy.low_priority import at_low_priority
+from penstock.source.postgres.copy_keys import key_conditions
+from penstock.source.postgres.copy_ranges import CopyRange
+from penstock.source.postgres.copy_read import CopySource, ignored, read_range
+
+
+@dataclass(frozen=True)
+class AsEvents:
+    """The snapshot under which rows are read that become events."""
+
+    position: Position
+    moment: int
+
+
+def read_as_events(
+    snapshot: AsEvents,
+    source: TableSchema,
+    kept: TableSchema,
+    number: int,
+    batches: Iterable[pa.RecordBatch | pa.Table],
+) -> Iterator[pa.Table]:
+    """The rows of one range, which has a number, as events."""
+    first = number << RANGE_SHIFT
+    for batch in batches:
+        rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        yield read_events(rows, source, kept, snapshot.position, snapshot.moment, first)
+        first += rows.num_rows
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    source: CopySource
+    range: CopyRange
+    plan: CopyPlan
+    statement_timeout: float
+    max_rows_per_second: float | None
+    projection: Projection
+    strict: bool = False
+    as_events: AsEvents | None = None
+
+    @property
+    def weight(self) -> int:
+        return self.range.bytes
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A range that was written, or the error that kept it from being so."""
+
+    part: WrittenPart | None = None
+    error: PenstockError | None = None
+    rescues: tuple[RescueCount, ...] = ()
+
+
+def counting(
+    batches: Iterable[pa.RecordBatch | pa.Table], told: list[RescueCount], rescues: list[RescueCount]
+) -> Iterator[pa.RecordBatch | pa.Table]:
+    """Counts into `rescues` what is rescued of the batches, which may be less than the reader has `told` of: not all of
+    a row is kept."""
+    for batch in batches:
+        if RESCUED in batch.schema.names:
+            rescues += counted(whole(batch[RESCUED]), lambda _: told[-1].place)
+        yield batch
+
+
+def copy_range(task: CopyTask) -> Copied:
+    told: list[RescueCount] = []
+    rescues: list[RescueCount] = []
+    batches = read_range(
+        task.source,
+        task.range,
+        max_rows_per_second=task.max_rows_per_second,
+        statement_timeout=task.statement_timeout,
+        strict=task.strict,
+        rescuing=told.extend,
+    )
+    try:
+        kept = project_batches(task.projection, task.source.schema, batches)
+        if task.as_events is not None:
+            schema = kept_schema(task.projection, task.source.schema)
+            kept = read_as_events(task.as_events, task.source.schema, schema, task.range.number, kept)
+        return Copied(
+            at_low_priority(lambda: task.plan.write_rows(counting(kept, told, rescues))), rescues=merged(rescues)
+        )
+    except PenstockError as error:
+        return Copied(error=error)
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
+        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
+
+
+@dataclass(frozen=True)
+class RereadTask:
+    """The rows of `keys` (the key's columns), as the snapshot sees them."""
+
+    source: CopySource
+    relations: tuple[CopyRange, ...]  # each whole: the table, or the leaves of a partitioned one
+    keys: pa.Table
+    plan: CopyPlan
+    statement_timeout: float
+    projection: Projection
+    strict: bool = False
+
+
+def reread(task: RereadTask) -> Copied:
+    told: list[RescueCount] = []
+    rescues: list[RescueCount] = []
+    rows = rows_of(
+        task.source,
+        task.relations,
+        task.keys,
+        statement_timeout=task.statement_timeout,
+        strict=task.strict,
+        rescuing=told.extend,
+    )
+    try:
+        kept = project_batches(task.projection, task.source.schema, rows)
+        return Copied(task.plan.write_rows(counting(kept, told, rescues)), rescues=merged(rescues))
+    except PenstockError as error:
+        return Copied(error=error)
+    except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
+        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
+
+
+def rows_of(
+    source: CopySource,
+    relations: Sequence[CopyRange],
+    keys: pa.Table,
+    *,
+    statement_timeout: float,
+    strict: bool = False,
+    rescuing: Callable[[tuple[RescueCount, ...]], None] = ignored,
+) -> Iterator[pa.RecordBatch]:
+    """The rows with these keys, found by an index. `relations` are whole: the table, or the leaves of it."""
+    key = source.schema.key
+    conditions, wanted = key_conditions(key, keys), encode_keys([keys[name] for name in key])
+    for relation in relations:
+        batches = read_range(
+            source,
+            relation,
+            statement_timeout=statement_timeout,
+            conditions=conditions,
+            strict=strict,
+            rescuing=rescuing,
+        )
+        for batch in batches:
+            yield batch.filter(pc.is_in(encode_keys([batch[name] for name in key]), wanted))

@@ -1,0 +1,1 @@
+"""What any long-running process needs: signals, backoff, outages, log context, companion tasks."""

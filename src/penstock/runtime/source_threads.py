@@ -1,0 +1,156 @@
+"""Several lanes side by side, each in a thread of its own: one that is down, slow or copying holds no other up.
+
+What may pass (a source or a destination that cannot be reached at the start) is tried again and again; a lane that ends
+by an error no retry can mend (a gap, a setting that a person must change) is told in its state as component `source`,
+and the others go on. The run ends when it is told to, or when all lanes have ended, and then raises what made lanes
+fail. Only what takes away what all share (Spark's Java process) ends them all at once. With `once` nothing waits for a
+source that cannot be reached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+import structlog
+
+from penstock.destinations.contract import Destination, JobRunner
+from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
+from penstock.model.table import TableId
+from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.process.backoff import Backoff
+from penstock.runtime.process.outage import Outage
+from penstock.runtime.process.signals import SignalFlag
+from penstock.runtime.source_pipeline import SourcePipeline
+from penstock.state.scoped import scoped_table
+
+LOG = structlog.get_logger("pipeline")
+LOOK_EVERY = 0.05
+LONGEST_WAIT = 30.0
+COMPONENT = "source"
+
+
+class SourceThread:
+    """Runs one lane to its end; `make` makes it, anew for each try. `failure` is what ended it, if anything did but the
+    stop or the end of `once`."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], SourcePipeline],
+        destination: Destination,
+        runner: JobRunner,
+        stop: SignalFlag,
+        *,
+        once: bool,
+    ) -> None:
+        self.name, self._make, self._once = name, make, once
+        self._destination, self._runner, self._stop = destination, runner, stop
+        self._thread = threading.Thread(target=self._run, name=f"lane {self.name}", daemon=True)
+        self._preparing = True
+        self._outage = Outage(COMPONENT, "pipeline")
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether nothing of it is in flight: it has ended, or waits for its source and will begin nothing more."""
+        return self.has_ended or (self._preparing and self._stop.is_set())
+
+    def _run(self) -> None:
+        structlog.contextvars.bind_contextvars(source=self.name)
+        backoff = Backoff(longest=LONGEST_WAIT)
+        while self._try_once(backoff):
+            backoff.wait(self._stop)
+
+    def _try_once(self, backoff: Backoff) -> bool:
+        """Whether it has to be tried again."""
+        lane = self._make()
+        try:
+            self._preparing = True
+            lane.prepare()
+            self._preparing = False
+            if not self._stop.is_set():
+                self._stream(lane)
+        except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
+            told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
+            if told.retry in ("backoff", "at once") and not self._once and not self._stop.is_set():
+                since = self._outage.note(told.what, told.solution)
+                lane.tell(COMPONENT, "retrying", told, backoff.attempts + 1, since)
+                return True
+            self.failure = error
+            LOG.error("source failed", what=told.what, solution=told.solution)
+            lane.tell(COMPONENT, "failed", told)
+        return False
+
+    def _stream(self, lane: SourcePipeline) -> None:
+        self._outage.end()
+        lane.tell(COMPONENT, "ok")
+        with ExitStack() as cleanup:
+            cleanup.push(lane.ended)
+            lane.start_capture()
+            lane.stream(self._destination, self._runner, self._stop)
+        lane.tell(COMPONENT, "stopped")
+
+
+def run_sources(
+    lanes: Mapping[str, Callable[[], SourcePipeline]],
+    destination: Destination,
+    runner: JobRunner,
+    stop: SignalFlag,
+    *,
+    once: bool,
+) -> None:
+    """`lanes`: how each source's is made. Returns when told to stop or, with `once`, when all have drained. Raises what
+    made lanes fail, at the end."""
+    threads = [SourceThread(name, make, destination, runner, stop, once=once) for name, make in lanes.items()]
+    for thread in threads:
+        thread.start()
+    while not all(thread.may_be_left for thread in threads):
+        if any(isinstance(thread.failure, EnvironmentMissing) for thread in threads):
+            stop.set()
+        threading.Event().wait(LOOK_EVERY)
+    failed = {thread.name: thread.failure for thread in threads if thread.failure is not None}
+    if failed:
+        raise _together(failed, len(threads))
+
+
+def _together(failed: dict[str, BaseException], all_of_them: int) -> BaseException:
+    """One error as it is, but for the source's name; of several the list."""
+    name, first = next(iter(failed.items()))
+    if not all(isinstance(error, PenstockError) for error in failed.values()):
+        return next(error for error in failed.values() if not isinstance(error, PenstockError))
+    for error in failed.values():
+        if isinstance(error, EnvironmentMissing):
+            return error  # of what all share
+    if len(failed) == 1 and isinstance(first, PenstockError):
+        return type(first)(f"source {name}: {first.what}", first.solution)
+    said = "; ".join(f"{name}: {getattr(error, 'what', error)}" for name, error in failed.items())
+    return CheckFailed(
+        f"{len(failed)} of {all_of_them} sources failed: {said}", "`penstock status` says why and what to do for each"
+    )
+
+
+class ScopedProgress:
+    """How copies fare, with each table's source in its name."""
+
+    def __init__(self, view: ProgressView, source: str) -> None:
+        self._view, self._source = view, source
+
+    def update(
+        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+    ) -> None:
+        self._view.update(scoped_table(self._source, table), rows, total_rows_estimate, bytes_done, bytes_total)
+
+    def finish(self, table: TableId) -> None:
+        self._view.finish(scoped_table(self._source, table))
+
+    def drop(self, table: TableId) -> None:
+        self._view.drop(scoped_table(self._source, table))

@@ -1,0 +1,120 @@
+"""The jars that Spark needs beside itself: which, where they are kept, and how they get there.
+
+`python -m penstock.runtime.spark.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`;
+`make install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from penstock.destinations.iceberg import local_file_io
+from penstock.errors import EnvironmentMissing
+
+PACKAGES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+)
+
+APPLICATION = """
+import sys, zipfile
+from pathlib import Path
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
+compiler.setParentClassLoader(spark._jsparkSession.sharedState().jarClassLoader())
+compiler.cook(Path(sys.argv[1]).read_text())
+with zipfile.ZipFile(sys.argv[2], "w") as jar:
+    for name, code in compiler.getBytecodes().items():
+        jar.writestr(name.replace(".", "/") + ".class", bytes(code))
+print("JARS=" + spark.sparkContext.getConf().get("spark.jars", ""))
+spark.stop()
+"""
+
+
+def folder() -> Path:
+    """Without links in its path: Java's class archive knows jars by their paths."""
+    return Path(sys.prefix).resolve() / "share" / "penstock" / "jars"
+
+
+def class_archive() -> Path:
+    """Where `class_archive.build` puts what it makes of the jars; Spark starts faster with it, and well without."""
+    return folder() / "classes.jsa"
+
+
+def installed() -> list[Path] | None:
+    """The jars, if all are there."""
+    jars = [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
+    return jars if all(jar.is_file() for jar in jars) else None
+
+
+def fetch() -> list[Path]:
+    """Brings the missing jars into the folder. A jar appears there whole or not at all."""
+    present = installed()
+    if present is not None:
+        return present
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentMissing(
+            f"{folder()} cannot be made: {error.strerror}", "Install penstock into an environment that you may write to"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="penstock-jars-") as scratch:
+        resolved = _resolve(Path(scratch))
+        for package in PACKAGES:
+            source = next((jar for jar in resolved if jar.name.endswith(_file_name(package))), None)
+            if source is None:
+                raise EnvironmentMissing(
+                    f"{package} was not found by Ivy",
+                    "See that Maven Central or its mirror can be reached and try again",
+                )
+            _put(source, folder() / _file_name(package))
+        _put(Path(scratch) / local_file_io.JAR, folder() / local_file_io.JAR)
+    return [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
+
+
+def _put(source: Path, target: Path) -> None:
+    partial = target.with_suffix(".partial")
+    shutil.copyfile(source, partial)
+    partial.replace(target)
+
+
+def _file_name(package: str) -> str:
+    _, artifact, version = package.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _resolve(scratch: Path) -> list[Path]:
+    """Spark resolves packages before it starts an application, so a small one does; it compiles our own class
+    besides.
+    """
+    (scratch / "LocalFileIO.java").write_text(local_file_io.SOURCE)
+    (scratch / "application.py").write_text(APPLICATION)
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(PACKAGES)),
+        *("--conf", f"spark.pyspark.python={sys.executable}", str(scratch / "application.py")),
+        *(str(scratch / "LocalFileIO.java"), str(scratch / local_file_io.JAR)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("JARS=")), None)
+    if done.returncode or line is None:
+        reason = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
+        raise EnvironmentMissing(
+            f"the jars {', '.join(PACKAGES)} could not be fetched: {reason}",
+            "See that Java 17 is there and that Maven Central or its mirror can be reached, and try again",
+        )
+    return [Path(jar.removeprefix("file://").removeprefix("file:")) for jar in line.removeprefix("JARS=").split(",")]
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except EnvironmentMissing as missing:
+        sys.exit(f"penstock: {missing}")

@@ -1,0 +1,1 @@
+"""Work between batches: log retention, table maintenance, the schema registry."""

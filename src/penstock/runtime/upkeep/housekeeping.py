@@ -1,0 +1,242 @@
+"""Between batches: tables stay compact, idle tables' positions move on, and the log lets go of what nobody needs.
+
+An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
+or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Commits of
+maintenance and of batches take turns, so they never conflict; what takes long the destination does beside them. Between
+two batches only so much is begun, for `pause` or a little longer: what is left comes first the next time. How long a
+batch waited for it, `holds` says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.config.model import LogConfig, Maintenance
+from penstock.destinations.contract import MaintenanceReport
+from penstock.errors import PositionLost, StaleBase, StateError
+from penstock.failpoints import reach
+from penstock.model.position import Position, position_text
+from penstock.model.table import TableId
+from penstock.model.upkeep import Upkeep
+from penstock.runtime.apply.followed_table import FollowedTable
+from penstock.runtime.apply.loop import ApplyLoop
+from penstock.runtime.upkeep.stall_meter import StallMeter
+
+LOG = structlog.get_logger("housekeeping")
+RETAIN_EVERY = 5.0
+TELL_EVERY = 2.0
+ADVANCED_TOGETHER = 8  # tables, before it is asked whether batches may wait longer
+MAINTAINED_TOGETHER = 3  # tables; more would only make each of them late
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        loop: ApplyLoop,
+        maintenance: Maintenance,
+        limits: LogConfig,
+        copying_from: Callable[[], Position | None] = lambda: None,
+        passed: Callable[[Position], None] = lambda position: None,
+    ) -> None:
+        """`copying_from` tells the lowest position from which a copy will replay the log. `passed` is told what lies
+        behind all positions, when something new does."""
+        self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
+        self._passed = passed
+        self._advanced_at = self._retained_at = self._ended_at = time.monotonic()
+        self._next: TableId | None = None  # whose maintenance comes first the next time
+        self._behind: list[FollowedTable] = []  # whose positions are still to be moved on
+        self.holds = StallMeter(self._waiting_since)
+        self._upkeep: dict[TableId, Upkeep] = {}
+        self._untold: dict[TableId, Upkeep] = {}
+        self._has_read = False
+        self._told_at = time.monotonic() - TELL_EVERY
+
+    def run(self) -> None:
+        """Does what is due, as far as batches may wait. Raises what concerns the destination or the log as a whole."""
+        with self.holds.between_batches():
+            now = time.monotonic()
+            until = now + self._pause(now)
+            self._maintain(until)
+            if not self._behind and now - self._advanced_at >= self._maintenance.advance_idle_every:
+                self._advanced_at = now
+                self._behind = self._idle()
+            if self._behind:
+                with self.holds.part("positions of idle tables"):
+                    self._advance_some(until)
+            if now - self._retained_at >= RETAIN_EVERY:
+                self._retained_at = now
+                with self.holds.part("removal of log segments"):
+                    self.retain(until)
+            self._ended_at = time.monotonic()
+
+    def _pause(self, now: float) -> float:
+        """How long batches may wait. Many tables make long batches, and leave as much more to do between them: then up
+        to twice as long, but no longer than the rest has taken."""
+        pause = self._maintenance.pause
+        return max(pause, min(now - self._ended_at, 2 * pause))
+
+    def advance_idle(self) -> None:
+        """Moves the position of tables that had nothing to apply to what has been processed."""
+        self._behind = self._idle()
+        self._advance_some(math.inf)
+
+    def _idle(self) -> list[FollowedTable]:
+        return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
+
+    def _is_behind(self, tracked: FollowedTable) -> bool:
+        """Whether its position is to be moved on, or looked at: somebody may have rolled back a table that is idle."""
+        return not tracked.errored and tracked.level is None and tracked.position <= self._loop.processed
+
+    def _advance_some(self, until: float) -> None:
+        """Some of those that are behind, at least, and more of them until then."""
+        while self._behind:
+            some, self._behind = self._behind[:ADVANCED_TOGETHER], self._behind[ADVANCED_TOGETHER:]
+            followed = self._loop.tables
+            still = [one for one in some if followed.get(one.name) is one and self._is_behind(one)]
+            self._loop.in_threads(self._advance, still)
+            if time.monotonic() >= until:
+                return
+
+    def retain(self, until: float = math.inf) -> None:
+        """Removes segments that every table has passed, but for the time to replay; as many as can be until then."""
+        copying = self._copying_from()  # before the loop's: who is handed over just now is in one of them at least
+        log, tables = self._loop.log, self._loop.following
+        ready = [tracked.position for tracked in tables if not tracked.errored]
+        needed = min(ready, default=self._loop.processed)
+        held = min(
+            [tracked.position for tracked in tables if tracked.errored] + ([] if copying is None else [copying]),
+            default=needed,
+        )
+        removable = log.removable(
+            needed_from=needed,
+            held_from=min(needed, held),
+            replay=self._limits.replay,
+            max_bytes=self._limits.max_bytes,
+            max_age=self._limits.max_age,
+        )
+        for name in removable:
+            log.remove(name)
+            reach("log.segment_removed")
+            if time.monotonic() >= until:
+                break
+        start = log.start()
+        if removable and start is not None:
+            self._passed(min(start, needed, held))
+        for tracked in tables:
+            if tracked.errored and start is not None and removable and held < start and tracked.position < start:
+                self._loop.mark_errored(
+                    tracked,
+                    PositionLost(
+                        f"table {tracked.name}: the log no longer holds what it needs: it was Errored at "
+                        f"{position_text(tracked.position)}, and log.max_bytes or log.max_age has passed",
+                        f"Copy it again: penstock resync FILE {tracked.name}",
+                    ),
+                )
+
+    def _advance(self, tracked: FollowedTable) -> None:
+        loop = self._loop
+        with loop.containing(tracked, "its position was moved on"):
+            try:
+                loop.destination.advance(tracked.target, loop.source, tracked.position, loop.processed)
+            except StaleBase as error:
+                LOG.debug("position not advanced", table=str(tracked.name), what=error.what)
+                return
+            if tracked.position == loop.processed:
+                return
+            tracked.position = loop.processed
+            reach("apply.position_advanced")
+
+    def _maintain(self, until: float) -> None:
+        """A few tables at a time, as long as batches may wait: those that were left the last time first."""
+        names = [name for name, tracked in self._loop.tables.items() if not tracked.errored]
+        first = next((number for number, name in enumerate(names) if name == self._next), 0)
+        waiting = deque(names[first:] + names[:first])
+        for reports in self._loop.in_threads(self._maintain_some, [(waiting, until)] * MAINTAINED_TOGETHER):
+            for name, report in reports:
+                self._note(name, report)
+        self._next = waiting[0] if waiting else None
+        self._tell()
+
+    def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport]]:
+        """The next of those that wait, one at least, and more of them until then."""
+        waiting, until = work
+        reports = []
+        while waiting:
+            try:
+                name = waiting.popleft()
+            except IndexError:
+                break  # somebody else has taken the last one
+            report = self._maintained(name)
+            if report is not None:
+                reports.append((name, report))
+            if time.monotonic() >= until:
+                break
+        return reports
+
+    def _maintained(self, name: TableId) -> MaintenanceReport | None:
+        """Maintain one table; None if it was put off, or if the table cannot be maintained and is Errored."""
+        with self._loop.containing(self._loop.tables[name], "it was maintained"):
+            return self._maintain_one(name)
+        return None
+
+    def _maintain_one(self, name: TableId) -> MaintenanceReport | None:
+        loop, target = self._loop, self._loop.tables[name].target
+        try:
+            with self.holds.part(f"maintenance of {name}"):
+                report = loop.destination.maintain(target, loop.source, loop.runner)
+        except StaleBase as error:
+            LOG.debug("maintenance put off", table=str(name), what=error.what)
+            return None
+        if report.did_something:
+            LOG.debug("maintained", table=str(name), report=str(report))
+        return report
+
+    def _waiting_since(self) -> float | None:
+        """When the oldest of the changes that wait in the log came there."""
+        log = self._loop.log
+        return next((one.written_at for one in log.segments(after=self._loop.processed) if log.slices(one)), None)
+
+    def _note(self, table: TableId, report: MaintenanceReport) -> None:
+        """Adds a report to what people are told of the table."""
+        if not report.did_something and report.shape is None:
+            return
+        known = self._known().get(table)
+        shape = report.shape or (known.shape if known else None)
+        if shape is not None:
+            before = known or Upkeep(datetime.now(UTC), shape)
+            self._upkeep[table] = self._untold[table] = Upkeep(
+                datetime.now(UTC),
+                shape,
+                before.merged_files + report.merged_files,
+                before.merged_deletes + report.merged_deletes,
+                before.expired_snapshots + report.expired_snapshots,
+                before.swept_files + report.swept_files,
+            )
+
+    def _known(self) -> dict[TableId, Upkeep]:
+        """With what earlier runs have recorded."""
+        if not self._has_read:
+            try:
+                self._upkeep = self._loop.state.upkeep(self._loop.destination.name)
+                self._has_read = True
+            except StateError as error:
+                LOG.warning("upkeep not read", what=error.what)
+        return self._upkeep
+
+    def _tell(self) -> None:
+        """For people: every now and then, and a state store that is away costs only this."""
+        now = time.monotonic()
+        if not self._untold or now - self._told_at < TELL_EVERY:
+            return
+        self._told_at = now
+        try:
+            self._loop.state.record_upkeep(self._loop.destination.name, self._untold)
+            self._untold = {}
+        except StateError as error:
+            LOG.warning("upkeep not recorded", what=error.what)

@@ -1,0 +1,64 @@
+"""Keeps the schema registry in step with the change log: every version of every table, from the segments' headers.
+
+The log is the truth; the registry is for people, who ask which structure a table had at some position. A registry that
+was lost is rebuilt from what the log still holds, and from the structures that the destination's tables have.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.decode.types.choices import unchosen
+from penstock.errors import StateError
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("schemas")
+
+
+class SchemaRegistry:
+    def __init__(self, log: ChangeLog, state: StateStore) -> None:
+        self._log, self._state = log, state
+        self._newest: dict[TableId, TableSchema] = {}
+        self._seen: Position | None = None
+        self._began = False
+
+    def look(self) -> None:
+        """Takes up what the log has got since the last look."""
+        try:
+            if not self._began:
+                self._seen, self._began = self._state.schemas_seen(), True
+                if self._seen is not None and self._seen > (self._log.end() or 0):
+                    self._seen = None  # it was another log
+            found: list[tuple[TableId, TableSchema, Position]] = []
+            seen = self._seen
+            for name in self._log.segments(after=self._seen):
+                for part in self._log.slices(name):
+                    schema = part.table_schema
+                    if self._newest.get(schema.table) != schema:
+                        self._newest[schema.table] = schema
+                        found.append((schema.table, schema, part.slice.first_commit))
+                seen = name.end
+            if found or self._seen is None:
+                self._state.record_schemas(found, seen)
+            self._seen = seen
+        except StateError as error:
+            self._newest.clear()
+            LOG.warning("structures not recorded", what=error.what)
+
+    def held(self, schema: TableSchema, position: Position) -> None:
+        """The structure that the destination's table has at its position: a copy brought it, or it was there at the
+        start. The table may never change, and then no log tells it. May be called from any thread."""
+        try:
+            self._state.record_schemas([(schema.table, unchosen(schema), position)])
+        except StateError as error:
+            LOG.warning("structure not recorded", what=error.what)
+
+    def prune(self, before: Position) -> None:
+        """Forgets what lies behind all positions."""
+        try:
+            self._state.prune_schemas(before, {version.table for version in self._state.schema_versions()})
+        except StateError as error:
+            LOG.warning("structures not pruned", what=error.what)

@@ -1,0 +1,111 @@
+"""Notice what happens to whole partitions, which no stream tells, so that no table silently differs.
+
+| found                                        | what is done                                                       |
+|----------------------------------------------|--------------------------------------------------------------------|
+| created in place                             | nothing: all of its rows are sent                                  |
+| attached, with rows                          | they were never sent: the table is copied again                    |
+| truncated                                    | Postgres sends no such TRUNCATE: the table is copied again         |
+| detached and attached again                  | its rows may be others: the table is copied again                  |
+| dropped and created again under its name     | the same, also when a look in between found it gone                |
+| detached or dropped                          | its rows are kept, or the table is copied again (`on_partition_drop`) |
+
+A clone that holds the rows of partitions that are gone is never copied again by itself, for that would remove them: it
+becomes Errored, and the operator decides. Copies of append and history tables keep their past; append ignores removals.
+The look to compare with is of the snapshot that the table was copied from: the copier keeps it when a copy begins.
+After a look that finds nothing to do, the next one is compared with that. Neighbour: `table_watch` calls `compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.config.model import Pipeline
+from penstock.model.feed import Feed
+from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
+from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.partitions import has_rows, has_rows_before
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("partitions")
+NAMED = 3  # partitions in a reason
+
+_SAID: dict[RemarkKind, str] = {
+    "kept": "is gone at the source: detached or dropped",
+    "missing": "was attached with rows that were never sent as changes",
+    "stale": "was truncated at the source, which is never sent",
+    "replaced": "was detached and attached again, or dropped and created again, and its rows may be others",
+}
+_HEEDED: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing", "replaced"})}  # other modes heed all
+_COPIED_AGAIN = frozenset({"clone", "append", "history"})
+
+Found = list[tuple[Partition, RemarkKind]]
+
+
+class SourcePartitions:
+    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+        self._pipeline, self._state = pipeline, state
+        self._destination = pipeline.destinations[0].name
+
+    def compare(self, connection: Connection, feed: Feed, before: Partitions, now: Partitions) -> str:
+        """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.
+
+        What was found is kept for `status`, as remarks, until the table is copied. SourceLocked when it cannot be told
+        now, because somebody holds a lock on a partition.
+        """
+        if now.partitions == before.partitions:
+            return ""
+        heeded = _HEEDED.get(feed.mode, _SAID.keys())
+        found = [one for one in differences(connection, before, now) if one[1] in heeded]
+        remarks = self._remarks(feed, before.remarks, found)
+        reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
+        copied_again = bool(reasons) and feed.mode in _COPIED_AGAIN
+        content = before if copied_again else now
+        self._state.set_partitions(self._destination, feed.name, replace(content, remarks=remarks))
+        if not copied_again:
+            return ""
+        said = [f"partition {partition.relation} {_SAID[kind]}" for partition, kind in reasons[:NAMED]]
+        more = f"; and {len(reasons) - NAMED} more partitions" if len(reasons) > NAMED else ""
+        return "; ".join(said) + more
+
+    def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
+        """A partition that came back is no longer one whose rows are kept, and where none are to be kept, none is."""
+        drops = self._pipeline.drops_partitions(feed.table)
+        back = {partition.relation for partition, kind in found if kind == "replaced"}
+        still = [one for one in before if one.kind != "kept" or not (drops or one.relation in back)]
+        known = {(remark.relation, remark.kind) for remark in still}
+        fresh = [(partition.relation, kind) for partition, kind in found if (partition.relation, kind) not in known]
+        for relation, kind in fresh:
+            LOG.info("partition differs", table=str(feed.name), partition=str(relation), what=_SAID[kind])
+            what = f"partition {relation} of {feed.table} {_SAID[kind]}"
+            self._state.add_event("partition", what, feed.name)
+        moment = datetime.now(UTC)
+        kept = [(relation, kind) for relation, kind in fresh if kind != "kept" or not drops]
+        return (*still, *(Remark(relation, kind, moment) for relation, kind in kept))
+
+
+def differences(connection: Connection, before: Partitions, now: Partitions) -> Found:
+    """Return the partitions whose rows the stream did not tell all about, and in which way."""
+    earlier = {one.relation_id: one for one in before.partitions}
+    present, names = {one.relation_id for one in now.partitions}, {one.relation for one in now.partitions}
+    gone = [one for one in before.partitions if one.relation_id not in present]
+    missed = {one.relation for one in gone} | {one.relation for one in before.remarks if one.kind == "kept"}
+    found: Found = [(one, "kept") for one in gone if one.relation not in names]
+    for one in now.partitions:
+        known = earlier.get(one.relation_id)
+        if known is None:
+            if one.relation in missed:
+                found.append((one, "replaced"))
+            elif not one.made_here:
+                if has_rows(connection, one):
+                    found.append((one, "missing"))
+            elif one.file != one.relation_id:  # as it was created; it was truncated or rewritten before the first look
+                found.append((one, "stale"))
+        elif known.link != one.link:
+            found.append((one, "replaced"))
+        elif known.file != one.file and not has_rows_before(connection, one, before.horizon):
+            found.append((one, "stale"))
+    return found

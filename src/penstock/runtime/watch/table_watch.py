@@ -1,0 +1,122 @@
+"""Look at the source's catalogue for what the change stream does not tell, and say which tables to copy again.
+
+A look compares what the catalogue says of each table now with what it said in the snapshot that the table was copied
+from, which the copier keeps in the state store: its marks (model/table_marks.py) and its partitions
+(`partition_watch`). A table without such a record is copied again, for what happened to it since cannot be known: its
+state store was lost, or an older penstock copied it. Structure is not compared here, because a change of it may still
+be on its way in the stream: `membership` does that once the stream has passed the look's position.
+
+`lane` looks once at the start, `membership` every `copy.discover_every`; acting on a look is `membership`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from penstock.config.model import Pipeline
+from penstock.errors import SourceLocked
+from penstock.model.feed import Feed
+from penstock.model.partitions import Partitions
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks, difference, extended, new_labels
+from penstock.model.table_state import State, TableStatus
+from penstock.runtime.apply.followed_table import FollowedTable
+from penstock.runtime.watch.source_partitions import SourcePartitions
+from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.partitions import read_partitions
+from penstock.source.postgres.publication import publications
+from penstock.source.postgres.slot import flush_position
+from penstock.source.postgres.table_marks import read_marks, was_used_before
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("tables")
+NOT_RECORDED = "the state store has no record of its copy, so what happened at the source since then is not known"
+
+Followed = Mapping[TableId, tuple[FollowedTable, TableSchema]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The source's tables as the catalogue had them at `position`, or before it.
+
+    `copy_again` has the feeds that have to be copied again, and why. `followed` is what the destination followed before
+    the catalogue was read, by feed; None: the look was taken before the destination followed anything.
+    """
+
+    schemas: Sequence[TableSchema]
+    position: Position
+    copy_again: Mapping[TableId, str] = field(default_factory=dict)
+    followed: Followed | None = None
+
+
+class TableWatch:
+    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+        self._pipeline, self._state = pipeline, state
+        self._destination = pipeline.destinations[0].name
+        self._partitions = SourcePartitions(pipeline, state)
+
+    def look(self, connection: Connection, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:
+        """Compare each of these tables with its record. Without `followed` it is the start of a run."""
+        relations = [schema.relation_id for schema in schemas]
+        marks = read_marks(connection, publications(self._pipeline.source.publication), relations)
+        partitions = read_partitions(connection, relations)
+        status = self._state.table_status(self._destination)
+        known_marks, known_partitions = self._state.marks(self._destination), self._state.partitions(self._destination)
+        copy_again: dict[TableId, str] = {}
+        for schema in schemas:
+            for feed in self._pipeline.feeds(schema.table):
+                if not self._is_comparable(feed, status.get(feed.name), starting=followed is None):
+                    continue
+                before = known_marks.get(feed.name), known_partitions.get(feed.name)
+                now = marks[schema.relation_id], partitions.get(schema.relation_id)
+                if why := self._compare(connection, feed, before, now):
+                    copy_again[feed.name] = why
+        return Look(schemas, flush_position(connection), copy_again, followed)
+
+    def _is_comparable(self, feed: Feed, status: TableStatus | None, *, starting: bool) -> bool:
+        """Tell whether the table is one that streams, or that a start will let stream. Those that are being copied, or
+        are Errored, are compared when they are Ready again."""
+        if status is None:
+            return starting
+        if status.state is State.READY:
+            return True
+        if not starting or status.is_copying:
+            return False
+        return self._state.copy_of(self._destination, feed.name) is None
+
+    def _compare(
+        self,
+        connection: Connection,
+        feed: Feed,
+        before: tuple[TableMarks | None, Partitions | None],
+        now: tuple[TableMarks, Partitions | None],
+    ) -> str:
+        marks, partitions = before
+        if marks is None or (partitions is None) != (now[1] is None):
+            return NOT_RECORDED
+        if now[0].taken < marks.taken:
+            return ""  # the table was copied after this look
+        try:
+            why = difference(marks, now[0]) or self._renamed(connection, feed, marks, now[0], now[1] is not None)
+            if not why and partitions is not None and now[1] is not None:
+                why = self._partitions.compare(connection, feed, partitions, now[1])
+        except SourceLocked as error:
+            LOG.info("table not compared", table=str(feed.name), what=error.what)
+            return ""
+        return why
+
+    def _renamed(
+        self, connection: Connection, feed: Feed, before: TableMarks, now: TableMarks, partitioned: bool
+    ) -> str:
+        """Judge enum values that are new: one that was added, used and renamed between two looks has left its first
+        label in the destination. Values that were only added are known from then on."""
+        for label in new_labels(before, now):
+            if was_used_before(connection, feed.table, label, partitioned=partitioned):
+                return f"value {label.label!r} of enum {label.type} is new, and may have had another label in use"
+        if (known := extended(before, now)) != before:
+            self._state.set_marks(self._destination, feed.name, known)
+        return ""
