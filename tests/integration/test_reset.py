@@ -78,3 +78,9 @@ def test_from_the_gap_to_equal_tables(server: PostgresServer, tmp_path: Path, la
     file.run_once()
     lake.assert_equals(database, TABLES)
     assert {table["state"] for table in file.status()["tables"]} == {"Ready"}
+
+    file.arm("reset.log_removed")
+    assert file.command("reset", "FILE", "--yes").returncode == -signal.SIGKILL
+    database.execute("update orders set note = 'unseen as well' where id < 5", "delete from empty")
+    file.run_once()
+    lake.assert_equals(database, TABLES)
