@@ -58,11 +58,20 @@ WORDS = {"copy": "penstock, the copier", "jdbc": f"Spark, JDBC, {PARTITIONS} par
 class NoView:
     """Nobody looks at the progress."""
 
-    def update(self, table: TableId, rows: int, total: int | None, done: int, in_all: int) -> None: ...
+    def update(
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
+    ) -> None: ...
 
-    def finish(self, table: TableId) -> None: ...
+    def finish(self, destination: str, table: TableId) -> None: ...
 
-    def drop(self, table: TableId) -> None: ...
+    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 @dataclass

@@ -126,10 +126,11 @@ def test_processed_is_kept_for_each_destination(store: StateStore) -> None:
 
 def test_events_come_oldest_first_and_the_newest_are_kept(store: StateStore) -> None:
     store.add_event("started", "run started")
-    store.add_event("table", "Errored", ORDERS)
+    store.add_event("table", "Errored", ORDERS, destination="lake")
     started, table = store.events()
     assert (started.kind, started.message, started.table) == ("started", "run started", None)
-    assert (table.kind, table.table) == ("table", ORDERS)
+    assert (table.kind, table.table, table.destination) == ("table", ORDERS, "lake")
+    assert started.destination is None
     assert started.at <= table.at
     assert [event.kind for event in store.events(1)] == ["table"]
     for number in range(EVENTS_KEPT):
@@ -276,18 +277,29 @@ def test_a_copy_may_wait_before_it_begins(store: StateStore) -> None:
 
 
 def test_requests_wait_in_order_until_they_are_taken_up(store: StateStore) -> None:
-    first = store.add_request("resync", ORDERS)
-    second = store.add_request("retry", ODD)
-    assert [(one.id, one.kind, one.table) for one in store.requests()] == [
-        (first, "resync", ORDERS),
-        (second, "retry", ODD),
+    first = store.add_request("lake", ORDERS, "resync")
+    second = store.add_request("lake", ODD, "retry")
+    assert [(one.id, one.destination, one.table, one.kind) for one in store.requests()] == [
+        (first, "lake", ORDERS, "resync"),
+        (second, "lake", ODD, "retry"),
     ]
     assert timedelta() <= datetime.now(UTC) - store.requests()[0].at < timedelta(minutes=1)
     store.drop_request(second)
     store.drop_request(second)
-    third = store.add_request("retry", ORDERS)
+    third = store.add_request("lake", ORDERS, "retry")
     assert third not in (first, second)
     assert [one.id for one in store.requests()] == [first, third]
+
+
+def test_requests_and_pins_are_of_one_destination(store: StateStore) -> None:
+    for destination in ("lake", "pond"):
+        store.add_request(destination, ORDERS, "resync")
+        store.ask_pins(destination, [ORDERS])
+    assert [one.destination for one in store.requests("pond")] == ["pond"]
+    assert [one.destination for one in store.pins("pond")] == ["pond"]
+    store.forget_table("lake", ORDERS)
+    assert [one.destination for one in store.requests()] == ["pond"]
+    assert [one.destination for one in store.pins()] == ["pond"]
 
 
 def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
@@ -470,7 +482,7 @@ def test_how_tables_are_kept_is_replaced(store: StateStore) -> None:
 
 
 def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:
-    first, second = store.ask_pins([ORDERS, ODD])
+    first, second = store.ask_pins("lake", [ORDERS, ODD])
     asked = [(pin.id, pin.table, pin.state) for pin in store.pins()]
     assert asked == [(first, ORDERS, "asked"), (second, ODD, "asked")]
     assert not store.place_pin(first, 5), "it is not held yet"
@@ -488,7 +500,7 @@ def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> N
 
 
 def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
-    first, second = store.ask_pins([ORDERS, ORDERS])
+    first, second = store.ask_pins("lake", [ORDERS, ORDERS])
     store.answer_pin(first, snapshot=None, reason="why", solution="what to do")
     failed, waiting = store.pins()
     assert (failed.state, failed.reason, failed.solution) == ("failed", "why", "what to do")
@@ -498,7 +510,7 @@ def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
     store.drop_pins([first, 12345])
     assert [pin.id for pin in store.pins()] == [second]
     store.drop_pins([second])
-    assert store.ask_pins([ORDERS]) > [second], "ids are never used again"
+    assert store.ask_pins("lake", [ORDERS]) > [second], "ids are never used again"
 
 
 def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> None:
@@ -510,7 +522,7 @@ def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> 
         store.add_rescued("lake", table, [RescueCount("a", 1, "NaN", "0/1:0")])
         store.set_partitions("lake", table, Partitions(7, (), ()))
         store.quarantine("lake", table, [broken(100, 0)])
-        store.add_request("resync", table)
+        store.add_request("lake", table, "resync")
     store.forget_table("lake", ORDERS)
     store.forget_table("lake", TableId("never", "known"))
     kept = (store.table_status, store.progress, store.rules, store.rescued, store.partitions, store.copy_progress)

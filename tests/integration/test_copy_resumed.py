@@ -71,11 +71,20 @@ class Breaking:
 
 
 class NoView:
-    def update(self, table: TableId, rows: int, total: int | None, done: int, in_all: int) -> None: ...
+    def update(
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
+    ) -> None: ...
 
-    def finish(self, table: TableId) -> None: ...
+    def finish(self, destination: str, table: TableId) -> None: ...
 
-    def drop(self, table: TableId) -> None: ...
+    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 @dataclass

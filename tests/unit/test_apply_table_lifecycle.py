@@ -41,12 +41,19 @@ class Unseen:
     """Progress that nobody looks at."""
 
     def update(
-        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
     ) -> None: ...
 
-    def finish(self, table: TableId) -> None: ...
+    def finish(self, destination: str, table: TableId) -> None: ...
 
-    def drop(self, table: TableId) -> None: ...
+    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 class Watched:
@@ -282,7 +289,7 @@ def test_a_table_that_is_not_published_is_errored_and_copied_when_it_is(watched:
         assert state.table_status("lake")[name].state is State.ERRORED
     assert sum(event.message == trouble.what for event in state.events()) == 1, "said once, not at every look"
     assert membership.set_aside == [name]
-    state.add_request("resync", name)
+    state.add_request("lake", name, "resync")
     membership._asked_at = 0.0
     membership.tend()
     assert not watched.copier.holds(name), "what changes after such a copy would be lost"
@@ -309,7 +316,7 @@ def test_unsent_updates_make_a_table_errored_until_it_is_copied_again(watched: W
     membership.found(Findings({name: unsent}, compared={name: before}))
     watched.look(KEYLESS)
     assert state.table_status("lake")[name].reason == unsent.what
-    state.add_request("retry", name)
+    state.add_request("lake", name, "retry")
     membership._asked_at = 0.0
     membership.tend()
     assert state.table_status("lake")[name].state is State.ERRORED, "trying again does not bring the updates"
@@ -492,7 +499,9 @@ def test_what_keeps_more_than_the_source_is_not_copied_over(ruled: Ruled, mode: 
         assert "`where` changed" in ruled.status.reason
         assert "penstock drop shop.yaml public.later --yes" in ruled.status.solution
         assert not copier.holds(KEYED.table)
-        ruled.bench.state.add_request("resync", KEYED.table)  # which would merge, and leave the old rows
+        ruled.bench.state.add_request(
+            ruled.bench.lake.name, KEYED.table, "resync"
+        )  # which would merge, and leave the old rows
         membership._asked_at = 0.0
         membership.tend()
     ruled.start(mode=mode)
@@ -503,7 +512,7 @@ def test_a_mode_that_would_remove_rows_waits_for_the_operator(ruled: Ruled) -> N
     ruled.made(mode="append")
     membership, copier = ruled.start(mode="clone")
     assert "its mode changed from append to clone" in ruled.status.reason
-    ruled.bench.state.add_request("drop", KEYED.table)
+    ruled.bench.state.add_request(ruled.bench.lake.name, KEYED.table, "drop")
     membership._asked_at = 0.0
     membership.tend()
     assert copier.holds(KEYED.table)

@@ -96,7 +96,7 @@ def test_a_copy_that_is_done_and_one_that_began_again(
 
 
 def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
-    store.add_request("retry", ODD)
+    store.add_request("lake", ODD, "retry")
     assert cli.main(["tables", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["run"] == {"running": False, "pid": None}
@@ -154,7 +154,7 @@ def test_a_run_under_way_is_named(file: Path, store: SqlStateStore, capsys: pyte
 
 
 def test_retry_is_for_errored_tables(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:
-    store.add_request("resync", ODD)
+    store.add_request("lake", ODD, "resync")
     lines = output(capsys, "retry", file, "public.orders", "public.tåble [x]")
     assert lines[:2] == [
         "public.tåble [x] will be tried again",
@@ -214,7 +214,7 @@ def test_a_table_that_is_no_longer_followed_is_forgotten(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.set_rule("lake", GONE, "{}")
-    store.add_request("resync", GONE)
+    store.add_request("lake", GONE, "resync")
     assert "other.gone is forgotten" in output(capsys, "forget", file, "other.gone")[0]
     assert GONE not in store.table_status("lake")
     assert (store.rules("lake"), asked(store)) == ({}, [])

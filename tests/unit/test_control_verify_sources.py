@@ -153,7 +153,7 @@ def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline
     assert beside.failure(us) is None
     assert replace(beside, since=NOON + timedelta(1)).failure(eu) is None, "that was a run before"
 
-    asking = Asking(beside.of(eu), "", 60, 60, lambda _: None, beside.is_up, lambda: beside.failure(eu))
+    asking = Asking(beside.of(eu), "lake", "", 60, 60, lambda _: None, beside.is_up, lambda: beside.failure(eu))
     with pytest.raises(NoAnswer, match="the slot is gone"), pin_tables(asking, [TableId("public", "orders")]):
         pass
     assert store.pins() == [], "it asks for nothing any more"

@@ -116,7 +116,7 @@ def test_an_unexpected_exception_while_a_table_is_held_answers_who_asked(
     pins = Pins(bench.loop, bench.state)
     seal(bench)
     drain(bench)
-    (number,) = bench.state.ask_pins([ORDERS.table])
+    (number,) = bench.state.ask_pins(bench.lake.name, [ORDERS.table])
     pins.tend()
     assert bench.state.place_pin(number, 200)
     break_for_orders(monkeypatch, bench.lake, "bookmark")

@@ -45,7 +45,7 @@ def kept(bench: Bench) -> list[tuple[object, ...]]:
 def test_the_table_is_cut_within_a_segment_and_the_others_go_on(bench: Bench, pins: Pins) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
     go_on(bench, pins)
-    (number,) = bench.state.ask_pins([ORDERS.table])
+    (number,) = bench.state.ask_pins(bench.lake.name, [ORDERS.table])
     go_on(bench, pins)
     assert only(bench).state == "held"
     bench.seal(
@@ -69,7 +69,7 @@ def test_the_table_is_cut_within_a_segment_and_the_others_go_on(bench: Bench, pi
 
 
 def test_a_position_that_the_log_has_not_reached_is_waited_for(bench: Bench, pins: Pins) -> None:
-    (number,) = bench.state.ask_pins([ORDERS.table])
+    (number,) = bench.state.ask_pins(bench.lake.name, [ORDERS.table])
     go_on(bench, pins)
     bench.state.place_pin(number, 250)
     go_on(bench, pins)
@@ -85,7 +85,7 @@ def test_a_position_that_the_log_has_not_reached_is_waited_for(bench: Bench, pin
 
 def test_a_table_that_is_past_the_position_is_not_taken_for_it(bench: Bench, pins: Pins) -> None:
     """The run was started again between holding the table and hearing of its position."""
-    (number,) = bench.state.ask_pins([ORDERS.table])
+    (number,) = bench.state.ask_pins(bench.lake.name, [ORDERS.table])
     go_on(bench, pins)
     bench.loop.close()
     bench.restart()
@@ -100,7 +100,7 @@ def test_a_table_that_is_past_the_position_is_not_taken_for_it(bench: Bench, pin
 
 def test_an_errored_table_says_why_and_one_that_fails_while_held_too(bench: Bench, pins: Pins) -> None:
     bench.loop.mark_errored(bench.loop.tables[PEOPLE.table], TableFailed("for a test", "mend it"))
-    first, second = bench.state.ask_pins([ORDERS.table, PEOPLE.table])
+    first, second = bench.state.ask_pins(bench.lake.name, [ORDERS.table, PEOPLE.table])
     go_on(bench, pins)
     bench.state.place_pin(first, 250)
     bench.seal(300, (ORDERS, 210, insert("no number", "new")))
@@ -112,7 +112,7 @@ def test_an_errored_table_says_why_and_one_that_fails_while_held_too(bench: Benc
 
 
 def test_whoever_asked_and_is_gone_holds_nothing(bench: Bench, pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.state.ask_pins([ORDERS.table, *[PEOPLE.table] * 78])
+    bench.state.ask_pins(bench.lake.name, [ORDERS.table, *[PEOPLE.table] * 78])
     go_on(bench, pins)
     bench.seal(300, (ORDERS, 210, insert("1", "new")))
     go_on(bench, pins)
@@ -133,7 +133,7 @@ def test_whoever_asked_and_is_gone_holds_nothing(bench: Bench, pins: Pins, monke
 
 
 def test_two_askers_take_turns(bench: Bench, pins: Pins) -> None:
-    first, second = bench.state.ask_pins([ORDERS.table, ORDERS.table])
+    first, second = bench.state.ask_pins(bench.lake.name, [ORDERS.table, ORDERS.table])
     go_on(bench, pins)
     assert [pin.state for pin in bench.state.pins()] == ["held", "asked"]
     bench.state.drop_pins([first])
@@ -145,7 +145,7 @@ def test_two_askers_take_turns(bench: Bench, pins: Pins) -> None:
 def test_a_repair_is_committed_at_the_position(bench: Bench, pins: Pins, tmp_path: Path, failure: str) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "forged")), (ORDERS, 110, insert("2", "extra")))
     go_on(bench, pins)
-    (number,) = bench.state.ask_pins([ORDERS.table])
+    (number,) = bench.state.ask_pins(bench.lake.name, [ORDERS.table])
     go_on(bench, pins)
     bench.seal(300, (ORDERS, 210, insert("3", "three")), (ORDERS, 260, delete("3", None)))
     rows = pa.Table.from_pylist([{"id": 1, "state": "right"}], arrow_schema(ORDERS))

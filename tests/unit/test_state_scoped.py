@@ -25,7 +25,7 @@ def test_what_one_source_writes_no_other_sees() -> None:
     eu.set_health("capture", Health("ok", NOON))
     eu.begin_copy("lake", ORDERS, "a", "f", [(b"", 1)])
     eu.note_copy("lake", ORDERS, "waiting")
-    number = eu.add_request("resync", ORDERS)
+    number = eu.add_request("lake", ORDERS, "resync")
     eu.add_event("errored", "about a table", ORDERS)
     eu.add_event("errored", "about the source")
     eu.quarantine("lake", ORDERS, [RawMessage(SCHEMA, 1, 0, 1, 1, NOON, ord("I"), b"x", "why")])

@@ -60,8 +60,22 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with store._engine.begin() as connection:
         connection.exec_driver_sql("update penstock_format set version = 99")
     store.close()
-    with pytest.raises(StateError, match=r"format 99; this penstock knows format 1"):
+    with pytest.raises(StateError, match=r"format 99; this penstock reads and writes format 2"):
         open_store(tmp_path / "state.db")
+
+
+@pytest.mark.parametrize("look", [open_store, find_store])
+def test_a_store_of_format_1_is_refused_with_the_way_out(
+    tmp_path: Path, look: Callable[[Path], SqlStateStore | None]
+) -> None:
+    with sqlite3.connect(tmp_path / "state.db") as connection:
+        connection.execute("create table penstock_format (version integer primary key)")
+        connection.execute("insert into penstock_format values (1)")
+    connection.close()
+    with pytest.raises(StateError, match=r"format 1; this penstock reads and writes format 2") as caught:
+        look(tmp_path / "state.db")
+    assert "move the store away" in caught.value.solution
+    assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -109,7 +123,7 @@ def test_a_store_of_an_earlier_penstock_is_upgraded_in_place(
     assert store.copy_progress("lake") == {}
     store.begin_copy("lake", ORDERS, "c", "f", [(b"range", 1)])
     assert store.copy_of("lake", ORDERS) is not None
-    store.add_request("resync", ORDERS)
+    store.add_request("lake", ORDERS, "resync")
     assert len(store.requests()) == 1
     store.close()
 
@@ -135,7 +149,7 @@ from penstock.model.table import TableId
 from penstock.state.sql import open_store
 store = open_store(Path(sys.argv[1]))
 for number in range(25):
-    store.add_request("resync", TableId(sys.argv[2], str(number)))
+    store.add_request("lake", TableId(sys.argv[2], str(number)), "resync")
 store.close()
 """
 

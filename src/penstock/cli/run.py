@@ -69,7 +69,7 @@ def run(
     log_to_stderr(log_level.number, log_format, str(file))
     pipeline = load(file)
     may_leave = yes or (sys.stdin.isatty() and _confirmed_leaving(pipeline))
-    with CopyView(Console(stderr=True), say=COPY.info) as view:
+    with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(pipeline.destinations) > 1) as view:
         run_pipeline(pipeline, once=once, strict=strict, progress=view, may_leave=may_leave)
 
 

@@ -48,8 +48,9 @@ def verify(
     log_to_stderr(WARNING)
     shown = SHOWN_AS_JSON if json_output else SHOWN
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
-    with CopyView(Console(stderr=True), say=COPY.info) as view:
-        found = verify_tables(load(file), wish, view)
+    pipeline = load(file)
+    with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(pipeline.destinations) > 1) as view:
+        found = verify_tables(pipeline, wish, view)
     for error in [one.error for one in found if one.error is not None]:
         error.solution = with_file(error.solution, str(file))
     if json_output:

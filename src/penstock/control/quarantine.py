@@ -6,6 +6,7 @@ message that is tried is tried by the decoder of the penstock that is called her
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from penstock.model.table_state import State
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import RequestKind
+
+Place = tuple[str, TableId]  # destination, table
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,12 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
         passed: list[Quarantined] = []
         if store is not None and decoded:
             fit, standing = {one.id for one in decoded}, _errored(pipeline, store)
-            whole = {one.table for one in everything} - {one.table for one in everything if one.id not in fit}
-            again = sorted(whole & standing)
-            passed = [one for one in decoded if one.table not in standing]
-            for table in again:
-                _ask(store, "retry", table)
+            whole = {_place(one) for one in everything} - {_place(one) for one in everything if one.id not in fit}
+            places = sorted(whole & standing)
+            again = sorted({table for _, table in places})
+            passed = [one for one in decoded if _place(one) not in standing]
+            for destination, table in places:
+                _ask(store, destination, table, "retry")
         return Replayed(holder(pipeline.home / "lock"), decoded, refused, again, passed)
 
 
@@ -94,22 +98,29 @@ def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
         gone = chosen(pipeline, [] if store is None else _all(pipeline, store), names)
         resynced: list[TableId] = []
         if store is not None and gone:
-            resynced = sorted({one.table for one in gone} & _errored(pipeline, store))
-            for table in resynced:
-                _ask(store, "resync", table)
+            places = sorted({_place(one) for one in gone} & _errored(pipeline, store))
+            resynced = sorted({table for _, table in places})
+            for destination, table in places:
+                _ask(store, destination, table, "resync")
             store.release([one.id for one in gone])
-            store.add_event("quarantine", f"{len(gone)} messages in quarantine were given up")
+            for destination, count in sorted(Counter(one.destination for one in gone).items()):
+                what = f"{count} messages in quarantine were given up"
+                store.add_event("quarantine", what, destination=destination)
         return Dropped(holder(pipeline.home / "lock"), gone, resynced)
 
 
-def _ask(store: SqlStateStore, kind: RequestKind, table: TableId) -> None:
-    if not any(request.kind == kind and request.table == table for request in store.requests()):
-        store.add_request(kind, table)
+def _place(message: Quarantined) -> Place:
+    return message.destination, message.table
 
 
-def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[TableId]:
+def _ask(store: SqlStateStore, destination: str, table: TableId, kind: RequestKind) -> None:
+    if not any(request.kind == kind and request.table == table for request in store.requests(destination)):
+        store.add_request(destination, table, kind)
+
+
+def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[Place]:
     return {
-        table
+        (destination.name, table)
         for destination in pipeline.destinations
         for table, status in store.table_status(destination.name).items()
         if status.state is State.ERRORED

@@ -50,7 +50,7 @@ class Pins:
             return
         self._looked_at = time.monotonic()
         try:
-            pins = self._wanted(self._state.pins())
+            pins = self._wanted(self._state.pins(self._loop.destination.name))
             self._let_go({pin.id for pin in pins})
             for pin in pins:
                 self._advance(pin)
@@ -60,7 +60,7 @@ class Pins:
     def end(self) -> None:
         """The run ends in order: bookmarks that nobody needs any more go; those still needed outlive it."""
         try:
-            self._let_go({pin.id for pin in self._wanted(self._state.pins())})
+            self._let_go({pin.id for pin in self._wanted(self._state.pins(self._loop.destination.name))})
         except PenstockError as error:
             LOG.warning("bookmarks not released", what=error.what)
 
@@ -158,7 +158,8 @@ class Pins:
                 LOG.warning("repair unknown", table=str(pin.table), what=error.what)
                 continue
             tracked.position = position
-            self._state.add_event("repair", f"table {pin.table}: {net.changes} rows were put right", pin.table)
+            what = f"table {pin.table}: {net.changes} rows were put right"
+            self._state.add_event("repair", what, pin.table, destination=destination.name)
             return
         raise Refused(
             f"table {pin.table}: somebody else keeps committing to it, {REDOS} tries were refused",

@@ -145,12 +145,26 @@ class ScopedProgress:
         self._view, self._source = view, source
 
     def update(
-        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
     ) -> None:
-        self._view.update(scoped_table(self._source, table), rows, total_rows_estimate, bytes_done, bytes_total)
+        self._view.update(
+            destination,
+            scoped_table(self._source, table),
+            rows=rows,
+            rows_estimate=rows_estimate,
+            bytes_done=bytes_done,
+            bytes_total=bytes_total,
+        )
 
-    def finish(self, table: TableId) -> None:
-        self._view.finish(scoped_table(self._source, table))
+    def finish(self, destination: str, table: TableId) -> None:
+        self._view.finish(destination, scoped_table(self._source, table))
 
-    def drop(self, table: TableId) -> None:
-        self._view.drop(scoped_table(self._source, table))
+    def drop(self, destination: str, table: TableId) -> None:
+        self._view.drop(destination, scoped_table(self._source, table))

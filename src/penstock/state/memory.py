@@ -90,9 +90,11 @@ class MemoryStateStore:
         with self._lock:
             return self._processed.get(destination)
 
-    def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
+    def add_event(
+        self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
+    ) -> None:
         with self._lock:
-            self._events.append(Event(datetime.now(UTC), kind, message, table))
+            self._events.append(Event(datetime.now(UTC), kind, message, table, destination))
 
     def events(self, limit: int = 20) -> list[Event]:
         with self._lock:
@@ -201,15 +203,15 @@ class MemoryStateStore:
         with self._lock:
             return {table: kept for (name, table), kept in sorted(self._upkeep.items()) if name == destination}
 
-    def add_request(self, kind: RequestKind, table: TableId) -> int:
+    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
         with self._lock:
             number = next(self._request_ids)
-            self._requests[number] = Request(number, kind, table, datetime.now(UTC))
+            self._requests[number] = Request(number, destination, table, kind, datetime.now(UTC))
             return number
 
-    def requests(self) -> list[Request]:
+    def requests(self, destination: str | None = None) -> list[Request]:
         with self._lock:
-            return list(self._requests.values())
+            return [one for one in self._requests.values() if destination in (None, one.destination)]
 
     def drop_request(self, number: int) -> None:
         with self._lock:
@@ -265,8 +267,8 @@ class MemoryStateStore:
             key = destination, table
             for by_key in (self._copies, self._ended, self._notes, self._rescued, self._upkeep, self._anomalies):
                 by_key.pop(key, None)
-            self._requests = {number: one for number, one in self._requests.items() if one.table != table}
-            self._pins = {number: one for number, one in self._pins.items() if one.table != table}
+            self._requests = {n: one for n, one in self._requests.items() if (one.destination, one.table) != key}
+            self._pins = {n: one for n, one in self._pins.items() if (one.destination, one.table) != key}
             self._quarantine = {
                 number: one for number, one in self._quarantine.items() if (one.destination, one.table) != key
             }
@@ -327,15 +329,15 @@ class MemoryStateStore:
         self.release(passed)
         return len(passed)
 
-    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
+    def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
         with self._lock:
-            asked = [Pin(next(self._pin_ids), table, "asked", datetime.now(UTC)) for table in tables]
+            asked = [Pin(next(self._pin_ids), destination, table, "asked", datetime.now(UTC)) for table in tables]
             self._pins |= {pin.id: pin for pin in asked}
             return [pin.id for pin in asked]
 
-    def pins(self) -> list[Pin]:
+    def pins(self, destination: str | None = None) -> list[Pin]:
         with self._lock:
-            return list(self._pins.values())
+            return [pin for pin in self._pins.values() if destination in (None, pin.destination)]
 
     def hold_pin(self, number: int) -> bool:
         return self._move_pin(number, ("asked",), state="held")

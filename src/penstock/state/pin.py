@@ -1,4 +1,5 @@
-"""A pin: a table brought to exactly one position and kept readable there, while the pipeline goes on.
+"""A pin: a table of one destination, brought to exactly one position and kept readable there, while the pipeline goes
+on.
 
 Whoever compares a table with its source asks for one through the state store, and the run answers through it:
 
@@ -33,6 +34,7 @@ RENEW_EVERY = 5.0
 @dataclass(frozen=True)
 class Pin:
     id: int
+    destination: str
     table: TableId
     state: PinState
     renewed: datetime

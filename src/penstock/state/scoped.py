@@ -60,12 +60,14 @@ class ScopedStateStore:
     def processed(self, destination: str) -> Position | None:
         return self._store.processed(self._prefix + destination)
 
-    def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
+    def add_event(
+        self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
+    ) -> None:
         """One that is about no table is about the source as a whole, and says which."""
         if table is None:
-            self._store.add_event(kind, f"{self._prefix} {message}")
+            self._store.add_event(kind, f"{self._prefix} {message}", destination=destination)
         else:
-            self._store.add_event(kind, message, self._named(table))
+            self._store.add_event(kind, message, self._named(table), destination=destination)
 
     def events(self, limit: int = 20) -> list[Event]:
         own = []
@@ -126,13 +128,13 @@ class ScopedStateStore:
     def upkeep(self, destination: str) -> dict[TableId, Upkeep]:
         return self._own(self._store.upkeep(destination))
 
-    def add_request(self, kind: RequestKind, table: TableId) -> int:
-        return self._store.add_request(kind, self._named(table))
+    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
+        return self._store.add_request(destination, self._named(table), kind)
 
-    def requests(self) -> list[Request]:
+    def requests(self, destination: str | None = None) -> list[Request]:
         return [
             replace(request, table=self._bare(request.table))
-            for request in self._store.requests()
+            for request in self._store.requests(destination)
             if self._is_own(request.table)
         ]
 
@@ -204,11 +206,15 @@ class ScopedStateStore:
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         return self._store.release_before(destination, self._named(table), position)
 
-    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
-        return self._store.ask_pins([self._named(table) for table in tables])
+    def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
+        return self._store.ask_pins(destination, [self._named(table) for table in tables])
 
-    def pins(self) -> list[Pin]:
-        return [replace(pin, table=self._bare(pin.table)) for pin in self._store.pins() if self._is_own(pin.table)]
+    def pins(self, destination: str | None = None) -> list[Pin]:
+        return [
+            replace(pin, table=self._bare(pin.table))
+            for pin in self._store.pins(destination)
+            if self._is_own(pin.table)
+        ]
 
     def hold_pin(self, number: int) -> bool:
         return self._store.hold_pin(number)

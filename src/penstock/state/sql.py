@@ -88,24 +88,33 @@ class SqlStateStore:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
             is_new = not inspect(connection).has_table(STORE_FORMAT.name)
-            version = FORMAT if is_new else connection.scalar(select(STORE_FORMAT.c.version))
-            if version != FORMAT:
-                raise StateError(
-                    f"the state store {self._where} has format {version}; this penstock knows format {FORMAT}",
-                    "Use the penstock that wrote it, or move it away: positions are in the destinations",
-                )
+            if not is_new:
+                self._require_format(connection)
             METADATA.create_all(connection)
             if is_new:
                 connection.execute(insert(STORE_FORMAT).values(version=FORMAT))
 
     def exists(self) -> bool:
+        """Tell whether there is a store; StateError when it has another format."""
         with self._transaction() as connection:
-            return inspect(connection).has_table(STORE_FORMAT.name)
+            found = inspect(connection).has_table(STORE_FORMAT.name)
+            if found:
+                self._require_format(connection)
+            return found
 
     def is_complete(self) -> bool:
         """Whether every table is there; a store of an earlier penstock lacks the newer ones."""
         with self._transaction() as connection:
             return set(METADATA.tables) <= set(inspect(connection).get_table_names())
+
+    def _require_format(self, connection: Connection) -> None:
+        version = connection.scalar(select(STORE_FORMAT.c.version))
+        if version != FORMAT:
+            raise StateError(
+                f"the state store {self._where} has format {version}; this penstock reads and writes format {FORMAT}",
+                "Use the penstock that wrote it, or stop the pipeline and move the store away: a new one is made, no "
+                "position is lost with it, and copies under way start again",
+            )
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]:
         with self._transaction() as connection:
@@ -171,13 +180,16 @@ class SqlStateStore:
         with self._transaction() as connection:
             return connection.scalar(select(PROCESSED.c.position).filter_by(destination=destination))
 
-    def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
+    def add_event(
+        self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
+    ) -> None:
         with self._transaction() as connection:
             connection.execute(
                 insert(EVENTS).values(
                     at=datetime.now(UTC),
                     kind=kind,
                     message=message,
+                    destination=destination,
                     table_schema=table.schema if table else None,
                     table_name=table.name if table else None,
                 )
@@ -194,6 +206,7 @@ class SqlStateStore:
                 row.kind,
                 row.message,
                 None if row.table_name is None else TableId(row.table_schema, row.table_name),
+                row.destination,
             )
             for row in reversed(rows)
         ]
@@ -287,16 +300,20 @@ class SqlStateStore:
         with self._transaction() as connection:
             return sql_upkeep.read(connection, destination)
 
-    def add_request(self, kind: RequestKind, table: TableId) -> int:
-        asked = {"at": datetime.now(UTC), "kind": kind, "table_schema": table.schema, "table_name": table.name}
+    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
+        asked = {"at": datetime.now(UTC), "kind": kind, **table_key(destination, table)}
         with self._transaction() as connection:
             number: int = connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), asked).scalar_one()
         return number
 
-    def requests(self) -> list[Request]:
+    def requests(self, destination: str | None = None) -> list[Request]:
+        wanted = of_destination(REQUESTS, destination)
         with self._transaction() as connection:
-            rows = connection.execute(select(REQUESTS).order_by(REQUESTS.c.id)).all()
-        return [Request(row.id, row.kind, TableId(row.table_schema, row.table_name), row.at) for row in rows]
+            rows = connection.execute(wanted.order_by(REQUESTS.c.id)).all()
+        return [
+            Request(row.id, row.destination, TableId(row.table_schema, row.table_name), row.kind, row.at)
+            for row in rows
+        ]
 
     def drop_request(self, number: int) -> None:
         with self._transaction() as connection:
@@ -352,8 +369,7 @@ class SqlStateStore:
     def forget_table(self, destination: str, table: TableId) -> None:
         with self._writing() as connection:
             for kept in FORGOTTEN:
-                key = table_key(destination, table)
-                connection.execute(delete(kept).filter_by(**{name: key[name] for name in key if name in kept.c}))
+                connection.execute(delete(kept).filter_by(**table_key(destination, table)))
 
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
@@ -393,13 +409,13 @@ class SqlStateStore:
         with self._transaction() as connection:
             return sql_quarantine.release_before(connection, destination, table, position)
 
-    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
+    def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
         with self._transaction() as connection:
-            return sql_pins.add(connection, tables)
+            return sql_pins.add(connection, destination, tables)
 
-    def pins(self) -> list[Pin]:
+    def pins(self, destination: str | None = None) -> list[Pin]:
         with self._transaction() as connection:
-            return sql_pins.read(connection)
+            return sql_pins.read(connection, destination)
 
     def hold_pin(self, number: int) -> bool:
         with self._transaction() as connection:

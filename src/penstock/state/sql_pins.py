@@ -1,4 +1,4 @@
-"""Pins (`pin.py`) in SQL: what `sql.py` does with the table CUTS, each call within a transaction of its own."""
+"""Pins (`pin.py`) in SQL: what `sql.py` does with the table PINS, each call within a transaction of its own."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, update
 
 from penstock.model.table import TableId
 from penstock.state.pin import Pin
-from penstock.state.sql_tables import CUTS
+from penstock.state.sql_statements import of_destination, table_key
+from penstock.state.sql_tables import PINS
 
 
-def add(connection: Connection, tables: Sequence[TableId]) -> list[int]:
+def add(connection: Connection, destination: str, tables: Sequence[TableId]) -> list[int]:
     now = datetime.now(UTC)
     empty = {"repair": "", "snapshot": "", "columns": "{}", "reason": "", "solution": ""}
     numbers = []
     for table in tables:
-        asked = {"table_schema": table.schema, "table_name": table.name, "state": "asked", "renewed": now, **empty}
-        numbers.append(connection.execute(insert(CUTS).returning(CUTS.c.id), asked).scalar_one())
+        asked = {**table_key(destination, table), "state": "asked", "renewed": now, **empty}
+        numbers.append(connection.execute(insert(PINS).returning(PINS.c.id), asked).scalar_one())
     return numbers
 
 
-def read(connection: Connection) -> list[Pin]:
+def read(connection: Connection, destination: str | None) -> list[Pin]:
     return [
         Pin(
             row.id,
+            row.destination,
             TableId(row.table_schema, row.table_name),
             row.state,
             row.renewed,
@@ -38,19 +40,19 @@ def read(connection: Connection) -> list[Pin]:
             row.reason,
             row.solution,
         )
-        for row in connection.execute(select(CUTS).order_by(CUTS.c.id))
+        for row in connection.execute(of_destination(PINS, destination).order_by(PINS.c.id))
     ]
 
 
 def move(connection: Connection, number: int, origins: Sequence[str], values: dict[str, Any]) -> bool:
     """Changes a pin if it is in one of the states; says whether it was."""
-    changed = connection.execute(update(CUTS).where(CUTS.c.id == number, CUTS.c.state.in_(origins)).values(**values))
+    changed = connection.execute(update(PINS).where(PINS.c.id == number, PINS.c.state.in_(origins)).values(**values))
     return bool(changed.rowcount)
 
 
 def renew(connection: Connection, numbers: Sequence[int]) -> None:
-    connection.execute(update(CUTS).where(CUTS.c.id.in_(numbers)).values(renewed=datetime.now(UTC)))
+    connection.execute(update(PINS).where(PINS.c.id.in_(numbers)).values(renewed=datetime.now(UTC)))
 
 
 def drop(connection: Connection, numbers: Sequence[int]) -> None:
-    connection.execute(delete(CUTS).where(CUTS.c.id.in_(numbers)))
+    connection.execute(delete(PINS).where(PINS.c.id.in_(numbers)))

@@ -18,8 +18,9 @@ def same_table(left: FromClause, right: FromClause) -> Any:
     return and_(*(left.c[name] == right.c[name] for name in ("destination", "table_schema", "table_name")))
 
 
-def of_destination(table: Table, destination: str) -> Any:
-    return select(table).filter_by(destination=destination)
+def of_destination(table: Table, destination: str | None) -> Any:
+    """The rows of a destination; None: of all."""
+    return select(table) if destination is None else select(table).filter_by(destination=destination)
 
 
 def put(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ from sqlalchemy.types import TypeDecorator
 
 from penstock.model.position import Position, parse_position, stored_text
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Moment(TypeDecorator[datetime]):
@@ -95,6 +95,7 @@ EVENTS = Table(
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
     Column("message", Text, nullable=False),
+    Column("destination", Text),  # null: the source as a whole
     Column("table_schema", Text),
     Column("table_name", Text),
 )
@@ -198,6 +199,7 @@ REQUESTS = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
+    Column("destination", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
     sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
@@ -284,10 +286,11 @@ QUARANTINE = Table(
     sqlite_autoincrement=True,
 )
 
-CUTS = Table(
+PINS = Table(
     "penstock_pin",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("destination", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
     Column("state", Text, nullable=False),

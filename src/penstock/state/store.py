@@ -53,6 +53,7 @@ class Event:
     kind: str
     message: str
     table: TableId | None = None
+    destination: str | None = None  # None: it concerns the source as a whole
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,12 @@ class CopyProgress:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked a run to do, until the run has taken it up."""
+    """What an operator asked a run to do with one table at one destination, until the run has taken it up."""
 
     id: int
-    kind: RequestKind
+    destination: str
     table: TableId
+    kind: RequestKind
     at: datetime
 
 
@@ -148,8 +150,11 @@ class StateStore(Protocol):
 
     def processed(self, destination: str) -> Position | None: ...
 
-    def add_event(self, kind: str, message: str, table: TableId | None = None) -> None:
-        """Stamped with the present time. The newest EVENTS_KEPT are kept."""
+    def add_event(
+        self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
+    ) -> None:
+        """Stamped with the present time. The newest EVENTS_KEPT are kept. Without a destination it concerns the source
+        as a whole."""
 
     def events(self, limit: int = 20) -> list[Event]:
         """The newest, oldest of them first."""
@@ -200,11 +205,11 @@ class StateStore(Protocol):
 
     def upkeep(self, destination: str) -> dict[TableId, Upkeep]: ...
 
-    def add_request(self, kind: RequestKind, table: TableId) -> int:
+    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
         """From any process, at any time. Gives the request's id, which is never used again."""
 
-    def requests(self) -> list[Request]:
-        """Oldest first."""
+    def requests(self, destination: str | None = None) -> list[Request]:
+        """Oldest first; of one destination, or of all."""
 
     def drop_request(self, number: int) -> None:
         """When it was taken up. One that is gone already is fine."""
@@ -266,11 +271,11 @@ class StateStore(Protocol):
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         """Forgets the table's messages before the position, and gives their number."""
 
-    def ask_pins(self, tables: Sequence[TableId]) -> list[int]:
+    def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
         """Asks for a pin of each table, all of them at once; gives their ids, which are never used again."""
 
-    def pins(self) -> list[Pin]:
-        """Oldest first."""
+    def pins(self, destination: str | None = None) -> list[Pin]:
+        """Oldest first; of one destination, or of all."""
 
     def hold_pin(self, number: int) -> bool:
         """The run holds the table. False when the pin is not, or no longer, asked for."""

@@ -30,6 +30,8 @@ RATE_WINDOW = 15.0  # long enough for a range or two to be finished in it
 
 SHORTEST_NAME = 12  # of a table, as shown on a narrow terminal
 
+CopyKey = tuple[str, TableId]  # destination, table
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -87,51 +89,60 @@ class TableCopy:
 
 class CopyView:
     """A context manager. `say` takes the plain lines, and the line that ends each table's copy; they are printed when
-    it is not given."""
+    it is not given. `names_destinations`: a table may be copied to several at once, so each line says to which."""
 
     def __init__(
         self,
         console: Console | None = None,
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        names_destinations: bool = False,
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
         self._say = say or self._print
-        self._clock = clock
-        self._copies: dict[TableId, TableCopy] = {}
+        self._clock, self._names_destinations = clock, names_destinations
+        self._copies: dict[CopyKey, TableCopy] = {}
         self._lock = threading.Lock()  # over _copies; never held while rich works, which asks for the bars
         self._switch = threading.Lock()  # over starting and stopping the bars
         self._live: Live | None = None
 
     def update(
-        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
     ) -> None:
         """What is copied by now, of about how much. An estimate that is not known is None; a size, 0."""
         now = self._clock()
         sample = Sample(now, rows, bytes_done)
         line = None
         with self._lock:
-            copy = self._copies.setdefault(table, TableCopy(sample, now + LINE_EVERY, sample))
-            copy.see(sample, total_rows_estimate, bytes_total)
+            copy = self._copies.setdefault((destination, table), TableCopy(sample, now + LINE_EVERY, sample))
+            copy.see(sample, rows_estimate, bytes_total)
             if not self._console.is_terminal and now >= copy.line_due:
                 copy.line_due = now + LINE_EVERY
-                line = progress_line(table, copy, now)
+                line = progress_line(self._name((destination, table)), copy, now)
         if line is not None:
             self._say(line)
         self._show_bars_while_needed()
 
-    def finish(self, table: TableId) -> None:
+    def finish(self, destination: str, table: TableId) -> None:
         """Says that the table is copied. One that was never told of had no rows."""
         now = self._clock()
         with self._lock:
-            copy = self._copies.pop(table, None)
+            copy = self._copies.pop((destination, table), None)
         self._show_bars_while_needed()
-        self._say(finished_line(table, copy, now))
+        self._say(finished_line(self._name((destination, table)), copy, now))
 
-    def drop(self, table: TableId) -> None:
+    def drop(self, destination: str, table: TableId) -> None:
         """The table's copy stopped, and somebody else says why."""
         with self._lock:
-            self._copies.pop(table, None)
+            self._copies.pop((destination, table), None)
         self._show_bars_while_needed()
 
     def close(self) -> None:
@@ -154,10 +165,10 @@ class CopyView:
         for _ in range(5):
             grid.add_column(justify="right", no_wrap=True)
         with self._lock:
-            for table, copy in self._copies.items():
+            for key, copy in self._copies.items():
                 pace = copy.pace(now)
                 grid.add_row(
-                    Text(str(table)),
+                    Text(self._name(key)),
                     ProgressBar(100.0, 100.0 * (pace.fraction or 0.0), pulse=pace.fraction is None),
                     percent_text(pace.fraction),
                     f"{count_text(copy.last.rows)} rows",
@@ -181,11 +192,15 @@ class CopyView:
                 self._live.stop()
                 self._live = None
 
+    def _name(self, key: CopyKey) -> str:
+        destination, table = key
+        return f"{table} to {destination}" if self._names_destinations else str(table)
+
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False)
 
 
-def progress_line(table: TableId, copy: TableCopy, now: float) -> str:
+def progress_line(table: str, copy: TableCopy, now: float) -> str:
     pace = copy.pace(now)
     parts = (
         percent_text(pace.fraction) if pace.fraction is not None else None,
@@ -197,7 +212,7 @@ def progress_line(table: TableId, copy: TableCopy, now: float) -> str:
     return f"copying {table}: {', '.join(part for part in parts if part is not None)}"
 
 
-def finished_line(table: TableId, copy: TableCopy | None, now: float) -> str:
+def finished_line(table: str, copy: TableCopy | None, now: float) -> str:
     if copy is None:
         return f"copied {table}: 0 rows"
     elapsed = now - copy.first.at

@@ -98,14 +98,16 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everythi
             wanted = sorted(summary.table for summary in summaries if summary.followed)
         else:
             wanted = list(dict.fromkeys(table for name in names for table in _standing_for(pipeline, known, name)))
-        errored = {summary.table for summary in summaries if summary.state is State.ERRORED}
-        in_order = [table for table in wanted if kind == "retry" and table not in errored]
-        waiting = {request.table for request in store.requests() if request.kind == kind}
-        before = [table for table in wanted if table in waiting and table not in in_order]
-        new = [table for table in wanted if table not in (*in_order, *before)]
-        for table in new:
-            store.add_request(kind, table)
-        return Asked(holder(pipeline.home / "lock"), new, before, in_order)
+        waiting = {(request.destination, request.table) for request in store.requests() if request.kind == kind}
+        asked = Asked(holder(pipeline.home / "lock"), [], [], [])
+        for table in wanted:
+            places = [one for one in summaries if one.table == table]  # one per destination
+            open_places = [one for one in places if kind != "retry" or one.state is State.ERRORED]
+            fresh = [one for one in open_places if (one.destination, table) not in waiting]
+            for one in fresh:
+                store.add_request(one.destination, table, kind)
+            (asked.new if fresh else asked.before if open_places else asked.in_order).append(table)
+        return asked
     finally:
         store.close()
 
@@ -201,7 +203,7 @@ def _summary(
         error=status.reason if status else "",
         solution=status.solution if status else "",
         retry=status.retry if status else "",
-        requests=tuple(request for request in requests if request.table == table),
+        requests=tuple(one for one in requests if (one.destination, one.table) == (destination, table)),
         followed=feed is not None,
     )
 

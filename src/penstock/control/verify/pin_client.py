@@ -35,6 +35,7 @@ class Asking:
     `failure` why this source's part of the run will not."""
 
     store: StateStore
+    destination: str
     url: str
     timeout: float
     snapshot_timeout: float
@@ -95,7 +96,7 @@ class _Holding:
         self._thread = threading.Thread(target=self._renew, name="pins", daemon=True)
 
     def __enter__(self) -> _Holding:
-        self._numbers = self._asking.store.ask_pins(self._tables)
+        self._numbers = self._asking.store.ask_pins(self._asking.destination, self._tables)
         self._thread.start()
         return self
 
@@ -106,7 +107,7 @@ class _Holding:
             self._asking.store.drop_pins(self._numbers)
 
     def pins(self) -> list[Pin]:
-        own = [pin for pin in self._asking.store.pins() if pin.id in self._numbers]
+        own = [pin for pin in self._asking.store.pins(self._asking.destination) if pin.id in self._numbers]
         if len(own) < len(self._numbers):
             raise NoAnswer("the run has dropped what was asked of it", "Is this machine's clock right? Run it again")
         return own

@@ -199,6 +199,7 @@ class _Verification:
         self._feeds = {feed.name: feed for feed in share.feeds}
         self._asking = Asking(
             beside.of(lane),
+            self._destination,
             self._url,
             wish.timeout,
             lane.copying.snapshot_timeout,

@@ -285,7 +285,7 @@ class BatchWriter:
         what = f"table {tracked.name}: {len(skipped)} messages cannot be decoded; it goes on without them"
         LOG.error("quarantined", table=str(tracked.name), messages=len(skipped), first=skipped[0].order)
         self._state.quarantine(self._destination.name, tracked.name, skipped)
-        self._state.add_event("quarantine", what, tracked.name)
+        self._state.add_event("quarantine", what, tracked.name, destination=self._destination.name)
 
     def tell_changes(self, tracked: FollowedTable, followed: Followed, position: Position) -> None:
         """Log and record that the destination's table has moved to another structure."""
@@ -294,7 +294,7 @@ class BatchWriter:
         LOG.info("structure followed", table=str(tracked.name), what=what, guessed=followed.guessed)
         try:
             told = f"table {tracked.name}: {what}, up to {position_text(position)}{guessed}"
-            self._state.add_event("structure", told, tracked.name)
+            self._state.add_event("structure", told, tracked.name, destination=self._destination.name)
         except StateError as error:
             LOG.warning("event not recorded", what=error.what)
 

@@ -258,7 +258,7 @@ class ApplyLoop:
         if isinstance(error, Undecodable):
             self.state.quarantine(self.destination.name, tracked.name, error.messages)
         self.state.set_table_status(self.destination.name, tracked.name, status)
-        self.state.add_event("errored", error.what, tracked.name)
+        self.state.add_event("errored", error.what, tracked.name, destination=self.destination.name)
         tracked.errored = True
         tracked.lacks_key |= isinstance(error, KeyRequired)
         tracked.lacks_columns |= isinstance(error, ColumnsRequired)

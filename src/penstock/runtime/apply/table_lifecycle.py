@@ -193,7 +193,7 @@ class TableLifecycle:
         if changed.hidden:
             remark = hidden_remark(feed, destination.name, changed.hidden)
             LOG.warning("older snapshots hold hidden values", table=str(feed.name), what=remark)
-            self._state.add_event("hidden", remark, feed.name)
+            self._note("hidden", remark, feed.name)
         return changed
 
     def _why_again(self, name: TableId) -> str:
@@ -235,7 +235,7 @@ class TableLifecycle:
             return
         self._asked_at = time.monotonic()
         try:
-            for request in self._state.requests():
+            for request in self._state.requests(self._loop.destination.name):
                 self._answer(request)
                 self._state.drop_request(request.id)
         except StateError as error:
@@ -249,7 +249,7 @@ class TableLifecycle:
                 self._look_again(schema)
             else:
                 LOG.info("table found", table=str(table))
-                self._state.add_event("found", f"table {table} matches and is copied", table)
+                self._note("found", f"table {table} matches and is copied", table)
                 self.admit(schema)
                 for feed in self._pipeline.feeds(table):
                     self._resume(feed)
@@ -375,7 +375,7 @@ class TableLifecycle:
         self._loop.forget(name)
         self._state.end_copy(destination, name)
         if why != ASKED_FOR:
-            self._state.add_event("resync", f"table {name} is copied again: {why}", name)
+            self._note("resync", f"table {name} is copied again: {why}", name)
         status = self._state.table_status(destination).get(name)
         if status is not None and status.state not in (State.INIT, State.ERRORED, State.READY):
             before = TableStatus(State.ERRORED, datetime.now(UTC), why, "Nothing: it is copied again", "at once")
@@ -394,7 +394,7 @@ class TableLifecycle:
             LOG.warning("table is gone", table=str(name), what=gone.what, solution=gone.solution)
             missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry)
             self._state.set_table_status(destination, name, missing)
-            self._state.add_event("errored", gone.what, name)
+            self._note("errored", gone.what, name)
 
     def _gone(self, table: TableId) -> TableError:
         return TableError(
@@ -419,7 +419,7 @@ class TableLifecycle:
             LOG.warning("request for a table that is not followed", kind=request.kind, table=str(table))
             return
         LOG.info("asked for", kind=request.kind, table=str(table))
-        self._state.add_event(request.kind, f"table {table}: {request.kind} was asked for", table)
+        self._note(request.kind, f"table {table}: {request.kind} was asked for", table)
         if request.kind == "drop":
             self._drop(feed, schema)
         elif request.kind == "resync":
@@ -433,6 +433,10 @@ class TableLifecycle:
         elif self._copier.holds(table):
             self._copier.add(feed, schema)
 
+    def _note(self, kind: str, message: str, table: TableId) -> None:
+        """Record an event of note."""
+        self._state.add_event(kind, message, table, destination=self._loop.destination.name)
+
     def _drop(self, feed: Feed, schema: TableSchema) -> None:
         """The destination's table goes, with all that it keeps; then it is made again and copied."""
         destination = self._loop.destination
@@ -440,7 +444,7 @@ class TableLifecycle:
             destination.drop_table(feed.target, self._pipeline.key)
         except TableError as error:
             LOG.warning("table not dropped", table=str(feed.name), what=error.what, solution=error.solution)
-            self._state.add_event("drop", f"{error.what}. {error.solution}", feed.name)
+            self._note("drop", f"{error.what}. {error.solution}", feed.name)
             return
         LOG.warning("table dropped at the destination", table=str(feed.name), target=str(feed.target))
         self._copier.remove(feed.name)

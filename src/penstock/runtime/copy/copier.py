@@ -414,7 +414,7 @@ class Copier:
             self._set_state(copying, State.SYNC_DONE)
             reach("copy.done")
             LOG.info("copied", table=str(copying.name), rows=copying.rows, position=position_text(position))
-            self._progress.finish(copying.name)
+            self._progress.finish(self._destination.name, copying.name)
             self._joined(copying, position)  # first: at every moment somebody says what of the log the table needs
             self.remove(copying.name)
 
@@ -458,7 +458,7 @@ class Copier:
             return
         LOG.warning("copy starts again", table=str(copying.name), why=why)
         copying.from_zero = why
-        self._state.add_event("copy starts again", why, copying.name)
+        self._state.add_event("copy starts again", why, copying.name, destination=self._destination.name)
         self._state.end_copy(self._destination.name, copying.name)
         self._discard([item.part for item in copying.finished.values()])
         copying.ranges, copying.finished, copying.rows, copying.replay_from = {}, {}, 0, None
@@ -503,14 +503,14 @@ class Copier:
         copying.not_before = time.monotonic() + delay
         limit = "" if locked else f" of {MOST_RETRIES}"
         retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures}{limit})"
-        self._progress.drop(copying.name)
+        self._progress.drop(self._destination.name, copying.name)
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         what, solution = error.what, error.solution
         LOG.error("copy failed", table=str(copying.name), what=what, solution=solution, retry=retry, **trace)
         if isinstance(error, Undecodable):
             self._state.quarantine(self._destination.name, copying.name, error.messages)
         self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
-        self._state.add_event("errored", error.what, copying.name)
+        self._state.add_event("errored", error.what, copying.name, destination=self._destination.name)
 
     def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
         """What went wrong, in our words; RangeVoid when the copy has to start over."""
@@ -533,7 +533,14 @@ class Copier:
             raise SourceError("the copy was stopped while it waited for a snapshot", "It goes on at the next start")
 
     def _report(self, copying: CopyingTable) -> None:
-        self._progress.update(copying.name, copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
+        self._progress.update(
+            self._destination.name,
+            copying.name,
+            rows=copying.rows,
+            rows_estimate=copying.estimated_rows,
+            bytes_done=copying.bytes_done,
+            bytes_total=copying.bytes,
+        )
 
     def _set_state(
         self, copying: CopyingTable, state: State, reason: str = "", solution: str = "", retry: str = ""

@@ -24,12 +24,19 @@ class ProgressView(Protocol):
     """Who shows people how copies fare. May be called from any thread."""
 
     def update(
-        self, table: TableId, rows: int, total_rows_estimate: int | None, bytes_done: int, bytes_total: int
+        self,
+        destination: str,
+        table: TableId,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
     ) -> None: ...
 
-    def finish(self, table: TableId) -> None: ...
+    def finish(self, destination: str, table: TableId) -> None: ...
 
-    def drop(self, table: TableId) -> None: ...
+    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 @dataclass

@@ -81,7 +81,7 @@ class SourcePartitions:
         for relation, kind in fresh:
             LOG.info("partition differs", table=str(feed.name), partition=str(relation), what=_SAID[kind])
             what = f"partition {relation} of {feed.table} {_SAID[kind]}"
-            self._state.add_event("partition", what, feed.name)
+            self._state.add_event("partition", what, feed.name, destination=self._destination)
         moment = datetime.now(UTC)
         kept = [(relation, kind) for relation, kind in fresh if kind != "kept" or not drops]
         return (*still, *(Remark(relation, kind, moment) for relation, kind in kept))
