@@ -95,27 +95,32 @@ class BatchWriter:
         self._threads.shutdown()
 
     def in_threads(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """All of them are finished when this returns or raises: a redo must not meet a commit that still runs."""
+        """Call the function for each item; return, or raise, only when all calls have ended.
+
+        A commit that is redone must not meet one that still runs.
+        """
         running = [self._threads.submit(function, item) for item in items]
         wait(running)
         return [done.result() for done in running]
 
     def apply(self, batch: Batch) -> dict[TableId, Applied]:
-        """Brings every table of the batch to its end, but for those that become Errored."""
+        """Bring every table of the batch to the batch's end, except those that become Errored."""
         flight = self.write(batch)
         self.commit(flight)
-        return self.land(flight)
+        return self.finish(flight)
 
     def write(self, batch: Batch, ahead: Mapping[TableId, Planned] | None = None) -> InFlightBatch:
-        """Writes what is to be committed. `ahead` has the bases that the commits under way will make."""
+        """Write the batch without committing it. `ahead` has the bases that the commits under way will make."""
         began, foreseen = time.monotonic(), ahead or {}
         others = {table: work for table, work in batch.tables.items() if table not in foreseen}
         plans = {**foreseen, **self._plans(others, batch.end, presumed=True)}
         return InFlightBatch(batch, plans, self._run_job(batch.tables, plans) if plans else {}, began)
 
-    def ahead(self, flight: InFlightBatch, following: Batch) -> dict[TableId, Planned] | None:
-        """The bases of the next batch's writes, of tables that this flight commits; asked before it does. None when the
-        next batch has to wait for those commits."""
+    def plan_next(self, flight: InFlightBatch, following: Batch) -> dict[TableId, Planned] | None:
+        """Plan the next batch's writes over commits that this batch has still to make, for the tables in both.
+
+        Return None when the next batch has to wait for those commits.
+        """
         found: dict[TableId, Planned] = {}
         if flight.void or following.renamed or not following.tables:
             return None
@@ -147,7 +152,7 @@ class BatchWriter:
         """Start the flight's commits in the background."""
         flight.commits = self._submitted(flight.plans, flight.results, flight.batch.end)
 
-    def land(self, flight: InFlightBatch) -> dict[TableId, Applied]:
+    def finish(self, flight: InFlightBatch) -> dict[TableId, Applied]:
         """Wait for the commits, redo what was refused or void, and give what was committed."""
         committed = self._committed(flight.commits)
         flight.void |= flight.commits.keys() - committed.keys()
@@ -172,8 +177,10 @@ class BatchWriter:
         return {table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()}
 
     def _committed(self, commits: Mapping[TableId, Future[Applied | None]]) -> dict[TableId, Applied]:
-        """What was committed, once all have been tried. A table whose commit failed keeps the files: nobody can say
-        whether a commit names them."""
+        """Wait for the commits and return those that were made.
+
+        Files of a failed commit stay: nobody can say whether a commit names them.
+        """
         wait(commits.values())
         outcomes = {}
         for table, done in commits.items():
@@ -182,18 +189,18 @@ class BatchWriter:
         return {table: done for table, done in outcomes.items() if done is not None}
 
     def refuse(self, flight: InFlightBatch, tables: Collection[TableId]) -> None:
-        """What was written of these tables, over commits that came to something else, is void."""
+        """Drop the writes of these tables: the commits that they were planned over came to something else."""
         for table in tables:
             if table in flight.results:
                 self._discard(flight.results.pop(table))
                 flight.void.add(table)
 
-    def abandon(self, flight: InFlightBatch) -> None:
-        """What was written will not be committed."""
+    def discard(self, flight: InFlightBatch) -> None:
+        """Remove the files of a batch that will not be committed."""
         self._discard(result for results in flight.results.values() for result in results)
 
     def _plans(self, pending: Mapping[TableId, TableWork], end: Position, *, presumed: bool) -> dict[TableId, Planned]:
-        """The base of each table's write. A table that is at `end` already needs none."""
+        """Plan each table's write. A table that is at `end` already needs none."""
         plans = {}
         for table, work in pending.items():
             tracked = self._tables[table]
@@ -277,7 +284,7 @@ class BatchWriter:
         reach("apply.after_commit")
         tracked.position, tracked.schema = end, followed.schema
         if followed.changes:
-            self.tell_changes(tracked, followed, end)
+            self.report_changes(tracked, followed, end)
         return total
 
     def _keep_skipped(self, tracked: FollowedTable, skipped: Sequence[RawMessage]) -> None:
@@ -287,7 +294,7 @@ class BatchWriter:
         self._state.quarantine(self._destination.name, tracked.name, skipped)
         self._state.add_event("quarantine", what, tracked.name, destination=self._destination.name)
 
-    def tell_changes(self, tracked: FollowedTable, followed: Followed, position: Position) -> None:
+    def report_changes(self, tracked: FollowedTable, followed: Followed, position: Position) -> None:
         """Log and record that the destination's table has moved to another structure."""
         what = "; ".join(followed.changes)
         guessed = " (guessed: the catalogue had moved on)" if followed.guessed else ""

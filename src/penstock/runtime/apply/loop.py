@@ -75,14 +75,14 @@ class ApplyLoop:
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, FollowedTable] = {}  # by the feed's name
         self.processed: Position = 0
-        self._flights = BatchWriter(
+        self._writer = BatchWriter(
             source, destination, runner, log, state, self.tables, self._followed, self.containing
         )
-        self.in_threads = self._flights.in_threads
+        self.in_threads = self._writer.in_threads
         self._rows_missed: dict[TableId, list[float]] = {}  # when a table was copied again for it
 
     def close(self) -> None:
-        self._flights.close()
+        self._writer.close()
 
     def track(self, feed: Feed, schema: TableSchema, position: Position, start: Position) -> None:
         """Take in a table that the destination holds at `position`; `start` is where the log begins.
@@ -157,12 +157,12 @@ class ApplyLoop:
         began = time.monotonic()
         self._planner.take()
         self._take_renamed(batch)
-        flight = self._flights.write(batch)
+        flight = self._writer.write(batch)
         is_first = True  # which another one may follow, however long it took
         while True:
             goes_on = self.level and not stopping() and (is_first or time.monotonic() - began < ONE_AFTER_THE_OTHER)
             foreseen = self._foreseen(flight, now=now) if goes_on else None
-            self._flights.commit(flight)
+            self._writer.commit(flight)
             if foreseen is None:
                 self._land(flight)
                 return True
@@ -176,9 +176,9 @@ class ApplyLoop:
         there is none yet, or it has to wait for them."""
         try:
             following = self._next(flight.batch.end, now=now, beside=True)
-            ahead = None if following is None else self._flights.ahead(flight, following)
+            ahead = None if following is None else self._writer.plan_next(flight, following)
         except BaseException:
-            self._flights.abandon(flight)
+            self._writer.discard(flight)
             raise
         return None if following is None or ahead is None else (following, ahead)
 
@@ -188,7 +188,7 @@ class ApplyLoop:
         """Writes the next batch while the flight is committed, which has landed when this returns or raises."""
         self._planner.take()
         try:
-            follower = self._flights.write(following, ahead)
+            follower = self._writer.write(following, ahead)
             reach("apply.written_beside")
         except BaseException:
             self._land(flight)
@@ -196,14 +196,14 @@ class ApplyLoop:
         try:
             self._land(flight)
         except BaseException:
-            self._flights.abandon(follower)
+            self._writer.discard(follower)
             raise
-        self._flights.refuse(follower, flight.void & ahead.keys())
+        self._writer.refuse(follower, flight.void & ahead.keys())
         return follower
 
     def _land(self, flight: InFlightBatch) -> None:
         """What the flight has committed is told."""
-        committed = self._flights.land(flight)
+        committed = self._writer.finish(flight)
         if committed:
             reach("apply.batch_committed")
         self.processed = flight.batch.end
@@ -339,7 +339,7 @@ class ApplyLoop:
         batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)
         if batch is not None:
             self._take_renamed(batch)
-            committed = self._flights.apply(batch) if batch.tables else {}
+            committed = self._writer.apply(batch) if batch.tables else {}
             tracked.level = batch.end
             self._record(committed)
         is_level = batch is None or batch.end >= self.processed
@@ -405,7 +405,7 @@ class ApplyLoop:
             if self.destination.position(tracked.target, self.source) != end:
                 return
         tracked.position, tracked.schema = end, followed.schema
-        self._flights.tell_changes(tracked, followed, end)
+        self._writer.report_changes(tracked, followed, end)
 
     def kept_partitions(self, table: TableId) -> list[str]:
         """Partitions that are gone at the source and whose rows the table keeps: a copy would remove them."""
