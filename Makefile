@@ -1,4 +1,4 @@
-# Everything a person needs. `make help` lists it. Needs Python 3.11+, Java 17+ and make; nothing else.
+# Everything a contributor needs. `make help` lists it. Needs Python 3.11+, Java 17+ and make; nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,8 +6,11 @@ READY := $(VENV)/.ready
 # Tests wait for a pipeline some of the time, so two files of them share the cores; a third would only make them late.
 WORKERS ?= --numprocesses 2 --dist loadfile
 
+# Behaviour suites run over the in-memory twins only (SQLite for the state store): no Spark, no Postgres server.
+TWINS := memory or sqlite or scoped
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-full lint bench lock clean
+.PHONY: help install demo test test-fast test-full lint bench lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,10 +36,14 @@ lint: $(READY) ## style, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+test-fast: lint ## the inner loop: lint, types, unit tests, behaviour suites over the twins (3 minutes)
+	$(BIN)/python -m pytest $(WORKERS) tests/unit
+	$(BIN)/python -m pytest $(WORKERS) tests/behaviour -k '$(TWINS)'
+
 test: lint ## lint and the whole suite, in the sizes that CI runs
 	$(BIN)/python -m pytest $(WORKERS) --durations=15
 
-test-full: lint ## the same with the sizes that the issues state (about four hours, most of them what people do)
+test-full: lint ## the same with the sizes that the issues state (about four hours)
 	$(BIN)/python -m pytest $(WORKERS) --full --durations=25
 
 # The long ones last.
@@ -45,7 +52,7 @@ bench: $(READY) ## the benchmarks, each against a peer or a limit in the same ru
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-lock: $(READY) ## resolve requirements.lock anew from pyproject.toml
+lock: $(READY) ## resolve requirements.lock again from pyproject.toml
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
