@@ -41,7 +41,9 @@ PenstockError                    exit   retry
  │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
  │   │   └─ FileUnreadable       3      backoff  one file: the destination finds out whether it is FilesLost
  │   ├─ StaleBase                1      at once  somebody else committed: read the table again and redo
- │   └─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
+ │   ├─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
+ │   ├─ Overtaken                1      at once  another writer moved a stream's shard: open it again
+ │   └─ StreamBroken             1      manual   a stream has a hole, or was made for another source or layout
  ├─ StateError                   3      backoff  the state store does not answer
  ├─ TaskFailed                   1      never    an unexpected exception in a task; becomes its table's TableFailed
  ├─ NoAnswer                     3      never    the run that was asked for something does not answer, or has ended
@@ -251,6 +253,14 @@ class StaleBase(DestinationError):
 
 class CommitUnknown(DestinationError):
     retry = "at once"
+
+
+class Overtaken(DestinationError):
+    retry = "at once"
+
+
+class StreamBroken(DestinationError):
+    retry = "manual"
 
 
 class StateError(PenstockError):

@@ -32,6 +32,10 @@ FAILPOINTS = (
     "apply.after_commit",  # of one table; others of the batch are not committed yet
     "apply.batch_committed",  # all tables committed, nothing recorded
     "apply.position_advanced",  # an idle table's position was moved on
+    "publish.file_written",  # a task of a stream: its records are durable, nothing is committed
+    "publish.committed",  # its place has moved, its file has not got its name
+    "publish.visible",  # readers see its file, the driver does not know
+    "publish.batch_done",  # all shards are published, nothing is recorded
     "log.segment_removed",  # retention removed one segment of several
     "maintain.before_expiry",
     "maintain.after_expiry",

@@ -25,8 +25,8 @@ from workload import Workload, create_tables
 FIRE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."))
-# See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills
-ELSEWHERE = ("copy.", "reset.", "leaving.", "merge.", "sweep.", "share.", "apply.written_beside")
+# See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills
+ELSEWHERE = ("copy.", "publish.", "reset.", "leaving.", "merge.", "sweep.", "share.", "apply.written_beside")
 DRIVER_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("capture.", *ELSEWHERE)))
 BETWEEN_TABLES = ("apply.after_commit", 3)  # two tables of the batch are committed, the others are not
 

@@ -1,0 +1,1 @@
+"""A folder of JSON lines as a stream destination: `type: files`."""

@@ -1,0 +1,271 @@
+"""What `destinations/stream_contract.py` promises, held by the in-memory twin and by files alike."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.destinations import memory_stream
+from penstock.destinations.files import shard as files_shard
+from penstock.destinations.files.destination import FilesDestination
+from penstock.destinations.files.names import Range, parse_range
+from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
+from penstock.destinations.stream_contract import Publisher, Records, ShardPlace, StreamDestination, StreamId
+from penstock.errors import Overtaken, StreamBroken
+from penstock.model.place import Place, place_at
+
+START = place_at(100)
+SHOP = StreamId("shop", "history 1", START)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@dataclass
+class Bench:
+    """A stream destination that survives its processes, and what a reader sees of it."""
+
+    opened: Callable[[int], StreamDestination]
+    seen: Callable[[int], list[str]]
+    crash_at: Callable[[str], None]
+    go_on: Callable[[], None]
+
+    def publisher(self, shard: int = 0, shards: int = 1) -> Publisher:
+        destination = self.opened(shards)
+        destination.ensure(SHOP)
+        return destination.publisher("shop", shard)
+
+
+def _files(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
+    def seen(shard: int) -> list[str]:
+        """As any reader does it: files in the order of their names, their lines in order."""
+        found = sorted((folder / "shop" / f"{shard:04d}").glob("*.jsonl"))
+        return [line for path in found for line in path.read_text().splitlines()]
+
+    return Bench(lambda shards: FilesDestination("stream", folder, shards), seen, *_crashes(patch))
+
+
+def _memory(_: Path, patch: pytest.MonkeyPatch) -> Bench:
+    store = MemoryStreamStore()
+
+    def seen(shard: int) -> list[str]:
+        return [value.decode() for value in store.values("shop")[shard]]
+
+    return Bench(lambda shards: MemoryStreamDestination("stream", store, shards), seen, *_crashes(patch))
+
+
+def _crashes(patch: pytest.MonkeyPatch) -> tuple[Callable[[str], None], Callable[[], None]]:
+    armed: list[str] = []
+
+    def reached(name: str) -> None:
+        if name in armed:
+            raise Killed(name)
+
+    for module in (files_shard, memory_stream):
+        patch.setattr(module, "reach", reached)
+    return armed.append, armed.clear
+
+
+@pytest.fixture(params=[_memory, _files], ids=["memory", "files"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made: Bench = request.param(tmp_path / "stream", monkeypatch)
+    return made
+
+
+def records(*given: tuple[int, str]) -> Records:
+    return Records(
+        pa.array([place_at(position) for position, _ in given]),
+        pa.array([b"key"] * len(given), pa.binary()),
+        pa.array([text.encode() for _, text in given], pa.binary()),
+    )
+
+
+def publish(publisher: Publisher, end: int, *given: tuple[int, str], **behind: Place) -> None:
+    """Publish what lies behind the shard's place, as a task does."""
+    at = publisher.open()
+    fresh = [one for one in given if place_at(one[0]) >= at.place]
+    publisher.publish([records(*fresh)] if fresh else [], lambda: ShardPlace(max(at.place, place_at(end)), behind))
+
+
+def test_a_new_stream_begins_at_its_start(bench: Bench) -> None:
+    assert bench.opened(2).places("shop") == []
+    assert bench.publisher(shards=2).open() == ShardPlace(START)
+    assert bench.opened(2).places("shop") == [ShardPlace(START)] * 2
+    later = StreamId("shop", "history 1", place_at(900))
+    assert bench.opened(2).ensure(later).shards == 2
+    assert bench.opened(2).places("shop") == [ShardPlace(START)] * 2, "a stream keeps its start"
+
+
+def test_records_and_place_move_together_and_in_order(bench: Bench) -> None:
+    publisher = bench.publisher()
+    publisher.open()
+    added = publisher.publish(
+        iter([records((100, "a"), (110, "b")), records((120, "c"))]), lambda: ShardPlace(place_at(200))
+    )
+    assert added.records == 3
+    publish(publisher, 300, (200, "d"))
+    assert bench.seen(0) == ["a", "b", "c", "d"]
+    assert bench.opened(1).places("shop") == [ShardPlace(place_at(300))]
+
+
+def test_what_is_published_again_is_there_once(bench: Bench) -> None:
+    publish(bench.publisher(), 200, (100, "a"), (110, "b"))
+    publish(bench.publisher(), 200, (100, "a"), (110, "b"))
+    publish(bench.publisher(), 300, (100, "a"), (110, "b"), (210, "c"))
+    assert bench.seen(0) == ["a", "b", "c"]
+
+
+def test_a_writer_that_was_overtaken_publishes_nothing(bench: Bench) -> None:
+    stale, other = bench.publisher(), bench.publisher()
+    stale.open()
+    for end in (200, 300, 400):
+        publish(other, end, (end - 50, f"until {end}"))
+    with pytest.raises(Overtaken):
+        stale.publish([records((100, "stale"))], lambda: ShardPlace(place_at(999)))
+    with pytest.raises(Overtaken):
+        stale.advance(ShardPlace(place_at(999)))
+    assert bench.seen(0) == ["until 200", "until 300", "until 400"]
+    assert stale.open() == ShardPlace(place_at(400)), "it opens the shard again, and goes on"
+    publish(stale, 500, (450, "until 500"))
+    assert bench.seen(0)[-1] == "until 500"
+
+
+def test_two_writers_that_opened_at_once_have_one_winner(bench: Bench) -> None:
+    one, other = bench.publisher(), bench.publisher()
+    one.open()
+    other.open()
+    one.publish([records((100, "one"))], lambda: ShardPlace(place_at(200)))
+    with pytest.raises(Overtaken):
+        other.publish([records((100, "other"))], lambda: ShardPlace(place_at(300)))
+    assert bench.seen(0) == ["one"]
+
+
+@pytest.mark.parametrize("step", ["publish.file_written", "publish.committed", "publish.visible"])
+def test_a_publication_that_is_cut_short_is_whole_or_absent(bench: Bench, step: str) -> None:
+    publish(bench.publisher(), 200, (100, "a"))
+    bench.crash_at(step)
+    try:
+        publish(bench.publisher(), 300, (200, "b"), (210, "c"))
+    except Killed:
+        assert bench.seen(0) in (["a"], ["a", "b", "c"])
+    bench.go_on()
+    publish(bench.publisher(), 300, (200, "b"), (210, "c"))
+    publish(bench.publisher(), 400, (300, "d"))
+    assert bench.seen(0) == ["a", "b", "c", "d"]
+    assert bench.opened(1).ensure(SHOP).shards == 1, "nothing is missing"
+
+
+def test_what_the_records_raise_leaves_nothing_behind(bench: Bench) -> None:
+    def failing() -> Iterator[Records]:
+        yield records((100, "a"))
+        raise ValueError("the log is gone")
+
+    publisher = bench.publisher()
+    publisher.open()
+    with pytest.raises(ValueError, match="the log is gone"):
+        publisher.publish(failing(), lambda: ShardPlace(place_at(200)))
+    assert bench.seen(0) == []
+    assert bench.publisher().open() == ShardPlace(START)
+
+
+def test_advancing_moves_the_place_alone(bench: Bench) -> None:
+    publisher = bench.publisher()
+    publish(publisher, 200, (100, "a"))
+    publisher.advance(ShardPlace(place_at(250)))
+    publish(publisher, 300, (210, "never: it lies before the place"))
+    publish(publisher, 400, (310, "b"))
+    assert bench.seen(0) == ["a", "b"]
+    assert bench.opened(1).ensure(SHOP).shards == 1, "a file begins where the last one ended"
+
+
+def test_tables_stand_behind_and_are_brought_on(bench: Bench) -> None:
+    publisher = bench.publisher()
+    publish(publisher, 200, (100, "a"))
+    publish(publisher, 300, (200, "b"), orders=place_at(200))
+    publish(publisher, 400, orders=place_at(200))
+    (at,) = bench.opened(1).places("shop")
+    assert at.of("orders") == place_at(200)
+    assert at.of("people") == at.place == place_at(400)
+    for text, behind in (("x", {"orders": place_at(300)}), ("y", {})):
+        publisher.open()
+        publisher.publish([records((250, text))], lambda behind=behind: ShardPlace(at.place, behind))  # type: ignore[misc]
+    publish(publisher, 500, (450, "c"))
+    assert bench.seen(0) == ["a", "b", "x", "y", "c"]
+    assert bench.opened(1).places("shop") == [ShardPlace(place_at(500))]
+    assert bench.opened(1).ensure(SHOP).shards == 1
+
+
+def test_shards_go_on_by_themselves(bench: Bench) -> None:
+    first, second = bench.publisher(0, 2), bench.publisher(1, 2)
+    publish(first, 300, (100, "a"))
+    publish(second, 200, (110, "b"))
+    assert (bench.seen(0), bench.seen(1)) == (["a"], ["b"])
+    assert [one.place for one in bench.opened(2).places("shop")] == [place_at(300), place_at(200)]
+
+
+def test_another_history_or_number_of_shards_is_refused(bench: Bench) -> None:
+    publish(bench.publisher(), 200, (100, "a"))
+    with pytest.raises(StreamBroken, match="another change log"):
+        bench.opened(1).ensure(StreamId("shop", "history 2", START))
+    with pytest.raises(StreamBroken, match="shards"):
+        bench.opened(2).ensure(SHOP)
+    assert bench.seen(0) == ["a"]
+
+
+# What is special about files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "stream"
+
+
+def _published(folder: Path, ends: Sequence[int]) -> list[Path]:
+    destination = FilesDestination("stream", folder)
+    destination.ensure(SHOP)
+    publisher = pickle.loads(pickle.dumps(destination.publisher("shop", 0)))
+    for end in ends:
+        publish(publisher, end, (end - 10, f"until {end}"))
+    return sorted((folder / "shop/0000").glob("*.jsonl"))
+
+
+def test_names_are_ranges_that_follow_each_other(folder: Path) -> None:
+    names = [parse_range(path.name) for path in _published(folder, (200, 300, 450))]
+    assert names == [Range(place_at(begin), place_at(end)) for begin, end in ((100, 200), (200, 300), (300, 450))]
+    assert len(list((folder / "shop/0000/_places").iterdir())) == 1, "only the newest place is kept"
+    assert not list((folder / "shop/0000/_writing").iterdir())
+
+
+def test_a_hole_is_an_error_and_a_removed_beginning_is_not(folder: Path) -> None:
+    first, second, third = _published(folder, (200, 300, 450))
+    first.unlink()
+    assert FilesDestination("stream", folder).ensure(SHOP).shards == 1
+    fourth = _published(folder, (500,))[-1]
+    third.unlink()
+    with pytest.raises(StreamBroken, match=r"hole.*000000000000012c/.* to 00000000000001c2/"):
+        FilesDestination("stream", folder).ensure(SHOP)
+    second.unlink()
+    fourth.unlink()
+    assert FilesDestination("stream", folder).ensure(SHOP).shards == 1, "a reader may remove what it has read"
+    assert _published(folder, (600,))[0].name.startswith(place_at(500).replace("/", "."))
+
+
+def test_the_last_file_missing_is_a_hole(folder: Path) -> None:
+    _published(folder, (200, 300))[-1].unlink()
+    with pytest.raises(StreamBroken, match="hole"):
+        FilesDestination("stream", folder).ensure(SHOP)
+
+
+def test_another_format_is_refused(folder: Path) -> None:
+    _published(folder, (200,))
+    description = folder / "shop/stream.json"
+    description.write_text(json.dumps({**json.loads(description.read_text()), "format": 99}))
+    with pytest.raises(StreamBroken, match="format 99"):
+        FilesDestination("stream", folder).ensure(SHOP)
