@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness import Result, parser, report, say
-from penstock.decode.columns import column
-from penstock.decode.messages import Messages
+from penstock.decode.postgres.columns import column
+from penstock.decode.postgres.messages import Messages
 from penstock.fold.clone import fold_clone
 from penstock.model.change import INSERT, RAW_SCHEMA, UPDATE, RawChanges
 from penstock.model.table import Column, ColumnType, TableId, TableSchema

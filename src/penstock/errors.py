@@ -132,6 +132,10 @@ class LogDamaged(LogError):
     retry = "manual"
 
 
+class LogFormatUnknown(LogError):
+    """Another version of penstock wrote the change log, in a format that this one does not read."""
+
+
 class LogFull(LogError):
     exit_code = 3
     retry = "backoff"

@@ -338,11 +338,11 @@ def test_what_the_source_had_counted_before_a_copy_is_kept(store: StateStore) ->
     assert store.write_counters("other") == {}
 
 
-def broken(commit_lsn: int, ordinal: int, reason: str = "it is too short") -> RawMessage:
+def broken(commit_position: int, ordinal: int, reason: str = "it is too short") -> RawMessage:
     schema = TableSchema(ORDERS, 16384, (Column("id", ColumnType(20, "int8"), False),), ("id",))
     moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
     return RawMessage(
-        schema, commit_lsn, ordinal, max(commit_lsn - 8, 0), 2**32 - 1, moment, ord("I"), b"I\x00\xff", reason
+        schema, commit_position, ordinal, max(commit_position - 8, 0), 2**32 - 1, moment, ord("I"), b"I\x00\xff", reason
     )
 
 
@@ -373,7 +373,7 @@ def test_a_message_that_fails_again_is_kept_once(store: StateStore) -> None:
 def test_messages_leave_quarantine_by_id_or_by_position(store: StateStore) -> None:
     store.quarantine("lake", ODD, [broken(1, 1)])
     store.quarantine("lake", ORDERS, [broken(position, 1) for position in (100, 200, 300)])
-    first = next(one for one in store.quarantined("lake") if one.message.commit_lsn == 100)
+    first = next(one for one in store.quarantined("lake") if one.message.commit_position == 100)
     store.release([first.id])
     store.release([first.id])
     assert store.release_before("lake", ORDERS, 300) == 1

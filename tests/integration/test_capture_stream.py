@@ -49,8 +49,8 @@ def test_everything_after_the_slot_arrives_once_with_its_schema(bench: CaptureBe
     assert first_values(bench.log, "a") == numbers(range(1, 101))
     found = rows(bench.log)
     assert [row["op"] for row in found[100:]] == list(b"IUDU")
-    assert [(row["table"], row["tx_ordinal"]) for row in found[100:103]] == [("b", 0), ("a", 1), ("a", 2)]
-    assert len({row["commit_lsn"] for row in found}) == 3
+    assert [(row["table"], row["ordinal"]) for row in found[100:103]] == [("b", 0), ("a", 1), ("a", 2)]
+    assert len({row["commit_position"] for row in found}) == 3
     schema = found[0]["schema"]
     assert [(c.name, c.type.name, c.nullable) for c in schema.columns] == [
         ("id", "int4", False),
@@ -101,13 +101,15 @@ def test_a_transaction_is_kept_if_and_only_if_it_commits_at_or_after_the_consist
             making.join()
             t2.commit()
         (point,) = points
-        commit_lsn = _only_commit(bench, observer)
-        if attempt < RACES or commit_lsn == point:
+        commit_position = _only_commit(bench, observer)
+        if attempt < RACES or commit_position == point:
             bench.log = ChangeLog(f"{Path(bench.log.folder).parent}/log{attempt}")
             bench.capture_all()
-            assert [row["commit_lsn"] for row in rows(bench.log)] == ([commit_lsn] if commit_lsn >= point else [])
+            assert [row["commit_position"] for row in rows(bench.log)] == (
+                [commit_position] if commit_position >= point else []
+            )
             assert bench.log.start() == point
-        if attempt >= RACES and commit_lsn == point:
+        if attempt >= RACES and commit_position == point:
             return
         bench.drop_slot()
     raise AssertionError("no transaction ever committed at the consistent point")
@@ -201,8 +203,8 @@ def test_a_large_transaction_becomes_parts_and_its_neighbours_do_not(bench: Capt
     assert (
         len({item.first_commit for item in header.all_slices} | {item.last_commit for item in header.all_slices}) == 1
     )
-    huge = [row for row in rows(bench.log) if row["commit_lsn"] == header.slices[0].first_commit]
-    assert [row["tx_ordinal"] for row in huge] == list(range(2951))
+    huge = [row for row in rows(bench.log) if row["commit_position"] == header.slices[0].first_commit]
+    assert [row["ordinal"] for row in huge] == list(range(2951))
     assert bench.log.remove_garbage() == []
 
 
@@ -261,7 +263,7 @@ def test_a_truncate_stands_under_each_table(bench: CaptureBench) -> None:
     bench.prepare("create table p (id int primary key)", "create table c (id int primary key, p int references p)")
     bench.database.execute("insert into p values (1)", "insert into c values (1, 1)", "truncate p cascade")
     bench.capture_all()
-    truncates = [(row["table"], row["tx_ordinal"]) for row in rows(bench.log) if row["op"] == ord("T")]
+    truncates = [(row["table"], row["ordinal"]) for row in rows(bench.log) if row["op"] == ord("T")]
     assert sorted(table for table, _ in truncates) == ["c", "p"]
     assert len({ordinal for _, ordinal in truncates}) == 2
 

@@ -19,8 +19,8 @@ import pytest
 from capturing import CaptureBench, changes
 from databases import Database
 from penstock.changelog.log import ChangeLog
-from penstock.decode.columns import column
-from penstock.decode.messages import Messages
+from penstock.decode.postgres.columns import column
+from penstock.decode.postgres.messages import Messages
 from penstock.decode.sift import sift
 from penstock.errors import TableError
 from penstock.fold.clone import fold_clone
@@ -208,10 +208,10 @@ def test_mutated_messages_are_refused_or_read_as_they_are(captured: list[RawChan
         data, ops = batch.batch.column("data").to_pylist(), batch.batch.column("op").to_pylist()
         expected = [verdict(message, op, schema) for message, op in zip(data, ops, strict=True)]
         fit, refused = sift(batch)
-        assert [int(i) for i in fit.batch.column("tx_ordinal").to_pylist()] == [
+        assert [int(i) for i in fit.batch.column("ordinal").to_pylist()] == [
             i for i, right in enumerate(expected) if right is not False
         ], f"{schema.table}: the decoder and the grammar disagree"
-        assert all(one.reason and one.data == data[one.tx_ordinal] for one in refused)
+        assert all(one.reason and one.data == data[one.ordinal] for one in refused)
         messages = Messages(fit)
         rows = np.flatnonzero(messages.new >= 0)
         cells = messages.images(rows, whole_inserts=False)
@@ -219,7 +219,7 @@ def test_mutated_messages_are_refused_or_read_as_they_are(captured: list[RawChan
         for index in range(len(schema.columns)):
             start, end, kind = cells.start[index].tolist(), cells.end[index].tolist(), cells.kind[index].tolist()
             for place, row in enumerate(rows.tolist()):
-                right = expected[int(messages.tx_ordinal[row])]
+                right = expected[int(messages.ordinal[row])]
                 assert isinstance(right, list)
                 found = texts[start[place] : end[place]] if kind[place] == ord("t") else None
                 assert found == right[index]

@@ -11,8 +11,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.decode.columns import column
-from penstock.decode.messages import Messages
+from penstock.decode.postgres.columns import column
+from penstock.decode.postgres.messages import Messages
 from penstock.demo.server import PostgresServer
 from penstock.errors import ValueDoesNotFit
 from penstock.fold.clone import fold_clone
@@ -74,14 +74,14 @@ def sent(connection: Connection, schema: TableSchema) -> list[Change]:
     ).fetchall()
     relation = schema.relation_id.to_bytes(4, "big")
     changes: list[Change] = []
-    commit_lsn = ordinal = 0
+    commit_position = ordinal = 0
     for (message,) in messages:
         if message[:1] == b"B":
-            commit_lsn, ordinal = int.from_bytes(message[1:9], "big"), 0
+            commit_position, ordinal = int.from_bytes(message[1:9], "big"), 0
         elif (message[:1] in (b"I", b"U", b"D") and message[1:5] == relation) or (
             message[:1] == b"T" and relation in [message[i : i + 4] for i in range(6, len(message), 4)]
         ):
-            changes.append(Change(commit_lsn, ordinal, message))
+            changes.append(Change(commit_position, ordinal, message))
             ordinal += 1
     return changes
 
@@ -230,7 +230,7 @@ def test_random_changes_with_toasted_cells_and_keys(connection: Connection, iden
         net = fold_clone(log, position=position)
         fetched += sum(len(fetch.rows) for fetch in net.fetches)
         apply(held, net)
-        position = max([position, *(change.commit_lsn + 1 for change in changes)])
+        position = max([position, *(change.commit_position + 1 for change in changes)])
         expected = connection.execute("SELECT note, id, body, code, blob, label FROM t").fetchall()
         assert sorted((tuple(row.values()) for row in held.values()), key=repr) == sorted(expected, key=repr)
     assert (fetched > 0) == (kind == "key")

@@ -30,10 +30,10 @@ def damage(file: PipelineFile, database: Database) -> bytes:
     )
     message = b"I" + relation.to_bytes(4, "big") + b"N\0\2t\0\0\0\1" + b"9" + b"t\0\0\1\0cut"
     row = {
-        "commit_lsn": last.end,
-        "tx_ordinal": 0,
-        "start_lsn": last.end,
-        "xid": 1,
+        "commit_position": last.end,
+        "ordinal": 0,
+        "change_position": last.end,
+        "transaction": 1,
         "commit_time": 1_700_000_000_000_000,
         "op": ord("I"),
         "data": message,

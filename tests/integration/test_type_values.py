@@ -12,9 +12,9 @@ import pytest
 import oracle
 from copying import PUBLICATION, changes_of, held_snapshot, prepared, streamed
 from databases import Database
+from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.postgres.types.registry import TABLE, codec, served
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
-from penstock.decode.types.choices import chosen
-from penstock.decode.types.registry import TABLE, codec, served
 from penstock.fold.clone import fold_clone
 from penstock.model.table import TableId
 from penstock.source.postgres.column_types import column_types

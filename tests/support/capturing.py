@@ -188,7 +188,7 @@ def rows(log: ChangeLog, table: str | None = None) -> list[dict[str, Any]]:
         for row in item.batch.to_pylist()
         if table in (None, item.schema.table.name)
     ]
-    return sorted(found, key=lambda row: (row["commit_lsn"], row["tx_ordinal"]))
+    return sorted(found, key=lambda row: (row["commit_position"], row["ordinal"]))
 
 
 def first_values(log: ChangeLog, table: str | None = None) -> list[str]:

@@ -101,10 +101,10 @@ def streamed(database: Database, slot: str) -> dict[int, pa.RecordBatch]:
             relation = int.from_bytes(message[1:5], "big")
             rows.setdefault(relation, []).append(
                 {
-                    "commit_lsn": begin.commit_lsn,
-                    "tx_ordinal": ordinal,
-                    "start_lsn": begin.commit_lsn,
-                    "xid": begin.xid,
+                    "commit_position": begin.commit_lsn,
+                    "ordinal": ordinal,
+                    "change_position": begin.commit_lsn,
+                    "transaction": begin.xid,
                     "commit_time": begin.commit_time,
                     "op": message[0],
                     "data": message,

@@ -73,7 +73,7 @@ class SourceTable:
     def sent(self) -> list[RawRow]:
         """The slot's changes since the last call, with the positions and commit times that Postgres says."""
         rows: list[RawRow] = []
-        commit_lsn, at = 0, EPOCH
+        commit_position, at = 0, EPOCH
         messages = self._connection.execute(
             "select data from pg_logical_slot_get_binary_changes(current_database(), null, null, "
             "'proto_version', '1', 'publication_names', current_database())"
@@ -81,10 +81,15 @@ class SourceTable:
         ordinal = 0
         for (message,) in messages:
             if message[:1] == b"B":
-                commit_lsn, ordinal = int.from_bytes(message[1:9], "big"), 0
+                commit_position, ordinal = int.from_bytes(message[1:9], "big"), 0
                 at = EPOCH + timedelta(microseconds=int.from_bytes(message[9:17], "big"))
             elif message[:1] in (b"I", b"U", b"D", b"T"):
-                row = {"commit_lsn": commit_lsn, "tx_ordinal": ordinal, "start_lsn": commit_lsn, "xid": 1}
+                row = {
+                    "commit_position": commit_position,
+                    "ordinal": ordinal,
+                    "change_position": commit_position,
+                    "transaction": 1,
+                }
                 rows.append({**row, "commit_time": at, "op": message[0], "data": message})
                 ordinal += 1
         return rows
@@ -115,7 +120,7 @@ class Follower:
             self._lake = MemoryDestination(store=self._lake.store)
             return
         moment = max(plan.moment, net.last_commit_time) if self.mode is Mode.HISTORY else None
-        end = max([plan.position, *(row["commit_lsn"] + 1 for row in changes)])
+        end = max([plan.position, *(row["commit_position"] + 1 for row in changes)])
         self._lake.commit(plan, parts, truncated=net.truncated, position=end, moment=moment)
 
     def rows(self) -> list[dict[str, Any]]:

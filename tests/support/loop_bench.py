@@ -144,7 +144,7 @@ class Bench:
             self.store.tables[name] = table.copied("shop", self.log.history() or "")
 
     def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:
-        """One segment; each change is (table, commit_lsn, message)."""
+        """One segment; each change is (table, commit_position, message)."""
         slices = []
         for table in dict.fromkeys(one for one, _, _ in changes):
             own = [

@@ -83,8 +83,8 @@ def table_schema(
 
 @dataclass
 class Change:
-    commit_lsn: int
-    tx_ordinal: int
+    commit_position: int
+    ordinal: int
     message: bytes
 
 
@@ -106,12 +106,12 @@ class Stream:
 
 
 def raw_changes(schema: TableSchema, changes: Sequence[Change]) -> RawChanges:
-    lsn = [change.commit_lsn for change in changes]
+    lsn = [change.commit_position for change in changes]
     arrays = [
         pa.array(lsn, pa.uint64()),
-        pa.array([change.tx_ordinal for change in changes], pa.uint64()),
+        pa.array([change.ordinal for change in changes], pa.uint64()),
         pa.array(lsn, pa.uint64()),
-        pa.array([1] * len(changes), pa.uint32()),
+        pa.array([1] * len(changes), pa.uint64()),
         pa.array([one * 10_000 for one in lsn], pa.timestamp("us", "UTC")),
         pa.array([change.message[0] if change.message else 0 for change in changes], pa.uint8()),
         pa.array([change.message for change in changes], pa.binary()),

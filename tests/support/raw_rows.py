@@ -21,10 +21,10 @@ def raw_slice(schema: TableSchema, commits: Sequence[int], moved_keys: int = 0, 
     """One row a commit; every op of `ops` in turn."""
     rows = [
         {
-            "commit_lsn": commit,
-            "tx_ordinal": place,
-            "start_lsn": commit - 8,
-            "xid": 700 + place,
+            "commit_position": commit,
+            "ordinal": place,
+            "change_position": commit - 8,
+            "transaction": 700 + place,
             "commit_time": 1_700_000_000_000_000 + commit,
             "op": ops[place % len(ops)],
             "data": f"{schema.table.name} {commit} {place}".encode(),
@@ -37,7 +37,7 @@ def raw_slice(schema: TableSchema, commits: Sequence[int], moved_keys: int = 0, 
 def contents(log: ChangeLog, names: Sequence[SegmentName] | None = None) -> list[tuple[str, int, bytes]]:
     """Everything that the log says: table, commit and message, in the order in which it is read."""
     return [
-        (str(changes.schema.table), row["commit_lsn"], row["data"])
+        (str(changes.schema.table), row["commit_position"], row["data"])
         for name in (log.segments() if names is None else names)
         for changes in log.read(name)
         for row in changes.batch.to_pylist()

@@ -283,7 +283,7 @@ def test_all_that_cannot_be_decoded_is_kept_whichever_task_meets_it(
     drain(bench)
     status = bench.state.table_status("lake")
     assert (status[ORDERS.table].state, status[PEOPLE.table].state) == (State.ERRORED, State.READY)
-    kept = [one.message.tx_ordinal for one in bench.state.quarantined("lake")]
+    kept = [one.message.ordinal for one in bench.state.quarantined("lake")]
     assert kept == [5, 40, 80]
     assert not scratch(bench.log)
 
@@ -299,7 +299,7 @@ def test_events_go_on_without_what_cannot_be_decoded_up_to_a_number(
     bench.seal(200, *rows)
     drain(bench)
     assert bench.lake.rows(TARGET).num_rows == 97
-    assert [one.message.tx_ordinal for one in bench.state.quarantined("lake")] == [5, 40, 80]
+    assert [one.message.ordinal for one in bench.state.quarantined("lake")] == [5, 40, 80]
     monkeypatch.setattr(job, "MOST_MESSAGES_KEPT", 2)
     bench.seal(300, *((ORDERS, 210, message) for _, _, message in rows))
     drain(bench)

@@ -399,7 +399,7 @@ def test_a_message_that_cannot_be_decoded_is_kept_and_its_table_alone_stops(benc
     assert (status[ORDERS.table].state, status[PEOPLE.table].state) == (State.ERRORED, State.READY)
     assert "penstock quarantine" in status[ORDERS.table].solution
     kept = [one.message for one in bench.state.quarantined("lake")]
-    assert (kept[0].commit_lsn, kept[0].data[5:]) == (150, cut[5:])
+    assert (kept[0].commit_position, kept[0].data[5:]) == (150, cut[5:])
     assert kept[0].schema.structure == ORDERS.structure
 
 

@@ -37,7 +37,7 @@ def buffer_with_schemas() -> TransactionBuffer:
 
 def rows(slices: list[CapturedSlice]) -> list[tuple[int, int, int, bytes]]:
     return [
-        (item.schema.relation_id, row["commit_lsn"], row["tx_ordinal"], row["data"])
+        (item.schema.relation_id, row["commit_position"], row["ordinal"], row["data"])
         for item in slices
         for row in item.batch.to_pylist()
     ]
@@ -57,10 +57,10 @@ def test_rows_leave_by_table_with_their_transaction() -> None:
     first, second = slices
     assert (first.schema.relation_id, second.schema.relation_id) == (8, 7)
     assert (first.moved_keys, second.moved_keys) == (1, 0)
-    assert first.batch.column("start_lsn").to_pylist() == [11, 13]
-    assert first.batch.column("xid").to_pylist() == [1, 2]
-    assert first.batch.column("tx_ordinal").to_pylist() == [0, 0]
-    assert second.batch.column("tx_ordinal").to_pylist() == [1]
+    assert first.batch.column("change_position").to_pylist() == [11, 13]
+    assert first.batch.column("transaction").to_pylist() == [1, 2]
+    assert first.batch.column("ordinal").to_pylist() == [0, 0]
+    assert second.batch.column("ordinal").to_pylist() == [1]
     assert first.batch.column("op").to_pylist() == [ord("I"), ord("U")]
     assert first.batch.column("data").to_pylist()[0] == insert("1", "a", relation=8)
     assert first.batch.column("commit_time").cast("int64").to_pylist() == [1000, 2000]
@@ -216,7 +216,7 @@ def test_every_row_leaves_once_whatever_happens_when(steps: list[Sent | str], pa
     if buffer.closed_end is not None:
         taken += buffer.take_closed()[1]
     got = [
-        (item.schema.fingerprint, row["commit_lsn"], row["tx_ordinal"], row["data"])
+        (item.schema.fingerprint, row["commit_position"], row["ordinal"], row["data"])
         for item in taken
         for row in item.batch.to_pylist()
     ]

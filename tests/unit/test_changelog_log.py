@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import pytest
 
 from penstock.changelog import writer as writer_module
 from penstock.changelog.log import ChangeLog
-from penstock.changelog.segment import SegmentHeader, SliceRows, compose, segment_name
+from penstock.changelog.segment import FORMAT, HEADER_KEY, SliceRows, compose, segment_name
 from penstock.changelog.writer import SegmentWriter
-from penstock.errors import LockedError, LogDamaged, LogFull, LogUnreachable
+from penstock.errors import LockedError, LogDamaged, LogFormatUnknown, LogFull, LogUnreachable
 from raw_rows import ORDERS, PEOPLE, contents, raw_slice
 
 
@@ -328,10 +329,21 @@ def test_a_damaged_segment_that_nobody_needs_can_still_be_removed(log: ChangeLog
     assert log.start() == 200
 
 
-def test_a_header_of_another_format_is_refused() -> None:
-    content = compose(1, 2, "77", 1, ()).header_bytes.replace(b'"format":1', b'"format":9')
-    with pytest.raises(ValueError, match="format 9"):
-        SegmentHeader.from_bytes(content)
+def test_a_log_of_another_format_is_refused_with_the_way_out_and_can_be_removed(log: ChangeLog) -> None:
+    header = compose(100, 200, "77", 1, ()).header_bytes.replace(f'"format":{FORMAT}'.encode(), b'"format":1')
+    Path(log.folder).mkdir()
+    columns = pa.schema([("commit_lsn", pa.uint64()), ("data", pa.binary())], {HEADER_KEY: header})
+    path = Path(log.folder) / segment_name(100, 200, zlib.crc32(header))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, columns):
+        pass
+    known = rf"format 1; this penstock reads and writes format {FORMAT}"
+    with pytest.raises(LogFormatUnknown, match=known) as refused:
+        log.header(path.name)
+    assert "penstock reset" in refused.value.solution
+    with pytest.raises(LogFormatUnknown, match=known), SegmentWriter(log):
+        pass
+    log.remove_all()
+    assert files(log) == []
 
 
 def test_a_second_writer_is_refused(log: ChangeLog, writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from penstock.decode.types.registry import codec
+from penstock.decode.postgres.types.registry import codec
 from penstock.model.table import Column, ColumnType
 from penstock.source.postgres.copy_columns import converted, expression, is_expected
 from pgoutput_messages import BOOL, DATE, FLOAT8, INT2, JSONB, TEXT, TIMESTAMP, TIMESTAMPTZ, UUID, numeric

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from penstock.decode.postgres.types.choices import chosen, parse_key
 from penstock.decode.schema import arrow_schema
-from penstock.decode.types.choices import chosen, parse_key
 from penstock.errors import ColumnNotCarried
 from penstock.model.table import ColumnType, TableSchema
 from pgoutput_messages import INT4, INT8, TEXT, TIMESTAMPTZ, numeric, table_schema

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from penstock.decode.explain import explain
+from penstock.decode.postgres.explain import explain
 from penstock.decode.sift import sift
 from penstock.decode.undecodable import Undecodable
 from penstock.fold.clone import fold_clone
@@ -32,7 +32,7 @@ def stream() -> Stream:
 def test_every_broken_message_is_found_with_its_reason() -> None:
     fit, refused = sift(stream().raw(THINGS))
     assert [bytes(one)[:1] for one in fit.batch.column("data").to_pylist()] == [b"I", b"I", b"U"]
-    assert [(one.commit_lsn, one.tx_ordinal, one.data) for one in refused] == [
+    assert [(one.commit_position, one.ordinal, one.data) for one in refused] == [
         (100, 1, CUT),
         (200, 0, NO_KEY),
         (200, 1, b""),

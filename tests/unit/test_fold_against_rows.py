@@ -163,7 +163,7 @@ def slices(source: Source, versions: Sequence[TableSchema], cuts: Sequence[int],
     bounds = [0, *sorted(set(cuts)), source.transaction + 1]
     for low, high in pairwise(bounds):
         for number, schema in enumerate(versions):
-            inside = [c for c, v in source.changes if v == number and low * 10 <= c.commit_lsn < high * 10]
+            inside = [c for c, v in source.changes if v == number and low * 10 <= c.commit_position < high * 10]
             batch = raw_changes(schema, [Change(0, 0, b"I????junk")] * offset + inside).batch
             result.append(RawChanges(schema, batch.slice(offset)))
     return result

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.changelog.log import ChangeLog
+from penstock.decode.postgres.types.choices import chosen
 from penstock.decode.schema import arrow_schema
-from penstock.decode.types.choices import chosen
 from penstock.destinations.memory import MemoryDestination
 from penstock.errors import RowIncomplete
 from penstock.fold.column_identity import resolve

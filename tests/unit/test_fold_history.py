@@ -33,7 +33,7 @@ class History:
         """Everything since the last call, as one batch. `times`: other commit times, in seconds by transaction."""
         changes = self.stream.raw(self.schema)
         if times:
-            lsn = changes.batch.column("commit_lsn").to_pylist()
+            lsn = changes.batch.column("commit_position").to_pylist()
             moments = pa.array([times.get(one // 100, one // 100) * 1_000_000 for one in lsn], pa.int64())
             number = changes.batch.schema.get_field_index("commit_time")
             field = changes.batch.schema.field(number)

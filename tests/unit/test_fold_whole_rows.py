@@ -198,7 +198,7 @@ def test_windows_of_a_stream_make_the_destination_an_equal_multiset(
     log = []
     for low, high in pairwise([0, *sorted(set(cuts)), source.transaction + 1]):
         for number, schema in enumerate(versions):
-            inside = [c for c, v in source.changes if v == number and low * 10 <= c.commit_lsn < high * 10]
+            inside = [c for c, v in source.changes if v == number and low * 10 <= c.commit_position < high * 10]
             log.append(raw_changes(schema, inside))
     lake = Lake()
     bounds = sorted({0, start, *(start + 10 * window for window in windows)})

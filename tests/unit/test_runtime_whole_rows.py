@@ -178,7 +178,7 @@ class Copying:
             for number in range(1, 9):
                 begin = len(self.source.changes)
                 disturb(self.source, chance, 20)
-                sent = [replace(change, commit_lsn=100 * number + 10) for change, _ in self.source.changes[begin:]]
+                sent = [replace(change, commit_position=100 * number + 10) for change, _ in self.source.changes[begin:]]
                 writer.append(100 * (number + 1), [SliceRows(BAG, raw_changes(BAG, sent).batch, 0)])
                 if number == 3:
                     self.snapshot = [(None if a is None else int(str(a)), note) for a, note in self.source.rows]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.decode.types.page import BEGIN, END, table, with_table
-from penstock.decode.types.registry import TABLE
+from penstock.decode.postgres.types.page import BEGIN, END, table, with_table
+from penstock.decode.postgres.types.registry import TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
 
 
 def test_the_page_is_up_to_date() -> None:
     text = PAGE.read_text()
-    assert text == with_table(text), "run: python -m penstock.decode.types.page docs/types.md"
+    assert text == with_table(text), "run: python -m penstock.decode.postgres.types.page docs/types.md"
     assert text.index(BEGIN) < text.index(END)
 
 

@@ -15,7 +15,7 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.config.load import load
 from penstock.control.schemas.versions import look, parsed
 from penstock.control.schemas.view import as_json, as_text
-from penstock.decode.types.choices import chosen
+from penstock.decode.postgres.types.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry

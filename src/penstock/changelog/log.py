@@ -29,19 +29,23 @@ from pyarrow import fs
 
 from penstock.changelog import retention
 from penstock.changelog.segment import (
+    FORMAT,
     HEADER_KEY,
     SegmentHeader,
     Slice,
+    UnknownFormat,
     checksum,
     emptied,
     parse_segment_name,
     part_commit,
     segment_name,
 )
-from penstock.errors import LogDamaged, LogUnreachable
+from penstock.errors import LogDamaged, LogFormatUnknown, LogUnreachable
 from penstock.model.change import RAW_SCHEMA, RawChanges
 from penstock.model.position import Position, position_text, stored_text
 from penstock.model.table import TableSchema
+
+Bytes = bytes  # ChangeLog has a method of that name
 
 TEMPORARY = ".tmp"
 HEADER_BYTES_KEPT = 8 << 20  # as they are written; as objects they take several times as much
@@ -323,7 +327,7 @@ class ChangeLog:
         self._verify_header(text, reader, crc)
         with self._content_errors(text):
             content = _header_bytes(reader)
-            header = SegmentHeader.from_bytes(content)
+            header = self._understood(content)
             if reader.num_record_batches != len(header.slices):
                 raise self._damaged(text, "its footer does not fit its header")
         return header, len(content)
@@ -334,7 +338,18 @@ class ChangeLog:
             if zlib.crc32(_header_bytes(reader)) != crc:
                 raise self._damaged(text, "the checksum of its header does not hold")
             if not reader.schema.equals(RAW_SCHEMA):
+                self._understood(_header_bytes(reader))
                 raise self._damaged(text, "its footer does not fit its header")
+
+    def _understood(self, content: Bytes) -> SegmentHeader:
+        try:
+            return SegmentHeader.from_bytes(content)
+        except UnknownFormat as other:
+            raise LogFormatUnknown(
+                f"the change log {self.uri} has format {other.found}; this penstock reads and writes format {FORMAT}",
+                "Use the penstock that wrote it, or start over with `penstock reset`, after which every table is "
+                "copied again",
+            ) from other
 
     def _verified_batch(self, text: str, reader: Any, item: Slice) -> pa.RecordBatch:
         with self._content_errors(text):

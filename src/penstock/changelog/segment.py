@@ -22,10 +22,18 @@ from penstock.model.change import RAW_SCHEMA, TRUNCATE
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
-FORMAT = 1
+FORMAT = 2
 HEADER_KEY = b"penstock.segment"
 _SEGMENT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{8})\.arrow")
 _PART = re.compile(r"part-([0-9a-f]{16})-([0-9a-f]+)-([0-9]{6})\.arrow")
+
+
+class UnknownFormat(Exception):
+    """A header of another format than FORMAT."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__(f"format {found}, not {FORMAT}")
+        self.found = found
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ class SegmentHeader:
     def from_bytes(cls, content: bytes) -> SegmentHeader:
         raw: dict[str, Any] = json.loads(content)
         if raw["format"] != FORMAT:
-            raise ValueError(f"format {raw['format']} is not known, only {FORMAT}")
+            raise UnknownFormat(raw["format"])
         return cls(
             start=raw["start"],
             end=raw["end"],
@@ -258,8 +266,8 @@ def parse_segment_name(text: str) -> tuple[Position, Position, int] | None:
     return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
 
 
-def part_name(commit_lsn: Position, attempt: str, number: int) -> str:
-    return f"part-{commit_lsn:016x}-{attempt}-{number:06d}.arrow"
+def part_name(commit_position: Position, attempt: str, number: int) -> str:
+    return f"part-{commit_position:016x}-{attempt}-{number:06d}.arrow"
 
 
 def part_commit(text: str) -> Position | None:

@@ -119,11 +119,11 @@ class SegmentWriter:
             self._replaced.append((time.monotonic(), replaced))
         self._forget_replaced()
 
-    def write_part(self, commit_lsn: Position, rows: Sequence[SliceRows]) -> None:
+    def write_part(self, commit_position: Position, rows: Sequence[SliceRows]) -> None:
         """Makes an earlier part of one huge transaction durable. It counts once the next `append` lists it."""
         self._attempt = self._attempt or secrets.token_hex(4)
-        file = self._composed(commit_lsn, commit_lsn, rows)
-        name = part_name(commit_lsn, self._attempt, len(self._parts))
+        file = self._composed(commit_position, commit_position, rows)
+        name = part_name(commit_position, self._attempt, len(self._parts))
         self._require_room(file.bytes)
         self._store(name, file)
         self._parts.append(PartRef(name, file.crc, file.header.slices))

@@ -25,8 +25,8 @@ from penstock.control.check.foresight import (
 )
 from penstock.control.check.view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
 from penstock.control.text.secrets import scrub
+from penstock.decode.postgres.types.choices import OF_TYPES
 from penstock.decode.schema import arrow_schema
-from penstock.decode.types.choices import OF_TYPES
 from penstock.errors import (
     CheckFailed,
     ColumnNotCarried,

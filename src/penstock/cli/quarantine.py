@@ -18,7 +18,7 @@ from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control import quarantine
 from penstock.control.text.figures import bytes_text
-from penstock.decode.explain import explain
+from penstock.decode.postgres.explain import explain
 from penstock.errors import CheckFailed, UsageError
 from penstock.model.quarantine import Quarantined
 
@@ -73,7 +73,7 @@ def quarantine_show(
         since = one.at.isoformat(timespec="seconds")
         lines = [
             f"message {one.id} of {one.table} at {one.destination}, kept since {since}",
-            f"change   {message.order}, transaction {message.xid}, committed {message.commit_time.isoformat()}",
+            f"change   {message.order}, transaction {message.transaction}, committed {message.commit_time.isoformat()}",
             f"schema   {message.schema.fingerprint[:16]}, relation {message.schema.relation_id}",
             f"reason   {message.reason}",
             "",
@@ -146,7 +146,7 @@ def _json(one: Quarantined) -> dict[str, Any]:
         "table": str(one.table),
         "at": one.at.isoformat(),
         "change": message.order,
-        "xid": message.xid,
+        "transaction": message.transaction,
         "commit_time": message.commit_time.isoformat(),
         "operation": chr(message.op),
         "bytes": len(message.data),

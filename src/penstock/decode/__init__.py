@@ -1,1 +1,1 @@
-"""pgoutput messages to Arrow columns. No socket, no Spark, no clock."""
+"""Decode raw changes and values of a source to Arrow. No socket, no Spark, no clock."""

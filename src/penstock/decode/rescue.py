@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types.codec import Mask, TypeCodec
+from penstock.decode.postgres.types.codec import Mask, TypeCodec
 from penstock.model.rescue import RescueCount, merged
 
 RESCUED = "_rescued"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.decode.postgres.types.registry import codec
 from penstock.decode.rescue import RESCUED
-from penstock.decode.types.registry import codec
 from penstock.errors import ColumnNotCarried
 from penstock.model.table import Column, TableSchema
 

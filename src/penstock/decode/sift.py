@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.columns import require_key_cells
-from penstock.decode.messages import Messages
+from penstock.decode.postgres.columns import require_key_cells
+from penstock.decode.postgres.messages import Messages
 from penstock.decode.undecodable import Undecodable
 from penstock.model.change import TRUNCATE, RawChanges
 from penstock.model.position import Position
@@ -37,11 +37,11 @@ def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
 
 
 def unfit(changes: Iterable[RawChanges], *, position: Position, most: int, most_bytes: int) -> list[RawMessage]:
-    """The messages of commit_lsn >= position that cannot be decoded, up to so many and so many bytes; one at least, if
-    there is one."""
+    """The messages of commit_position >= position that cannot be decoded, up to so many and so many bytes; at least
+    one, if there is one."""
     found: list[RawMessage] = []
     for one in changes:
-        wanted = np.asarray(one.batch.column("commit_lsn")) >= np.uint64(position)
+        wanted = np.asarray(one.batch.column("commit_position")) >= np.uint64(position)
         found += sift(RawChanges(one.schema, one.batch.filter(pa.array(wanted))))[1]
         if len(found) > most or sum(len(message.data) for message in found) > most_bytes:
             break

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.messages import Mask, Messages
+from penstock.decode.postgres.messages import Mask, Messages
 from penstock.fold.clone import ranks_of, within
 from penstock.fold.events import events_of
 from penstock.model.anomaly import MOST_PLACES, AnomalyCount
@@ -65,7 +65,7 @@ def find_anomalies(
         if len(at):
             shown = at[np.argsort(rank[at])][:MOST_PLACES]
             told = [
-                order_text(int(messages.commit_lsn[row]), int(messages.tx_ordinal[row]))
+                order_text(int(messages.commit_position[row]), int(messages.ordinal[row]))
                 for event in shown
                 for messages, row in [(sources[events.source[event]], events.row[event])]
             ]

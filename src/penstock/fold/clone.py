@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import Into, column
-from penstock.decode.messages import UNCHANGED, Mask, Messages, Places
+from penstock.decode.postgres.columns import Into, column
+from penstock.decode.postgres.messages import UNCHANGED, Mask, Messages, Places
 from penstock.decode.rescue import Rescued
 from penstock.decode.schema import arrow_schema
 from penstock.errors import KeyRequired, SchemaChanged
@@ -46,7 +46,7 @@ def fold_clone(
     schema: TableSchema | None = None,
     strict: bool = False,
 ) -> NetEffect:
-    """Folds the changes of one table with position <= commit_lsn < until.
+    """Folds the changes of one table with position <= commit_position < until.
 
     They may be under several versions of the table's structure: each is decoded under its own, and the result is under
     `schema`, the newest (None: that of the last change). Columns are the same ones if their numbers are. Values that do
@@ -121,10 +121,10 @@ def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:
-    commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
-    wanted = commit_lsn >= np.uint64(position)
+    commit_position: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_position"))
+    wanted = commit_position >= np.uint64(position)
     if until is not None:
-        wanted &= commit_lsn < np.uint64(until)
+        wanted &= commit_position < np.uint64(until)
     return batch if wanted.all() else batch.filter(pa.array(wanted))
 
 
@@ -177,12 +177,12 @@ def _quoted(table: TableId) -> str:
 
 def ranks_of(sources: Sequence[Messages]) -> list[Places]:
     """Each row's place in the stream. Slices mostly follow one another; those of two schema versions may interleave."""
-    commit_lsn = np.concatenate([messages.commit_lsn for messages in sources])
-    tx_ordinal = np.concatenate([messages.tx_ordinal for messages in sources])
-    rank = np.arange(len(commit_lsn))
-    same = commit_lsn[1:] == commit_lsn[:-1]
-    if not np.all((commit_lsn[1:] > commit_lsn[:-1]) | (same & (tx_ordinal[1:] > tx_ordinal[:-1]))):
-        rank[np.lexsort((tx_ordinal, commit_lsn))] = np.arange(len(commit_lsn))
+    commit_position = np.concatenate([messages.commit_position for messages in sources])
+    ordinal = np.concatenate([messages.ordinal for messages in sources])
+    rank = np.arange(len(commit_position))
+    same = commit_position[1:] == commit_position[:-1]
+    if not np.all((commit_position[1:] > commit_position[:-1]) | (same & (ordinal[1:] > ordinal[:-1]))):
+        rank[np.lexsort((ordinal, commit_position))] = np.arange(len(commit_position))
     return np.split(rank, np.cumsum([len(messages) for messages in sources])[:-1])
 
 

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import Into, column
-from penstock.decode.messages import UNCHANGED, Cells, Mask, Messages, Places
+from penstock.decode.postgres.columns import Into, column
+from penstock.decode.postgres.messages import UNCHANGED, Cells, Mask, Messages, Places
+from penstock.decode.postgres.types.choices import unchosen
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
-from penstock.decode.types.choices import unchosen
 from penstock.errors import RowIncomplete
 from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
 from penstock.fold.evolution import places
@@ -44,6 +44,13 @@ TEXT, INT8, TIMESTAMPTZ = ColumnType(25, "text"), ColumnType(20, "int8"), Column
 FIRST_NUMBER = -2_000_000  # its columns are none of the source's
 OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # tx_ordinal of the markers of a transaction
+# Columns of an events table, and those of a raw change that they show.
+_PLACES = {
+    "commit_lsn": "commit_position",
+    "tx_ordinal": "ordinal",
+    "start_lsn": "change_position",
+    "xid": "transaction",
+}
 RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
 
 
@@ -91,7 +98,7 @@ def fold_events(
     markers: bool = False,
     strict: bool = False,
 ) -> NetEffect:
-    """The events of the changes with position <= commit_lsn < until, shared out over the buckets by their number.
+    """The events of the changes with position <= commit_position < until, shared out over the buckets by their number.
 
     Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit."""
     given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
@@ -177,7 +184,7 @@ def _events(
     batch = changes.batch.take(pa.array(rows))
     values = {
         "op": pa.array(names.tolist(), pa.string()),
-        **{name: batch.column(name).cast(pa.int64()) for name in ("commit_lsn", "tx_ordinal", "start_lsn", "xid")},
+        **{name: batch.column(raw).cast(pa.int64()) for name, raw in _PLACES.items()},
         "commit_time": batch.column("commit_time"),
         "before": _befores(
             before,
@@ -325,7 +332,7 @@ def _markers(
     """Begin and commit of every transaction whose first, or last, change of this table is among the chosen."""
     lsn = np.empty(sum(map(len, ranks)), np.uint64)
     for one, rank in zip(used, ranks, strict=True):
-        lsn[rank] = np.asarray(one.batch.column("commit_lsn"))
+        lsn[rank] = np.asarray(one.batch.column("commit_position"))
     first, last = np.ones(len(lsn), np.bool_), np.ones(len(lsn), np.bool_)
     first[1:] = last[:-1] = lsn[1:] != lsn[:-1]
     tables = []
@@ -335,7 +342,7 @@ def _markers(
             batch = one.batch.take(pa.array(at))
             values = {
                 "op": pa.repeat(op, len(at)),
-                **{name: batch.column(name).cast(pa.int64()) for name in ("commit_lsn", "xid")},
+                **{name: batch.column(_PLACES[name]).cast(pa.int64()) for name in ("commit_lsn", "xid")},
                 "tx_ordinal": pa.repeat(pa.scalar(ordinal, pa.int64()), len(at)),
                 "commit_time": batch.column("commit_time"),
             }

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import key_columns
-from penstock.decode.messages import Mask, Messages, Places
+from penstock.decode.postgres.columns import key_columns
+from penstock.decode.postgres.messages import Mask, Messages, Places
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.model.change import DELETE, UPDATE
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.decode.types.registry import codec
+from penstock.decode.postgres.types.registry import codec
 from penstock.fold.column_identity import identify, resolve
 from penstock.model.table import Column, TableSchema
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.messages import Messages, Places
+from penstock.decode.postgres.messages import Messages, Places
 from penstock.decode.rescue import Rescued
 from penstock.errors import KeyRequired
 from penstock.fold.clone import Upserts, check_key, complete, last_commit_time, ranks_of, require_one_key, within

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.columns import Into, values
-from penstock.decode.messages import TEXT, Messages, Places
+from penstock.decode.postgres.columns import Into, values
+from penstock.decode.postgres.messages import TEXT, Messages, Places
 from penstock.fold.unsent import FoundCells
 
 _PIECE_SHIFT = 30  # one value has at most 1 GiB; pieces cut at 1 GiB stay within the 2 GiB that 32-bit offsets reach

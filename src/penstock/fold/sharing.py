@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.columns import key_columns
-from penstock.decode.messages import Messages, Places
+from penstock.decode.postgres.columns import key_columns
+from penstock.decode.postgres.messages import Messages, Places
 from penstock.decode.rescue import Rescued
 from penstock.fold.clone import within
 from penstock.fold.keys import bucket_of, encode_keys
@@ -57,7 +57,7 @@ def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChange
 def shares(
     changes: RawChanges, *, position: Position, until: Position | None, buckets: int, by_row: ByRow | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """For each bucket those rows, of position <= commit_lsn < until, that touch a key of it, in stream order.
+    """For each bucket those rows, of position <= commit_position < until, that touch a key of it, in stream order.
 
     A truncate is every bucket's; a row that changes its key is of both, and must bring a complete image along, or it is
     Entangled. Of a table without a key each bucket has some, so the fold must not share them out again; unless it is

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.decode.messages import NULL, UNCHANGED, Cells, Mask, Messages, Octets, Places
+from penstock.decode.postgres.messages import NULL, UNCHANGED, Cells, Mask, Messages, Octets, Places
 from penstock.fold.events import NOT_MOVED, Events
 from penstock.model.change import INSERT
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.messages import Mask, Messages, Places
+from penstock.decode.postgres.messages import Mask, Messages, Places
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, whole
 from penstock.errors import KeyRequired, RowsMissing, SchemaChanged
 from penstock.fold.clone import Upserts, last_commit_time, ranks_of, require_one_key, within

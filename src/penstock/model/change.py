@@ -15,10 +15,10 @@ INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
 
 RAW_SCHEMA = pa.schema(
     [
-        pa.field("commit_lsn", pa.uint64(), nullable=False),
-        pa.field("tx_ordinal", pa.uint64(), nullable=False),  # place in its transaction, from 0
-        pa.field("start_lsn", pa.uint64(), nullable=False),  # where the change itself stands in the source's log
-        pa.field("xid", pa.uint32(), nullable=False),
+        pa.field("commit_position", pa.uint64(), nullable=False),  # of its transaction
+        pa.field("ordinal", pa.uint64(), nullable=False),  # place in its transaction, from 0
+        pa.field("change_position", pa.uint64(), nullable=False),  # where the change itself stands in the source's log
+        pa.field("transaction", pa.uint64(), nullable=False),  # the number by which its source knows it
         pa.field("commit_time", pa.timestamp("us", "UTC"), nullable=False),
         pa.field("op", pa.uint8(), nullable=False),  # INSERT, UPDATE, DELETE, TRUNCATE
         pa.field("data", pa.binary(), nullable=False),  # the source's message, byte for byte

@@ -1,8 +1,8 @@
 """Positions: an unsigned 64-bit number with an order, and nothing more outside `source/`.
 
 A position is exclusive: everything before it is contained. A transaction is skipped if and only if
-`commit_lsn < position`. People see and give positions as Postgres writes them (`0/16B3748`); where text is stored and
-sorted, they are 16 hexadecimal digits.
+`commit_position < position`. People see and give positions as Postgres writes them (`0/16B3748`); where text is stored
+and sorted, they are 16 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def parse_position(text: str) -> Position:
     raise ValueError(f"{text} is no position; one looks like 0/16B3748")
 
 
-def order_text(commit_lsn: Position, tx_ordinal: int) -> str:
+def order_text(commit_position: Position, ordinal: int) -> str:
     """The place of one change in the stream: its transaction's commit, and its number there. `0/16B3740:2`."""
-    return f"{position_text(commit_lsn)}:{tx_ordinal}"
+    return f"{position_text(commit_position)}:{ordinal}"
 
 
 def parse_order(text: str) -> tuple[Position, int]:
@@ -48,9 +48,9 @@ def parse_order(text: str) -> tuple[Position, int]:
     earlier versions (two numbers of 16 hexadecimal digits) are read too. ValueError when the text is none of these."""
     if (stored := _STORED_ORDER.fullmatch(text)) is not None:
         return int(stored[1], 16), int(stored[2], 16)
-    commit_lsn, divider, ordinal = text.partition(":")
+    commit_position, divider, ordinal = text.partition(":")
     if not divider:
         return parse_position(text), LAST
     if not _ORDINAL.fullmatch(ordinal):
         raise ValueError(f"{text} is not the place of a change")
-    return parse_position(commit_lsn), int(ordinal)
+    return parse_position(commit_position), int(ordinal)

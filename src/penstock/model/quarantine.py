@@ -20,10 +20,10 @@ class RawMessage:
     """One raw change under the schema that was in force there. `reason` says why it cannot be decoded."""
 
     schema: TableSchema
-    commit_lsn: Position
-    tx_ordinal: int
-    start_lsn: Position
-    xid: int
+    commit_position: Position
+    ordinal: int
+    change_position: Position
+    transaction: int
     commit_time: datetime
     op: int
     data: bytes
@@ -31,7 +31,7 @@ class RawMessage:
 
     @property
     def order(self) -> str:
-        return order_text(self.commit_lsn, self.tx_ordinal)
+        return order_text(self.commit_position, self.ordinal)
 
 
 @dataclass(frozen=True)

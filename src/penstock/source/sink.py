@@ -45,7 +45,7 @@ class Origin:
 class LastCommit:
     """The last transaction that was captured with a change in it; a position of 0: there was none yet."""
 
-    position: Position  # commit_lsn
+    position: Position  # commit_position
     time: int  # µs since 1970
 
 
@@ -71,5 +71,5 @@ class SegmentSink(Protocol):
     def advance(self, end: Position) -> None:
         """Nothing happened up to `end`."""
 
-    def write_part(self, commit_lsn: Position, slices: Sequence[CapturedSlice]) -> None:
+    def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
         """An earlier part of one transaction that is too large for memory."""

@@ -313,7 +313,7 @@ class MemoryStateStore:
     def quarantined(self, destination: str) -> list[Quarantined]:
         with self._lock:
             kept = [one for one in self._quarantine.values() if one.destination == destination]
-        return sorted(kept, key=lambda one: (one.table, one.message.commit_lsn, one.message.tx_ordinal))
+        return sorted(kept, key=lambda one: (one.table, one.message.commit_position, one.message.ordinal))
 
     def quarantined_counts(self, destination: str) -> dict[TableId, int]:
         return dict(Counter(one.table for one in self.quarantined(destination)))
@@ -325,7 +325,7 @@ class MemoryStateStore:
 
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         kept = [one for one in self.quarantined(destination) if one.table == table]
-        passed = [one.id for one in kept if one.message.commit_lsn < position]
+        passed = [one.id for one in kept if one.message.commit_position < position]
         self.release(passed)
         return len(passed)
 

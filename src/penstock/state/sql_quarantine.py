@@ -18,8 +18,8 @@ def keep(connection: Connection, destination: str, table: TableId, messages: Seq
     for message in messages:
         place = {
             **table_key(destination, table),
-            "commit_lsn": message.commit_lsn,
-            "tx_ordinal": message.tx_ordinal,
+            "commit_position": message.commit_position,
+            "ordinal": message.ordinal,
         }
         again = connection.execute(update(QUARANTINE).filter_by(**place).values(reason=message.reason))
         if again.rowcount:
@@ -28,8 +28,8 @@ def keep(connection: Connection, destination: str, table: TableId, messages: Seq
             insert(QUARANTINE).values(
                 **place,
                 at=datetime.now(UTC),
-                start_lsn=message.start_lsn,
-                xid=message.xid,
+                change_position=message.change_position,
+                transaction=message.transaction,
                 commit_time=message.commit_time,
                 op=message.op,
                 data=message.data,
@@ -42,7 +42,7 @@ def keep(connection: Connection, destination: str, table: TableId, messages: Seq
 
 def read(connection: Connection, destination: str) -> list[Quarantined]:
     kept = select(QUARANTINE).filter_by(destination=destination)
-    order = (QUARANTINE.c.table_schema, QUARANTINE.c.table_name, QUARANTINE.c.commit_lsn, QUARANTINE.c.tx_ordinal)
+    order = (QUARANTINE.c.table_schema, QUARANTINE.c.table_name, QUARANTINE.c.commit_position, QUARANTINE.c.ordinal)
     return [_quarantined(row) for row in connection.execute(kept.order_by(*order))]
 
 
@@ -58,17 +58,17 @@ def release(connection: Connection, numbers: Collection[int]) -> None:
 
 def release_before(connection: Connection, destination: str, table: TableId, position: Position) -> int:
     gone = delete(QUARANTINE).filter_by(destination=destination, table_schema=table.schema, table_name=table.name)
-    return int(connection.execute(gone.where(QUARANTINE.c.commit_lsn < position)).rowcount)
+    return int(connection.execute(gone.where(QUARANTINE.c.commit_position < position)).rowcount)
 
 
 def _quarantined(row: Row[tuple[object, ...]]) -> Quarantined:
     values = row._mapping
     message = RawMessage(
         schema=TableSchema.from_json(values["definition"]),
-        commit_lsn=values["commit_lsn"],
-        tx_ordinal=values["tx_ordinal"],
-        start_lsn=values["start_lsn"],
-        xid=values["xid"],
+        commit_position=values["commit_position"],
+        ordinal=values["ordinal"],
+        change_position=values["change_position"],
+        transaction=values["transaction"],
         commit_time=values["commit_time"],
         op=values["op"],
         data=bytes(values["data"]),

@@ -272,17 +272,17 @@ QUARANTINE = Table(
     Column("destination", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
-    Column("commit_lsn", PositionText, nullable=False),
-    Column("tx_ordinal", BigInteger, nullable=False),
-    Column("start_lsn", PositionText, nullable=False),
-    Column("xid", BigInteger, nullable=False),
+    Column("commit_position", PositionText, nullable=False),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("change_position", PositionText, nullable=False),
+    Column("transaction", PositionText, nullable=False),
     Column("commit_time", Moment, nullable=False),
     Column("op", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("definition", Text, nullable=False),  # of the table's schema version, as JSON
     Column("fingerprint", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    UniqueConstraint("destination", "table_schema", "table_name", "commit_lsn", "tx_ordinal"),
+    UniqueConstraint("destination", "table_schema", "table_name", "commit_position", "ordinal"),
     sqlite_autoincrement=True,
 )
 

@@ -13,7 +13,7 @@ from itertools import count
 
 from pyspark.sql import types as spark_types
 
-from penstock.decode.types.numeric import NUMERIC, decimal_of
+from penstock.decode.postgres.types.numeric import NUMERIC, decimal_of
 from penstock.model.table import ColumnType
 from penstock.source.postgres.statements import quoted
 

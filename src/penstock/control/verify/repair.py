@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control.verify.compare import Difference
+from penstock.decode.postgres.types.registry import codec
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
-from penstock.decode.types.registry import codec
 from penstock.errors import TableError
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect

@@ -125,7 +125,7 @@ def _told_once(results: list[Applied]) -> list[Applied]:
 
 
 def _first(messages: Iterable[RawMessage]) -> list[RawMessage]:
-    in_order = sorted(messages, key=lambda message: (message.commit_lsn, message.tx_ordinal))
+    in_order = sorted(messages, key=lambda message: (message.commit_position, message.ordinal))
     return limited(in_order, MOST_MESSAGES_KEPT, MOST_BYTES_KEPT)
 
 

@@ -13,8 +13,8 @@ from itertools import groupby
 
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import Scratch
+from penstock.decode.postgres.types.choices import chosen
 from penstock.decode.sift import unfit
-from penstock.decode.types.choices import chosen
 from penstock.decode.undecodable import Undecodable
 from penstock.errors import PenstockError
 from penstock.fold.sharing import ByRow, Entangled, joined, shares

@@ -191,7 +191,7 @@ def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
     for changes in _changes(task):
         sound, some = sift(changes)
         fit.append(sound)
-        bad += [message for message in some if message.commit_lsn in wanted]
+        bad += [message for message in some if message.commit_position in wanted]
         if len(bad) > MOST_MESSAGES_KEPT or sum(len(message.data) for message in bad) > most_bytes:
             raise too_many(task.feed.name, len(bad)).keeping(bad)
     return fit, tuple(bad) if task.shared or task.bucket == 0 else ()

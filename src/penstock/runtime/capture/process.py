@@ -69,8 +69,8 @@ class LogSink:
     def advance(self, end: Position) -> None:
         self._writer.advance(end)
 
-    def write_part(self, commit_lsn: Position, slices: Sequence[CapturedSlice]) -> None:
-        self._writer.write_part(commit_lsn, _rows(slices))
+    def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
+        self._writer.write_part(commit_position, _rows(slices))
 
 
 def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:

@@ -54,10 +54,10 @@ class _Chunk:
 class _Columns:
     """Rows taken apart: one entry a row, but for `data`, which still has the frames' headers."""
 
-    commit_lsn: np.ndarray
-    tx_ordinal: np.ndarray
-    start_lsn: np.ndarray
-    xid: np.ndarray
+    commit_position: np.ndarray
+    ordinal: np.ndarray
+    change_position: np.ndarray
+    transaction: np.ndarray
     commit_time: np.ndarray
     op: np.ndarray
     relation: np.ndarray
@@ -219,10 +219,10 @@ class TransactionBuffer:
                 relation[row] = truncated
         begins = [transaction.begin for transaction in transactions]
         return _Columns(
-            commit_lsn=np.repeat(np.array([begin.commit_lsn for begin in begins], np.uint64), counts),
-            tx_ordinal=(places + np.repeat(shift, counts)).astype(np.uint64),
-            start_lsn=_big_endian(prefix[:, 1:9], ">u8").astype(np.uint64),
-            xid=np.repeat(np.array([begin.xid for begin in begins], np.uint32), counts),
+            commit_position=np.repeat(np.array([begin.commit_lsn for begin in begins], np.uint64), counts),
+            ordinal=(places + np.repeat(shift, counts)).astype(np.uint64),
+            change_position=_big_endian(prefix[:, 1:9], ">u8").astype(np.uint64),
+            transaction=np.repeat(np.array([begin.xid for begin in begins], np.uint64), counts),
             commit_time=np.repeat(np.array([begin.commit_time for begin in begins], np.int64), counts),
             op=np.ascontiguousarray(prefix[:, HEADER_BYTES]),
             relation=relation,
@@ -273,10 +273,10 @@ def _slice(columns: _Columns, schema: TableSchema, indices: np.ndarray) -> Captu
 
     data = columns.data if everything else columns.data.take(pa.array(indices))
     arrays = [
-        pa.array(of(columns.commit_lsn)),
-        pa.array(of(columns.tx_ordinal)),
-        pa.array(of(columns.start_lsn)),
-        pa.array(of(columns.xid)),
+        pa.array(of(columns.commit_position)),
+        pa.array(of(columns.ordinal)),
+        pa.array(of(columns.change_position)),
+        pa.array(of(columns.transaction)),
         pa.array(of(columns.commit_time)).view(pa.timestamp("us", "UTC")),
         pa.array(of(columns.op)),
         _without_headers(data),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.decode.types.text import as_sent
+from penstock.decode.postgres.types.text import as_sent
 
 SERVED = (as_sent(("uuid", 2950), exact="its 36 characters"),)

@@ -1,7 +1,7 @@
 """What a type family gives: the Arrow type of its columns and the parser of their texts.
 
 Every module of this folder has the same shape: SERVED, the lines of the table of types that it answers for, each with
-the function that makes a codec. `registry.py` joins them; `decode/columns.py` and the copy call `parse`.
+the function that makes a codec. `registry.py` joins them; `decode/postgres/columns.py` and the copy call `parse`.
 """
 
 from __future__ import annotations

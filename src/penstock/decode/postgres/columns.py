@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.messages import TEXT, Cells, Messages, Octets, Places
+from penstock.decode.postgres.messages import TEXT, Cells, Messages, Octets, Places
+from penstock.decode.postgres.types.registry import codec
 from penstock.decode.rescue import Rescued, fitted, original, shown
-from penstock.decode.types.registry import codec
 from penstock.errors import ValueDoesNotFit
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.decode.types import numeric
+from penstock.decode.postgres.types import numeric
 from penstock.model.table import ColumnType, TableSchema
 
 TEXT = "text"

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types.codec import Mask, Served, TypeCodec, as_text
+from penstock.decode.postgres.types.codec import Mask, Served, TypeCodec, as_text
 from penstock.model.table import ColumnType
 
 NUMERIC = 1700

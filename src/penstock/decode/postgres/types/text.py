@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import Served, TypeCodec
+from penstock.decode.postgres.types.codec import Served, TypeCodec
 from penstock.model.table import ColumnType
 
 

@@ -7,7 +7,7 @@ money, whose text says its currency while its number depends on the server's loc
 
 from __future__ import annotations
 
-from penstock.decode.types.text import as_sent
+from penstock.decode.postgres.types.text import as_sent
 
 SERVED = (
     as_sent(("bit", 1560), ("varbit", 1562), exact="its digits 0 and 1, in number and order"),

@@ -5,7 +5,7 @@ Nothing is parsed: numbers of any size, key order and (for json) duplicate keys 
 
 from __future__ import annotations
 
-from penstock.decode.types.text import as_sent
+from penstock.decode.postgres.types.text import as_sent
 
 SERVED = (
     as_sent(

@@ -1,16 +1,16 @@
 """The table of types: which module of this folder serves a source type. A type that none of them names is its text.
 
-To add a family: write its module, name it in `_FAMILIES`; `python -m penstock.decode.types.page` then writes the table
-that docs/types.md shows.
+To add a family: write its module, name it in `_FAMILIES`; `python -m penstock.decode.postgres.types.page` then writes
+the table that docs/types.md shows.
 
-Used by `decode/schema.py` (the column's type), `decode/columns.py` and the copy (its values).
+Used by `decode/schema.py` (the column's type), `columns.py` and the copy (its values).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from penstock.decode.types import (
+from penstock.decode.postgres.types import (
     binary,
     boolean,
     floating,
@@ -23,9 +23,9 @@ from penstock.decode.types import (
     text,
     uuid,
 )
-from penstock.decode.types.array import list_codec
-from penstock.decode.types.codec import Served, TypeCodec
-from penstock.decode.types.composite import struct_codec
+from penstock.decode.postgres.types.array import list_codec
+from penstock.decode.postgres.types.codec import Served, TypeCodec
+from penstock.decode.postgres.types.composite import struct_codec
 from penstock.model.table import ColumnType
 
 _FAMILIES = (boolean, integer, floating, numeric, text, binary, temporal, uuid, json, plain, hstore)

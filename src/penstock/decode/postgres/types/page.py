@@ -1,7 +1,7 @@
 """The table of types as docs/types.md shows it, made from the table that decodes them.
 
-`python -m penstock.decode.types.page docs/types.md` writes it into the page, between two marks; a test sees to it that
-nobody forgets.
+`python -m penstock.decode.postgres.types.page docs/types.md` writes it into the page, between two marks. A test
+compares the two.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.decode.types.codec import Served
-from penstock.decode.types.registry import TABLE
+from penstock.decode.postgres.types.codec import Served
+from penstock.decode.postgres.types.registry import TABLE
 
-BEGIN = "<!-- made by python -m penstock.decode.types.page -->"
+BEGIN = "<!-- made by python -m penstock.decode.postgres.types.page -->"
 END = "<!-- end of what is made -->"
 _HEAD = ("Postgres", "Arrow", "Iceberg", "kept", "rescued")
 _BY_KIND = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import Served, TypeCodec, cast_codec
+from penstock.decode.postgres.types.codec import Served, TypeCodec, cast_codec
 from penstock.model.table import ColumnType
 
 _FLOAT, _DOUBLE = cast_codec(pa.float32()), cast_codec(pa.float64())

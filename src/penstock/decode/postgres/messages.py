@@ -57,8 +57,8 @@ class Messages:
         self._changes = changes
         self.schema: TableSchema = changes.schema
         self.op: Octets = np.asarray(batch.column("op"))
-        self.commit_lsn: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_lsn"))
-        self.tx_ordinal: npt.NDArray[np.uint64] = np.asarray(batch.column("tx_ordinal"))
+        self.commit_position: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_position"))
+        self.ordinal: npt.NDArray[np.uint64] = np.asarray(batch.column("ordinal"))
         self.old: Places = np.full(len(data), _NOWHERE, np.int64)
         self.new: Places = np.full(len(data), _NOWHERE, np.int64)
         self.old_is_full: Mask = np.zeros(len(data), np.bool_)
@@ -129,7 +129,7 @@ class Messages:
 
     def order(self, row: int) -> str:
         """The change's place in the stream."""
-        return order_text(int(self.commit_lsn[row]), int(self.tx_ordinal[row]))
+        return order_text(int(self.commit_position[row]), int(self.ordinal[row]))
 
     def broken(self, row: int, why: str) -> Undecodable:
         return self.broken_all([row], why)

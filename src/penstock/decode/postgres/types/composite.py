@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import TypeCodec
+from penstock.decode.postgres.types.codec import TypeCodec
 
 _FIELD = re.compile(rb'((?:[^",()\\]|"(?:[^"\\]|\\.|"")*"|\\.)*)([,)])', re.DOTALL)
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.|"")*)"', re.DOTALL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.types.codec import Served, TypeCodec, cast_codec
+from penstock.decode.postgres.types.codec import Served, TypeCodec, cast_codec
 from penstock.model.table import ColumnType
 
 _INT, _LONG = cast_codec(pa.int32()), cast_codec(pa.int64())

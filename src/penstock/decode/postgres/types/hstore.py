@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.types.codec import Served, TypeCodec
+from penstock.decode.postgres.types.codec import Served, TypeCodec
 from penstock.model.table import ColumnType
 
 _STRING = rb'"((?:[^"\\]|\\.)*)"'

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types.codec import Mask, Served, TypeCodec, as_text
-from penstock.decode.types.text import as_sent
+from penstock.decode.postgres.types.codec import Mask, Served, TypeCodec, as_text
+from penstock.decode.postgres.types.text import as_sent
 from penstock.model.table import ColumnType
 
 _FAR_DATE = r"^[0-9]{5,7}-[0-9]{2}-[0-9]{2}$"

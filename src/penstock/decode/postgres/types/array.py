@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.types.codec import Mask, TypeCodec, as_text
+from penstock.decode.postgres.types.codec import Mask, TypeCodec, as_text
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _NOT_A_LIST = r"^(\[|\{\{)"

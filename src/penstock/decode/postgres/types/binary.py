@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.decode.types.codec import Served, TypeCodec
+from penstock.decode.postgres.types.codec import Served, TypeCodec
 from penstock.model.table import ColumnType
 
 _NO_DIGIT = 0xFF

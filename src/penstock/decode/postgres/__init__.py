@@ -1,0 +1,1 @@
+"""Decode pgoutput messages and the text of Postgres values."""
