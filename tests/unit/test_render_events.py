@@ -1,0 +1,160 @@
+"""Changes as JSON records: what they say, in which order, and to which shard they belong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.model.feed import ColumnChoice, Feed, Projection
+from penstock.model.place import place_at
+from penstock.model.table import TableSchema
+from penstock.render.events import Rendered, in_stream_order, render_changes
+from pgoutput_messages import (
+    INT8,
+    JSONB,
+    TEXT,
+    UNSENT,
+    Change,
+    Stream,
+    delete,
+    insert,
+    numeric,
+    raw_changes,
+    table_schema,
+    truncate,
+    update,
+)
+
+THINGS = table_schema({"id": INT8, "name": TEXT, "price": numeric(10, 2)})
+FEED = Feed.clone(THINGS.table)
+
+
+def lines(rendered: Rendered) -> list[dict[str, Any]]:
+    return [json.loads(value) for value in rendered.values.to_pylist()]
+
+
+def of(schema: TableSchema, *messages: bytes, feed: Feed = FEED, **shard: int) -> list[dict[str, Any]]:
+    return lines(render_changes(Stream().transaction(*messages).raw(schema), feed, "shop", **shard))
+
+
+def test_an_event_says_all() -> None:
+    (event,) = of(THINGS, insert("1", 'a "b"\n', "12.50"))
+    assert event == {
+        "op": "insert",
+        "source": "shop",
+        "schema": "public",
+        "table": "things",
+        "place": place_at(100),
+        "change_position": f"{100:016x}",
+        "transaction": 1,
+        "commit_time": "1970-01-01T00:00:01Z",
+        "schema_version": THINGS.structure,
+        "key": {"id": 1},
+        "before": None,
+        "after": {"id": 1, "name": 'a "b"\n', "price": "12.50"},
+    }
+
+
+def test_images_say_nothing_that_is_not_known() -> None:
+    """An unsent cell is not null, and an old key is not a row whose other columns are null."""
+    changed, unsent, gone = of(THINGS, update("1", "a", None), update("2", UNSENT, "1.00"), delete("3", None, None))
+    assert (changed["before"], changed["after"]) == (None, {"id": 1, "name": "a", "price": None})
+    assert "unchanged" not in changed
+    assert (unsent["after"], unsent["unchanged"]) == ({"id": 2, "price": "1.00"}, ["name"])
+    assert (gone["op"], gone["key"], gone["before"], gone["after"]) == ("delete", {"id": 3}, {"id": 3}, None)
+
+
+def test_full_old_images() -> None:
+    full = table_schema({"id": INT8, "name": TEXT}, identity="full")
+    changed, gone = of(full, update("1", "b", row=("1", "a")), delete("1", None, full=True))
+    assert changed["before"] == {"id": 1, "name": "a"}
+    assert gone["before"] == {"id": 1, "name": None}
+
+
+def test_a_change_of_the_key_is_a_delete_and_an_insert() -> None:
+    left, came, after = of(THINGS, update("2", UNSENT, "1.00", key=("1", None, None)), update("2", "b", "2.00"))
+    assert (left["op"], left["key"], left["before"], left["after"]) == ("delete", {"id": 1}, {"id": 1}, None)
+    assert left["moved_to"] == {"id": 2}
+    assert (came["op"], came["key"], came["before"], came["after"]) == (
+        "insert",
+        {"id": 2},
+        None,
+        {"id": 2, "price": "1.00"},
+    )
+    assert (came["moved_from"], came["unchanged"]) == ({"id": 1}, ["name"])
+    assert [left["place"], came["place"], after["place"]] == [place_at(100), place_at(100) + ".1", place_at(100, 1)]
+    assert "moved_from" not in after
+
+
+def test_records_of_a_key_are_in_one_shard_and_truncates_in_all() -> None:
+    messages = [insert(str(number), "a", "1") for number in range(50)]
+    messages += [
+        truncate(),
+        *(update(str(number + 50), "b", "1", key=(str(number), None, None)) for number in range(9)),
+    ]
+    everything = of(THINGS, *messages)
+    shares = [of(THINGS, *messages, shard=shard, shards=3) for shard in range(3)]
+    keys = [{event["key"]["id"] for event in share if event["key"]} for share in shares]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 59, "no key is in two shards"
+    assert all(share for share in keys)
+    assert [sum(event["op"] == "truncate" for event in share) for share in shares] == [1, 1, 1]
+    rows = [event for share in shares for event in share if event["op"] != "truncate"]
+    wanted = [event for event in everything if event["op"] != "truncate"]
+    assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, wanted)), "every event is in one shard"
+    for share in shares:
+        assert [event["place"] for event in share] == sorted(event["place"] for event in share)
+
+
+def test_a_table_without_a_key_is_in_one_shard() -> None:
+    keyless = table_schema({"id": INT8, "name": TEXT}, key=())
+    messages = [insert(str(number), "a") for number in range(20)]
+    assert sorted(len(of(keyless, *messages, shard=shard, shards=4)) for shard in range(4)) == [0, 0, 0, 20]
+
+
+def test_what_the_rule_keeps() -> None:
+    choices = (ColumnChoice("price", dropped=True), ColumnChoice("name", name="label"))
+    feed = Feed(
+        THINGS.table, THINGS.table, THINGS.table, projection=Projection("id < 10", choices, (("region", "eu"),))
+    )
+    kept, out = of(
+        THINGS,
+        insert("1", "a", "1"),
+        insert("11", "b", "1"),
+        update("12", "c", "1", key=("1",) + (None,) * 2),
+        feed=feed,
+    )
+    assert kept["after"] == {"id": 1, "label": "a", "region": "eu"}
+    assert (out["op"], out["key"], out["after"]) == ("delete", {"id": 1}, None)
+
+
+def test_values_that_fit_nowhere_are_rescued() -> None:
+    (event,) = of(THINGS, insert("1", "a", "NaN"))
+    assert event["after"]["price"] is None
+    assert event["_rescued"] == {"after.price": "NaN"}
+
+
+def test_json_stays_as_the_source_wrote_it() -> None:
+    documents = table_schema({"id": INT8, "body": JSONB})
+    (event,) = of(documents, insert("1", '{"a": [1, 12.5]}'))
+    assert event["after"]["body"] == '{"a": [1, 12.5]}'
+
+
+def test_tables_and_structures_are_merged_in_stream_order() -> None:
+    older = table_schema({"id": INT8})
+    other = table_schema({"id": INT8}, relation=7)
+    pieces = [
+        render_changes(
+            raw_changes(THINGS, [Change(200, 1, insert("3", "c", "1")), Change(400, 0, insert("5", "", "1"))]),
+            FEED,
+            "s",
+        ),
+        render_changes(raw_changes(older, [Change(100, 0, insert("1")), Change(200, 0, insert("2"))]), FEED, "s"),
+        render_changes(raw_changes(other, [Change(300, 0, insert("4", relation=7))]), FEED, "s"),
+    ]
+    places, keys, values = in_stream_order(pieces)
+    assert [json.loads(value)["key"]["id"] for value in values.to_pylist()] == [1, 2, 3, 4, 5]
+    assert keys.to_pylist() == [f'{{"id":{number}}}'.encode() for number in range(1, 6)]
+    assert places.to_pylist() == sorted(places.to_pylist())
+    empty = render_changes(raw_changes(THINGS, []), FEED, "s")
+    assert len(empty) == 0
+    assert in_stream_order([empty])[2].to_pylist() == []
