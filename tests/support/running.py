@@ -133,11 +133,12 @@ class PipelineFile:
         if store is None:
             return None
         try:
+            processed = store.processed("lake")  # first: what a batch makes of its tables is recorded before its end
             settled = all(
                 status.state is State.READY or (status.state is State.ERRORED and not status.tried_again_by_itself)
                 for status in store.table_status("lake").values()
             )
-            return store.processed("lake") if settled else None
+            return processed if settled else None
         finally:
             store.close()
 
