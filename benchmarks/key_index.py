@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness import Result, parser, report, say
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import write_rows
-from penstock.destinations.iceberg.history_files import KeyReader
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.iceberg.data_files import ICEBERG
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.history_files import KeyReader
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
 from penstock.fold.keys import encode_keys
 from penstock.fold.layout import ROWS
 
@@ -74,10 +74,10 @@ class Case:
         return tuple(f"k{number}" for number in range(len(self.columns(np.arange(1)))))
 
     @property
-    def stored(self) -> tuple[IcebergColumn, ...]:
+    def stored(self) -> tuple[LakeColumn, ...]:
         types = [column.type for column in self.columns(np.arange(1))]
-        keys = [IcebergColumn(n + 1, f"k{n}", type, required=True) for n, type in enumerate(types)]
-        return (*keys, IcebergColumn(len(types) + 1, "value", pa.int64(), required=False))
+        keys = [LakeColumn(n + 1, f"k{n}", type, required=True) for n, type in enumerate(types)]
+        return (*keys, LakeColumn(len(types) + 1, "value", pa.int64(), required=False))
 
     @property
     def index(self) -> KeyIndex:
@@ -88,7 +88,7 @@ class Case:
         return np.arange(file * each, min((file + 1) * each, self.keys), dtype=np.int64)
 
     def read_keys(self, file: IndexedFile) -> pa.Array:
-        return KeyReader(self.stored, self.key, ROWS, ended=False)(file)
+        return KeyReader(ICEBERG, self.stored, self.key, ROWS, ended=False)(file)
 
 
 def main() -> None:
@@ -165,7 +165,9 @@ def _write(case: Case, number: int) -> tuple[str, int, float]:
     numbers = np.random.default_rng(number).permutation(case.numbers(number))
     columns = case.columns(numbers)
     names = [column.name for column in case.stored]
-    written = write_rows(str(case.folder / "data"), case.stored, [pa.table([*columns, pa.array(numbers)], names=names)])
+    written = ICEBERG.write_rows(
+        str(case.folder / "data"), case.stored, [pa.table([*columns, pa.array(numbers)], names=names)]
+    )
     keys = encode_keys(columns)
     began = time.perf_counter()
     case.index.write(written.path, keys)

@@ -10,7 +10,7 @@ import pytest
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, net, write
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.contract import Destination, InProcessRunner, WritePlan, WrittenPart
+from penstock.destinations.contract import InProcessRunner, TableDestination, WritePlan, WrittenPart
 from penstock.errors import StaleBase
 
 ONE: Row = {"id": 1, "amount": 10, "note": "one"}
@@ -19,17 +19,17 @@ THREE: Row = {"id": 3, "amount": 30, "note": "three"}
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> Destination:
+def driver(any_lake: Lake) -> TableDestination:
     return _opened(any_lake)
 
 
-def _opened(lake: Lake) -> Destination:
+def _opened(lake: Lake) -> TableDestination:
     driver = lake.driver()
     driver.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     return driver
 
 
-def _presuming(driver: Destination, position: int, *upserts: Row) -> None:
+def _presuming(driver: TableDestination, position: int, *upserts: Row) -> None:
     plan = driver.plan(ORDERS.table, SOURCE, presumed=True)
     driver.commit(plan, write(plan, net(ORDERS, upserts)), truncated=False, position=position)
 
@@ -40,7 +40,7 @@ def _somebody_else_commits(lake: Lake) -> None:
     other.commit(plan, write(plan, net(ORDERS, [THREE])), truncated=False, position=plan.position)
 
 
-def test_presumed_plans_follow_our_own_commits(any_lake: Lake, driver: Destination) -> None:
+def test_presumed_plans_follow_our_own_commits(any_lake: Lake, driver: TableDestination) -> None:
     for batch in range(12):
         _presuming(driver, START + 1 + batch, {**ONE, "amount": batch}, {**TWO, "id": 2 + batch})
         assert driver.plan(ORDERS.table, SOURCE, presumed=True).position == START + 1 + batch
@@ -50,7 +50,7 @@ def test_presumed_plans_follow_our_own_commits(any_lake: Lake, driver: Destinati
     )
 
 
-def test_a_presumption_that_is_wrong_costs_one_try_at_most(any_lake: Lake, driver: Destination) -> None:
+def test_a_presumption_that_is_wrong_costs_one_try_at_most(any_lake: Lake, driver: TableDestination) -> None:
     _presuming(driver, START + 1, ONE)
     _somebody_else_commits(any_lake)
     plan = driver.plan(ORDERS.table, SOURCE, presumed=True)
@@ -76,7 +76,7 @@ def test_a_presumed_plan_does_not_look(iceberg: Lake) -> None:
     assert iceberg.rows(ORDERS) == [ONE, THREE]
 
 
-def test_a_plan_that_was_not_committed_is_not_built_upon(any_lake: Lake, driver: Destination) -> None:
+def test_a_plan_that_was_not_committed_is_not_built_upon(any_lake: Lake, driver: TableDestination) -> None:
     _presuming(driver, START + 1, ONE)
     plan = driver.plan(ORDERS.table, SOURCE, presumed=True)
     driver.discard(write(plan, net(ORDERS, [TWO])))
@@ -85,7 +85,7 @@ def test_a_plan_that_was_not_committed_is_not_built_upon(any_lake: Lake, driver:
     assert any_lake.rows(ORDERS) == [ONE, TWO, THREE]
 
 
-def test_bookmarks_are_no_surprise(any_lake: Lake, driver: Destination) -> None:
+def test_bookmarks_are_no_surprise(any_lake: Lake, driver: TableDestination) -> None:
     _presuming(driver, START + 1, ONE)
     driver.bookmark(ORDERS.table, SOURCE, "proof")
     _presuming(driver, START + 2, TWO)
@@ -97,7 +97,7 @@ def test_bookmarks_are_no_surprise(any_lake: Lake, driver: Destination) -> None:
 class Ahead:
     """Batches, each written before the one before it is committed."""
 
-    def __init__(self, driver: Destination) -> None:
+    def __init__(self, driver: TableDestination) -> None:
         self.driver, self.position = driver, START
         self.plan: WritePlan | None = driver.plan(ORDERS.table, SOURCE)
         self.waiting: tuple[WritePlan, list[WrittenPart], int] | None = None
@@ -117,7 +117,7 @@ class Ahead:
             self.driver.commit(plan, parts, truncated=False, position=position)
 
 
-def test_a_batch_is_written_over_what_is_not_committed_yet(any_lake: Lake, driver: Destination) -> None:
+def test_a_batch_is_written_over_what_is_not_committed_yet(any_lake: Lake, driver: TableDestination) -> None:
     ahead = Ahead(driver)
     ahead.write([ONE, TWO])
     ahead.write([{**ONE, "amount": 11, "note": None}], [{"id": 2}], fetches=[("note", 0, {"id": 1})])
@@ -134,7 +134,7 @@ def test_a_batch_is_written_over_what_is_not_committed_yet(any_lake: Lake, drive
     assert any_lake.rows(ORDERS) == [{**TWO, "amount": 19}, THREE, {**ONE, "id": 4}]
 
 
-def test_what_was_written_over_a_commit_that_was_not_made_is_refused(any_lake: Lake, driver: Destination) -> None:
+def test_what_was_written_over_a_commit_that_was_not_made_is_refused(any_lake: Lake, driver: TableDestination) -> None:
     first = driver.plan(ORDERS.table, SOURCE)
     parts = write(first, net(ORDERS, [ONE]))
     second = driver.plan_after(first, parts, position=START + 1)
@@ -151,7 +151,7 @@ def test_what_was_written_over_a_commit_that_was_not_made_is_refused(any_lake: L
     assert any_lake.rows(ORDERS) == [THREE]
 
 
-def test_who_commits_between_the_two_makes_the_second_void(any_lake: Lake, driver: Destination) -> None:
+def test_who_commits_between_the_two_makes_the_second_void(any_lake: Lake, driver: TableDestination) -> None:
     ahead = Ahead(driver)
     ahead.write([ONE])
     plan, parts, position = ahead.waiting or pytest.fail("nothing waits")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, in_buckets, net, ordered, table, write
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.errors import PositionLost, StaleBase
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
@@ -22,20 +22,20 @@ THREE = {"id": 3, "amount": 30, "note": None}
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> Destination:
+def driver(any_lake: Lake) -> TableDestination:
     destination = any_lake.driver()
     destination.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     return destination
 
 
-def test_a_new_table_is_empty_and_at_its_start(any_lake: Lake, driver: Destination) -> None:
+def test_a_new_table_is_empty_and_at_its_start(any_lake: Lake, driver: TableDestination) -> None:
     assert any_lake.rows(ORDERS) == []
     assert driver.position(ORDERS.table, SOURCE) == START
     assert driver.position(ORDERS.table, "another") is None
     assert driver.position(TableId("public", "unknown"), SOURCE) is None
 
 
-def test_upserts_and_deletes(any_lake: Lake, driver: Destination) -> None:
+def test_upserts_and_deletes(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE, TWO, THREE]))
     changed = {"id": 2, "amount": None, "note": ""}
     apply(driver, ORDERS, START + 2, net(ORDERS, [changed, {**ONE, "id": 4}], deletes=[{"id": 1}, {"id": 99}]))
@@ -45,7 +45,7 @@ def test_upserts_and_deletes(any_lake: Lake, driver: Destination) -> None:
     assert driver.position(ORDERS.table, SOURCE) == START + 3
 
 
-def test_parts_of_several_tasks_are_one_commit(any_lake: Lake, driver: Destination) -> None:
+def test_parts_of_several_tasks_are_one_commit(any_lake: Lake, driver: TableDestination) -> None:
     rows = [{"id": number, "amount": number, "note": "x"} for number in range(100)]
     apply(driver, ORDERS, START + 1, *in_buckets(ORDERS, rows, [], 3))
     later = [{**row, "note": "y"} for row in rows[:50]]
@@ -53,7 +53,7 @@ def test_parts_of_several_tasks_are_one_commit(any_lake: Lake, driver: Destinati
     assert any_lake.rows(ORDERS) == ordered(ORDERS, later + rows[50:90])
 
 
-def test_truncate_clears_what_came_before(any_lake: Lake, driver: Destination) -> None:
+def test_truncate_clears_what_came_before(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE, TWO]))
     apply(driver, ORDERS, START + 2, net(ORDERS, [THREE], truncated=True))
     assert any_lake.rows(ORDERS) == [THREE]
@@ -80,7 +80,7 @@ def test_a_table_without_a_key_takes_rows(any_lake: Lake) -> None:
     assert any_lake.rows(schema) == [row]
 
 
-def test_cells_that_did_not_change_keep_their_value(any_lake: Lake, driver: Destination) -> None:
+def test_cells_that_did_not_change_keep_their_value(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE, TWO]))
     apply(driver, ORDERS, START + 2, net(ORDERS, [THREE, {**TWO, "note": "newer"}]))
     upserts: list[Row] = [
@@ -99,7 +99,7 @@ def test_cells_that_did_not_change_keep_their_value(any_lake: Lake, driver: Dest
     ]
 
 
-def test_cells_of_rows_that_are_not_there_are_null(any_lake: Lake, driver: Destination) -> None:
+def test_cells_of_rows_that_are_not_there_are_null(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE, TWO]))
     apply(driver, ORDERS, START + 2, net(ORDERS, deletes=[{"id": 1}]))
     upserts = [{"id": 1, "amount": 1, "note": None}, {"id": 5, "amount": 5, "note": None}]
@@ -107,7 +107,7 @@ def test_cells_of_rows_that_are_not_there_are_null(any_lake: Lake, driver: Desti
     assert any_lake.rows(ORDERS) == [upserts[0], TWO, upserts[1]]
 
 
-def test_a_batch_cannot_be_committed_twice(any_lake: Lake, driver: Destination) -> None:
+def test_a_batch_cannot_be_committed_twice(any_lake: Lake, driver: TableDestination) -> None:
     plan = driver.plan(ORDERS.table, SOURCE)
     parts = write(plan, net(ORDERS, [ONE]))
     driver.commit(plan, parts, truncated=False, position=START + 1)
@@ -119,7 +119,7 @@ def test_a_batch_cannot_be_committed_twice(any_lake: Lake, driver: Destination) 
     assert driver.plan(ORDERS.table, SOURCE).position == START + 1
 
 
-def test_a_stale_driver_cannot_roll_a_table_back(any_lake: Lake, driver: Destination) -> None:
+def test_a_stale_driver_cannot_roll_a_table_back(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE]))
     stale = driver.plan(ORDERS.table, SOURCE)
     other = any_lake.driver()
@@ -134,7 +134,7 @@ def test_a_stale_driver_cannot_roll_a_table_back(any_lake: Lake, driver: Destina
     assert any_lake.rows(ORDERS) == [{**ONE, "amount": 99}, THREE]
 
 
-def test_the_position_advances_alone(any_lake: Lake, driver: Destination) -> None:
+def test_the_position_advances_alone(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE]))
     driver.advance(ORDERS.table, SOURCE, START + 1, START + 5)
     assert driver.position(ORDERS.table, SOURCE) == START + 5
@@ -151,7 +151,7 @@ def test_the_position_advances_alone(any_lake: Lake, driver: Destination) -> Non
     assert driver.position(ORDERS.table, SOURCE) == START + 7
 
 
-def test_a_batch_without_effect_moves_the_position(any_lake: Lake, driver: Destination) -> None:
+def test_a_batch_without_effect_moves_the_position(any_lake: Lake, driver: TableDestination) -> None:
     plan = driver.plan(ORDERS.table, SOURCE)
     parts = write(plan, net(ORDERS, deletes=[{"id": 5}]))
     assert all(part.empty for part in parts)
@@ -160,7 +160,7 @@ def test_a_batch_without_effect_moves_the_position(any_lake: Lake, driver: Desti
     assert any_lake.rows(ORDERS) == []
 
 
-def test_an_existing_table_keeps_its_position(any_lake: Lake, driver: Destination) -> None:
+def test_an_existing_table_keeps_its_position(any_lake: Lake, driver: TableDestination) -> None:
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE]))
     driver.close()
     again = any_lake.driver()
@@ -169,7 +169,7 @@ def test_an_existing_table_keeps_its_position(any_lake: Lake, driver: Destinatio
     assert any_lake.rows(ORDERS) == [TWO]
 
 
-def test_a_table_of_somebody_else_is_refused(any_lake: Lake, driver: Destination) -> None:
+def test_a_table_of_somebody_else_is_refused(any_lake: Lake, driver: TableDestination) -> None:
     with pytest.raises(PositionLost, match="another"):
         any_lake.driver().ensure_table(ORDERS.table, ORDERS, "another", START)
 

@@ -26,7 +26,7 @@ from destination_rows import (
     write,
 )
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import CopyPlan, Destination, WrittenPart
+from penstock.destinations.contract import CopyPlan, TableDestination, WrittenPart
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import PositionLost, RangeVoid, StaleBase
 from penstock.fold.net_effect import NetEffect
@@ -39,7 +39,7 @@ def rows(numbers: Sequence[int], note: str = "x") -> list[Row]:
     return [{"id": n, "amount": n, "note": note} for n in numbers]
 
 
-def opened(lake: Lake, schema: TableSchema = ORDERS) -> Destination:
+def opened(lake: Lake, schema: TableSchema = ORDERS) -> TableDestination:
     driver = lake.driver()
     assert driver.ensure_table(schema.table, schema, SOURCE, None) is None
     return driver
@@ -62,12 +62,12 @@ def copied(plan: CopyPlan, *ranges: Iterator[pa.RecordBatch | pa.Table]) -> list
     return parts
 
 
-def copy_of(driver: Destination, schema: TableSchema, *ranges: Sequence[Row]) -> list[WrittenPart]:
+def copy_of(driver: TableDestination, schema: TableSchema, *ranges: Sequence[Row]) -> list[WrittenPart]:
     return copied(driver.plan_copy(schema.table, SOURCE), *(batches(schema, content) for content in ranges))
 
 
 def caught_up(
-    driver: Destination, schema: TableSchema, base: list[WrittenPart], position: int, *effects: NetEffect
+    driver: TableDestination, schema: TableSchema, base: list[WrittenPart], position: int, *effects: NetEffect
 ) -> list[WrittenPart]:
     """The copy's parts with those of one more batch."""
     return base + write(driver.plan_catchup(schema.table, SOURCE, base, position), *effects)

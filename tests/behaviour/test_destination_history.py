@@ -11,7 +11,7 @@ import pytest
 
 from destination_rows import SOURCE, Lake, write
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.contract import Destination, WritePlan, WrittenPart
+from penstock.destinations.contract import TableDestination, WritePlan, WrittenPart
 from penstock.errors import SchemaChanged, StaleBase
 from penstock.fold.history import fold_history
 from penstock.fold.layout import Layout
@@ -44,7 +44,7 @@ class Follower:
         self.lake, self.stream, self.schema = lake, Stream(), schema
         self.driver = self.restart()
 
-    def restart(self) -> Destination:
+    def restart(self) -> TableDestination:
         self.driver = self.lake.driver()
         self.driver.ensure_table(self.schema.table, self.schema, SOURCE, 0, layout=LAYOUT)
         return self.driver

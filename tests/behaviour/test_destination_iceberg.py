@@ -32,7 +32,7 @@ from destination_rows import (
     write,
 )
 from penstock.config.model import IcebergDestination as IcebergConfig
-from penstock.destinations.contract import Destination, InProcessRunner
+from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import CommitUnknown, DestinationUnreachable, StaleBase
@@ -375,7 +375,7 @@ def test_a_commit_whose_outcome_is_unknown(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_warehouse_that_is_away_is_not_made_anew(iceberg: Lake) -> None:
-    driver: Destination = opened(iceberg)
+    driver: TableDestination = opened(iceberg)
     apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(5))))
     plan = driver.plan(ORDERS.table, SOURCE)
     parts = write(plan, net(ORDERS, rows(range(2), "y")))

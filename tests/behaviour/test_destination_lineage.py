@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, table, write
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.lineage import Snapshot, why_not_descended
 from penstock.errors import LineageLost, StaleBase, TableError
@@ -23,13 +23,13 @@ TWO = {"id": 2, "amount": 20, "note": "two"}
 THREE = {"id": 3, "amount": 30, "note": "three"}
 
 
-def opened(lake: Lake) -> Destination:
+def opened(lake: Lake) -> TableDestination:
     driver = lake.driver()
     driver.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     return driver
 
 
-def copied(driver: Destination, schema: TableSchema, position: int, *rows: Row) -> None:
+def copied(driver: TableDestination, schema: TableSchema, position: int, *rows: Row) -> None:
     plan = driver.plan_copy(schema.table, SOURCE)
     part = plan.write_rows([pa.Table.from_pylist(list(rows), schema=arrow_schema(schema))])
     driver.commit_copy(schema.table, SOURCE, [part], position)
@@ -88,7 +88,7 @@ class Shared:
 
     session: SparkSession
     lake: Lake
-    driver: Destination
+    driver: TableDestination
     used: int = 0
 
     def table(self) -> TableSchema:
@@ -149,7 +149,7 @@ ON_TOP = {
 }
 
 
-def _start(driver: Destination, schema: TableSchema) -> None:
+def _start(driver: TableDestination, schema: TableSchema) -> None:
     driver.ensure_table(schema.table, schema, SOURCE, None)
     driver.structure(schema.table, SOURCE)
 

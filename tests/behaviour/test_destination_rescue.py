@@ -14,7 +14,7 @@ import pgoutput_messages as messages
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, net, ordered, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination, InProcessRunner
+from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import ColumnNotCarried, StaleBase
 from penstock.fold.envelope import fold_events
@@ -33,7 +33,7 @@ def rescued(row: Row, cells: list[tuple[str, str]] | None) -> Row:
     return {**row, RESCUED: cells}
 
 
-def opened(lake: Lake, schema: TableSchema = ORDERS, start: int | None = START) -> Destination:
+def opened(lake: Lake, schema: TableSchema = ORDERS, start: int | None = START) -> TableDestination:
     driver = lake.driver()
     driver.ensure_table(schema.table, schema, SOURCE, start)
     return driver

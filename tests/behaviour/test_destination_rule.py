@@ -11,7 +11,7 @@ import pytest
 from destination_rows import ORDERS as UNNUMBERED
 from destination_rows import SOURCE, START, Lake, Row, apply, net
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.destinations.structure import numbered
 from penstock.errors import OtherLayout, TableError
 from penstock.fold.layout import ROWS, Layout, layout_of
@@ -30,7 +30,7 @@ HIDING = layout_of(FEED)
 SOURCES = [{"id": 1, "amount": 10, "note": "a"}, {"id": 2, "amount": 20, "note": "b"}]
 
 
-def copied(driver: Destination, layout: Layout, position: int, content: Sequence[Row] = SOURCES) -> None:
+def copied(driver: TableDestination, layout: Layout, position: int, content: Sequence[Row] = SOURCES) -> None:
     rows = project_rows(layout.projection, ORDERS, pa.Table.from_pylist(list(content), schema=arrow_schema(ORDERS)))
     plan = driver.plan_copy(ORDERS.table, SOURCE, ORDERS)
     driver.commit_copy(ORDERS.table, SOURCE, [plan.write_rows([rows])], position)

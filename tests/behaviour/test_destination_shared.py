@@ -14,7 +14,7 @@ import pytest
 from destination_rows import ORDERS, START, TYPES, Lake, Row, net, table, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination, InProcessRunner
+from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.errors import PositionLost, SchemaChanged, StaleBase
 from penstock.fold.envelope import fold_events
 from penstock.fold.history import fold_history
@@ -32,7 +32,7 @@ TWO = {"id": 2, "amount": 20, "note": "two"}
 
 
 def ensure(
-    driver: Destination,
+    driver: TableDestination,
     source: str,
     schema: TableSchema = ORDERS,
     start: int | None = START,
@@ -43,14 +43,14 @@ def ensure(
 
 
 def apply_for(
-    driver: Destination, source: str, position: int, *effects: NetEffect, schema: TableSchema = ORDERS
+    driver: TableDestination, source: str, position: int, *effects: NetEffect, schema: TableSchema = ORDERS
 ) -> None:
     plan = driver.plan(schema.table, source)
     truncated = any(effect.truncated for effect in effects)
     driver.commit(plan, write(plan, *effects), truncated=truncated, position=position)
 
 
-def copy_for(driver: Destination, source: str, content: Sequence[Row], position: int, schema: TableSchema) -> None:
+def copy_for(driver: TableDestination, source: str, content: Sequence[Row], position: int, schema: TableSchema) -> None:
     plan = driver.plan_copy(schema.table, source)
     batch = pa.RecordBatch.from_pylist(list(content), schema=arrow_schema(schema))
     driver.commit_copy(schema.table, source, [plan.write_rows([batch])], position)
@@ -66,14 +66,14 @@ def seen(lake: Lake, schema: TableSchema = ORDERS) -> dict[Any, list[Row]]:
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> Destination:
+def driver(any_lake: Lake) -> TableDestination:
     destination = any_lake.driver()
     ensure(destination, EU)
     ensure(destination, US)
     return destination
 
 
-def test_equal_keys_of_two_sources_are_two_rows(any_lake: Lake, driver: Destination) -> None:
+def test_equal_keys_of_two_sources_are_two_rows(any_lake: Lake, driver: TableDestination) -> None:
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE, TWO]))
     apply_for(driver, US, START + 7, net(ORDERS, [{**ONE, "note": "us"}]))
     assert seen(any_lake) == {"eu": [ONE, TWO], "us": [{**ONE, "note": "us"}]}
@@ -84,7 +84,7 @@ def test_equal_keys_of_two_sources_are_two_rows(any_lake: Lake, driver: Destinat
     assert driver.position(ORDERS.table, US) == START + 8
 
 
-def test_a_cell_is_fetched_from_the_sources_own_row(any_lake: Lake, driver: Destination) -> None:
+def test_a_cell_is_fetched_from_the_sources_own_row(any_lake: Lake, driver: TableDestination) -> None:
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE]))
     apply_for(driver, US, START + 1, net(ORDERS, [{**ONE, "note": "us"}]))
     for source in (EU, US):
@@ -96,7 +96,7 @@ def test_a_cell_is_fetched_from_the_sources_own_row(any_lake: Lake, driver: Dest
     }
 
 
-def test_a_truncate_touches_the_sources_own_rows_only(any_lake: Lake, driver: Destination) -> None:
+def test_a_truncate_touches_the_sources_own_rows_only(any_lake: Lake, driver: TableDestination) -> None:
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE, TWO]))
     apply_for(driver, EU, START + 2, net(ORDERS, [], deletes=[{"id": 2}]))
     apply_for(driver, US, START + 1, net(ORDERS, [ONE, TWO]))
@@ -106,7 +106,7 @@ def test_a_truncate_touches_the_sources_own_rows_only(any_lake: Lake, driver: De
     assert seen(any_lake) == {"eu": [TWO]}
 
 
-def test_a_copy_replaces_the_sources_own_rows_only(any_lake: Lake, driver: Destination) -> None:
+def test_a_copy_replaces_the_sources_own_rows_only(any_lake: Lake, driver: TableDestination) -> None:
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE]))
     apply_for(driver, US, START + 1, net(ORDERS, [ONE, TWO]))
     plan = driver.plan_copy(ORDERS.table, US)
@@ -135,7 +135,7 @@ def test_a_source_that_comes_later_is_taken_in_to_be_copied(any_lake: Lake) -> N
     assert (ensure(again, EU, start=None), ensure(again, US, start=None)) == (START + 1, START + 9)
 
 
-def test_a_source_of_another_family_is_refused(driver: Destination) -> None:
+def test_a_source_of_another_family_is_refused(driver: TableDestination) -> None:
     with pytest.raises(PositionLost):
         ensure(driver, "other.eu", sid=Sid("sid", "x", "other"))
 
@@ -153,7 +153,9 @@ def test_a_source_that_has_a_column_of_the_sids_name_is_refused(any_lake: Lake) 
         ensure(any_lake.driver(), EU, schema)
 
 
-def test_plans_stay_valid_over_commits_of_other_sources_by_the_same_driver(any_lake: Lake, driver: Destination) -> None:
+def test_plans_stay_valid_over_commits_of_other_sources_by_the_same_driver(
+    any_lake: Lake, driver: TableDestination
+) -> None:
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE]))
     plan = driver.plan(ORDERS.table, EU)
     parts = write(plan, net(ORDERS, [{**ONE, "note": "planned before"}]))
@@ -165,7 +167,7 @@ def test_plans_stay_valid_over_commits_of_other_sources_by_the_same_driver(any_l
     assert seen(any_lake) == {"eu": [{**ONE, "note": "planned before"}], "us": [{**ONE, "amount": 3}]}
 
 
-def test_plans_stay_valid_over_bookmarks_of_other_sources(any_lake: Lake, driver: Destination) -> None:
+def test_plans_stay_valid_over_bookmarks_of_other_sources(any_lake: Lake, driver: TableDestination) -> None:
     apply_for(driver, US, START + 1, net(ORDERS, [ONE]))
     plan = driver.plan(ORDERS.table, EU)
     driver.bookmark(ORDERS.table, US, "kept")
@@ -177,7 +179,7 @@ def test_plans_stay_valid_over_bookmarks_of_other_sources(any_lake: Lake, driver
     assert seen(any_lake) == {"eu": [ONE, TWO], "us": [ONE, TWO]}
 
 
-def test_a_plan_is_stale_after_a_commit_for_the_same_source(any_lake: Lake, driver: Destination) -> None:
+def test_a_plan_is_stale_after_a_commit_for_the_same_source(any_lake: Lake, driver: TableDestination) -> None:
     plan = driver.plan(ORDERS.table, EU)
     parts = write(plan, net(ORDERS, [ONE]))
     apply_for(driver, EU, START + 1, net(ORDERS, [TWO]))
@@ -187,7 +189,9 @@ def test_a_plan_is_stale_after_a_commit_for_the_same_source(any_lake: Lake, driv
     assert seen(any_lake) == {"eu": [TWO], "us": [TWO]}
 
 
-def test_a_plan_is_stale_after_another_driver_has_committed_for_any_source(any_lake: Lake, driver: Destination) -> None:
+def test_a_plan_is_stale_after_another_driver_has_committed_for_any_source(
+    any_lake: Lake, driver: TableDestination
+) -> None:
     plan = driver.plan(ORDERS.table, EU)
     parts = write(plan, net(ORDERS, [ONE]))
     other = any_lake.driver()
@@ -229,7 +233,7 @@ def test_columns_are_the_union_and_null_where_a_source_has_none(any_lake: Lake) 
     [("id int8, amount text, note text", "amount"), ("id int8, note text, amount int4", "key")],
 )
 def test_a_real_conflict_is_that_sources_own_and_says_what_to_do(
-    any_lake: Lake, driver: Destination, other: str, what: str
+    any_lake: Lake, driver: TableDestination, other: str, what: str
 ) -> None:
     differing = table("orders", other, key=("note",) if what == "key" else ("id",))
     with pytest.raises(SchemaChanged, match=what) as refused:
@@ -280,7 +284,7 @@ def test_a_table_without_a_key_keeps_sources_apart(any_lake: Lake) -> None:
     assert seen(any_lake, schema) == {"us": [{"what": US}, {"what": US}]}
 
 
-def test_sources_commit_side_by_side_without_a_redo(any_lake: Lake, driver: Destination) -> None:
+def test_sources_commit_side_by_side_without_a_redo(any_lake: Lake, driver: TableDestination) -> None:
     """Threads of one driver, with compaction and expiry between: each is refused by nobody, and the rows are right."""
     oracle: dict[str, dict[int, Row]] = {EU: {}, US: {}}
     problems: list[BaseException] = []

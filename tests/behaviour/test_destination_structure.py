@@ -12,7 +12,7 @@ import pytest
 from destination_rows import FILE_IO, SOURCE, START, TYPES, Lake, Row, apply, iceberg_config, iceberg_lake, net, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.structure import OnDrop
 from penstock.errors import RangeVoid, SchemaChanged, StaleBase
@@ -36,7 +36,7 @@ ONE, TWO = {"id": 1, "amount": 10, "note": "one"}, {"id": 2, "amount": 20, "note
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> Destination:
+def driver(any_lake: Lake) -> TableDestination:
     """With two rows under BASE."""
     destination = any_lake.driver()
     destination.ensure_table(BASE.table, BASE, SOURCE, START)
@@ -45,13 +45,13 @@ def driver(any_lake: Lake) -> Destination:
 
 
 def move(
-    destination: Destination, after: TableSchema, position: int, *effects: NetEffect, on_drop: OnDrop = "keep"
+    destination: TableDestination, after: TableSchema, position: int, *effects: NetEffect, on_drop: OnDrop = "keep"
 ) -> None:
     plan = destination.plan(after.table, SOURCE, after, on_drop)
     destination.commit(plan, write(plan, *effects), truncated=False, position=position)
 
 
-def again(lake: Lake) -> Destination:
+def again(lake: Lake) -> TableDestination:
     """A new driver, which finds the table as it is, whatever the source has become."""
     destination = lake.driver()
     destination.ensure_table(BASE.table, version("1 id int8, 9 other text"), SOURCE, START)
@@ -69,7 +69,9 @@ def again(lake: Lake) -> Destination:
     ],
     ids=["added", "renamed", "widened", "key renamed", "reordered"],
 )
-def test_rows_and_structure_move_together(any_lake: Lake, driver: Destination, after: str, new: Row, kept: Row) -> None:
+def test_rows_and_structure_move_together(
+    any_lake: Lake, driver: TableDestination, after: str, new: Row, kept: Row
+) -> None:
     schema = version(after, key=("key",) if "key" in after else ("id",))
     plan = driver.plan(schema.table, SOURCE, schema)
     row = {
@@ -89,7 +91,7 @@ def test_rows_and_structure_move_together(any_lake: Lake, driver: Destination, a
     assert len(any_lake.rows(schema)) == 2
 
 
-def test_names_may_change_places(any_lake: Lake, driver: Destination) -> None:
+def test_names_may_change_places(any_lake: Lake, driver: TableDestination) -> None:
     swapped = version("1 id int8, 3 amount text, 2 note int4")
     move(driver, swapped, START + 2, net(swapped, [{"id": 3, "amount": "three", "note": 30}]))
     assert any_lake.rows(swapped) == [
@@ -104,7 +106,7 @@ def test_names_may_change_places(any_lake: Lake, driver: Destination) -> None:
     [("keep", {"id", "amount", "note"}), ("drop", {"id", "amount"}), ("rename", {"id", "amount", "note_dropped_1"})],
 )
 def test_a_dropped_column_stays_goes_or_is_renamed(
-    any_lake: Lake, driver: Destination, on_drop: OnDrop, names: set[str]
+    any_lake: Lake, driver: TableDestination, on_drop: OnDrop, names: set[str]
 ) -> None:
     narrow = version("1 id int8, 2 amount int4")
     move(driver, narrow, START + 2, net(narrow, [{"id": 2, "amount": 21}]), on_drop=on_drop)
@@ -115,7 +117,7 @@ def test_a_dropped_column_stays_goes_or_is_renamed(
     assert kept is None or (one[kept], two[kept]) == ("one", None)
 
 
-def test_a_kept_column_makes_room_for_one_of_its_name(any_lake: Lake, driver: Destination) -> None:
+def test_a_kept_column_makes_room_for_one_of_its_name(any_lake: Lake, driver: TableDestination) -> None:
     """Dropped and made again: another column, though it looks the same. Compaction keeps what is kept."""
     after = version("1 id int8, 2 amount int4, 4 note text")
     move(driver, after, START + 2, net(after, [{"id": 2, "amount": 21, "note": "new"}]))
@@ -127,14 +129,14 @@ def test_a_kept_column_makes_room_for_one_of_its_name(any_lake: Lake, driver: De
     assert two == {"id": 2, "amount": 21, "note": "new", "note_dropped_1": None}
 
 
-def test_a_cell_is_fetched_by_the_name_that_its_column_has_now(any_lake: Lake, driver: Destination) -> None:
+def test_a_cell_is_fetched_by_the_name_that_its_column_has_now(any_lake: Lake, driver: TableDestination) -> None:
     renamed = version("1 id int8, 2 amount int4, 3 text text")
     unsent = net(renamed, [{"id": 1, "amount": 11, "text": None}], fetches=[("text", 0, {"id": 1})])
     move(driver, renamed, START + 2, unsent)
     assert any_lake.rows(renamed)[0] == {"id": 1, "amount": 11, "text": "one"}
 
 
-def test_what_was_rescued_follows_its_column(any_lake: Lake, driver: Destination) -> None:
+def test_what_was_rescued_follows_its_column(any_lake: Lake, driver: TableDestination) -> None:
     """Into a row that is fetched, and when files are merged; also if another column has the name now."""
     lost = [("amount", "NaN"), ("note", "x")]
     rows = [{"id": number, "amount": None, "note": None, RESCUED: lost} for number in (1, 2)]
@@ -150,7 +152,7 @@ def test_what_was_rescued_follows_its_column(any_lake: Lake, driver: Destination
 
 
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
-def test_what_was_rescued_is_not_another_columns(any_lake: Lake, driver: Destination, on_drop: OnDrop) -> None:
+def test_what_was_rescued_is_not_another_columns(any_lake: Lake, driver: TableDestination, on_drop: OnDrop) -> None:
     row = {"id": 1, "amount": 1, "note": None, RESCUED: [("note", "x")]}
     apply(driver, BASE, START + 2, net(BASE, [row]))
     after = version("1 id int8, 2 amount int4, 4 note text")
@@ -160,14 +162,14 @@ def test_what_was_rescued_is_not_another_columns(any_lake: Lake, driver: Destina
     assert (found["amount"], found["note"], found[RESCUED]) == (2, None, None)
 
 
-def test_a_structure_alone_may_move(any_lake: Lake, driver: Destination) -> None:
+def test_a_structure_alone_may_move(any_lake: Lake, driver: TableDestination) -> None:
     wider = version("1 id int8, 2 amount int4, 3 note text, 4 more text")
     move(driver, wider, START + 2)
     assert any_lake.rows(wider)[0] == {**ONE, "more": None}
     assert driver.position(wider.table, SOURCE) == START + 2
 
 
-def test_a_refused_commit_moves_no_structure(any_lake: Lake, driver: Destination) -> None:
+def test_a_refused_commit_moves_no_structure(any_lake: Lake, driver: TableDestination) -> None:
     wider = version("1 id int8, 2 amount int4, 3 note text, 4 more text")
     plan = driver.plan(wider.table, SOURCE, wider)
     parts = write(plan, net(wider, [{"id": 3, "amount": 3, "note": "x", "more": "y"}]))
@@ -178,7 +180,7 @@ def test_a_refused_commit_moves_no_structure(any_lake: Lake, driver: Destination
     assert driver.structure(BASE.table, SOURCE) == BASE
 
 
-def copied(destination: Destination, schema: TableSchema, rows: Sequence[Row], position: int) -> None:
+def copied(destination: TableDestination, schema: TableSchema, rows: Sequence[Row], position: int) -> None:
     plan = destination.plan_copy(schema.table, SOURCE, schema)
     part = plan.write_rows([pa.Table.from_pylist(list(rows), schema=arrow_schema(schema))])
     over = destination.plan_catchup(schema.table, SOURCE, [part], position)
@@ -199,7 +201,7 @@ def copied(destination: Destination, schema: TableSchema, rows: Sequence[Row], p
     ids=["another type", "longer key", "no key", "all other", "key is another column"],
 )
 def test_a_copy_brings_any_structure(
-    any_lake: Lake, driver: Destination, after: str, key: Sequence[str], row: Row
+    any_lake: Lake, driver: TableDestination, after: str, key: Sequence[str], row: Row
 ) -> None:
     schema = replace(version(after, key), relation_id=2)
     if not key:
@@ -218,7 +220,7 @@ def test_a_copy_brings_any_structure(
     assert len(any_lake.rows(schema)) == (1 if key else 2)
 
 
-def test_a_copy_of_another_structure_than_planned_is_void(any_lake: Lake, driver: Destination) -> None:
+def test_a_copy_of_another_structure_than_planned_is_void(any_lake: Lake, driver: TableDestination) -> None:
     wider = version("1 id int8, 2 amount int4, 3 note text, 4 more text")
     part = driver.plan_copy(BASE.table, SOURCE, BASE).write_rows([pa.Table.from_pylist([ONE], arrow_schema(BASE))])
     driver.plan_copy(wider.table, SOURCE, wider)

@@ -15,7 +15,7 @@ import pytest
 from bag_source import Row, Source
 from destination_rows import SOURCE, START, Lake, write
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
-from penstock.destinations.contract import Destination, WritePlan, WrittenPart
+from penstock.destinations.contract import TableDestination, WritePlan, WrittenPart
 from penstock.errors import RowsMissing, StaleBase
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.whole_rows import fold_rows
@@ -51,7 +51,7 @@ def folded(changes: Sequence[Change], schema: TableSchema, *, buckets: int = 1) 
     return [fold_rows(log, position=0, bucket=one, buckets=buckets, schema=schema) for one in range(buckets)]
 
 
-def apply(driver: Destination, schema: TableSchema, position: int, nets: Sequence[NetEffect]) -> None:
+def apply(driver: TableDestination, schema: TableSchema, position: int, nets: Sequence[NetEffect]) -> None:
     plan = driver.plan(schema.table, SOURCE, schema)
     truncated = any(net.truncated for net in nets)
     driver.commit(plan, write(plan, *nets), truncated=truncated, position=position)
@@ -106,14 +106,14 @@ def disturb(source: Source, chance: random.Random, steps: int) -> list[Change]:
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> Destination:
+def driver(any_lake: Lake) -> TableDestination:
     destination = any_lake.driver()
     destination.ensure_table(BAG.table, BAG, SOURCE, START)
     return destination
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_random_stream_leaves_an_equal_multiset(any_lake: Lake, driver: Destination, seed: int) -> None:
+def test_a_random_stream_leaves_an_equal_multiset(any_lake: Lake, driver: TableDestination, seed: int) -> None:
     chance, source = random.Random(seed), Source()
     for number in range(1, 16):
         changes = disturb(source, chance, 40)
@@ -131,7 +131,7 @@ def test_a_random_stream_leaves_an_equal_multiset(any_lake: Lake, driver: Destin
     assert held(any_lake, BAG) == expected(source.rows)
 
 
-def test_rows_that_are_not_there_are_missing_and_nothing_changes(any_lake: Lake, driver: Destination) -> None:
+def test_rows_that_are_not_there_are_missing_and_nothing_changes(any_lake: Lake, driver: TableDestination) -> None:
     one: Row = ("1", "one", "1.0", "0", "{1}", None)
     apply(driver, BAG, START + 1, folded(messages(insert(*one), insert(*one)), BAG))
     for changes, missing in (
@@ -152,7 +152,7 @@ def test_rows_that_are_not_there_are_missing_and_nothing_changes(any_lake: Lake,
         write(driver.plan(BAG.table, SOURCE), *folded(messages(delete(*one, full=True)), BAG))
 
 
-def test_a_batch_cannot_be_applied_twice(any_lake: Lake, driver: Destination) -> None:
+def test_a_batch_cannot_be_applied_twice(any_lake: Lake, driver: TableDestination) -> None:
     one: Row = ("1", "one", None, None, None, None)
     apply(driver, BAG, START + 1, folded(messages(*[insert(*one)] * 3), BAG))
     plan, nets = driver.plan(BAG.table, SOURCE), folded(messages(delete(*one, full=True)), BAG)
@@ -163,7 +163,7 @@ def test_a_batch_cannot_be_applied_twice(any_lake: Lake, driver: Destination) ->
     assert held(any_lake, BAG) == expected([one, one])
 
 
-def test_the_next_batch_can_be_written_before_the_commit(any_lake: Lake, driver: Destination) -> None:
+def test_the_next_batch_can_be_written_before_the_commit(any_lake: Lake, driver: TableDestination) -> None:
     chance, source = random.Random(7), Source()
     apply(driver, BAG, START + 1, folded(disturb(source, chance, 30), BAG))
     plan: WritePlan | None = driver.plan(BAG.table, SOURCE)
@@ -207,7 +207,7 @@ def test_a_copy_is_caught_up_and_followed(any_lake: Lake) -> None:
     assert held(any_lake, BAG) == expected(source.rows)
 
 
-def test_columns_come_go_and_are_renamed(any_lake: Lake, driver: Destination) -> None:
+def test_columns_come_go_and_are_renamed(any_lake: Lake, driver: TableDestination) -> None:
     """A dropped column that is kept takes no part; a new one is NULL in rows from before it."""
     one: Row = ("1", "one", "NaN", "0", None, None)
     two: Row = ("1", "two", "NaN", "0", None, None)

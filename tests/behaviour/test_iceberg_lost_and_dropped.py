@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, table, write
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.destinations.iceberg.lost_files import MOST_READS
-from penstock.destinations.iceberg.plan import IcebergPlan
+from penstock.destinations.lake.upsert_plan import UpsertPlan
 from penstock.errors import (
     DestinationUnreachable,
     FilesLost,
@@ -55,7 +55,7 @@ def drop_namespace(lake: Lake) -> None:
         other.drop_namespace("public")
 
 
-def filled(lake: Lake) -> Destination:
+def filled(lake: Lake) -> TableDestination:
     """A driver with a table of three data files, some rows of which are dead."""
     driver = lake.driver()
     driver.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
@@ -64,12 +64,12 @@ def filled(lake: Lake) -> Destination:
     return driver
 
 
-def copied(driver: Destination, position: int) -> None:
+def copied(driver: TableDestination, position: int) -> None:
     plan = driver.plan_copy(ORDERS.table, SOURCE)
     driver.commit_copy(ORDERS.table, SOURCE, [plan.write_rows([net(ORDERS, rows(range(5))).upserts])], position)
 
 
-CALLS: dict[str, Callable[[Destination], object]] = {
+CALLS: dict[str, Callable[[TableDestination], object]] = {
     "plan": lambda driver: driver.plan(ORDERS.table, SOURCE),
     "plan_copy": lambda driver: driver.plan_copy(ORDERS.table, SOURCE),
     "advance": lambda driver: driver.advance(ORDERS.table, SOURCE, START + 3, START + 9),
@@ -134,7 +134,7 @@ def unreadable(call: Callable[[], object]) -> FileUnreadable:
     return met.value
 
 
-def fetch(driver: Destination) -> object:
+def fetch(driver: TableDestination) -> object:
     """Reads a cell of each row from the table."""
     plan = driver.plan(ORDERS.table, SOURCE)
     keys = [{"id": n} for n in range(12)]
@@ -153,7 +153,7 @@ def fetch(driver: Destination) -> object:
     ],
 )
 def test_a_lost_file_is_its_tables_trouble(
-    iceberg: Lake, pattern: str, met_by: Callable[[Destination], object]
+    iceberg: Lake, pattern: str, met_by: Callable[[TableDestination], object]
 ) -> None:
     driver = filled(iceberg)
     driver.ensure_table(PEOPLE.table, PEOPLE, SOURCE, START)
@@ -201,7 +201,7 @@ def test_a_file_that_the_table_has_let_go_is_not_lost(iceberg: Lake) -> None:
     plan = driver.plan(ORDERS.table, SOURCE)
     other.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     apply(other, ORDERS, START + 4, net(ORDERS, rows(range(2)), truncated=True))
-    assert isinstance(plan, IcebergPlan)
+    assert isinstance(plan, UpsertPlan)
     for old in plan.files:
         Path(old.path).unlink()
     wanted = [("note", 0, {"id": 3})]

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from destination_rows import SOURCE, START, TYPES, Lake, Row, iceberg_config, iceberg_lake, net, write
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination, InProcessRunner
+from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.destinations.iceberg import maintenance, orphan_sweep
 from penstock.model.table import Column, TableId, TableSchema
 
@@ -94,7 +94,7 @@ def reading(lake: Lake, life: Life) -> Iterator[list[int]]:
             done.result()
 
 
-def copy(driver: Destination, schema: TableSchema, life: Life, position: int) -> None:
+def copy(driver: TableDestination, schema: TableSchema, life: Life, position: int) -> None:
     rows = [named(schema, row) for row in life.rows.values()]
     plan = driver.plan_copy(schema.table, SOURCE, schema)
     parts = [

@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, ordered, write
 from penstock.destinations.contract import InProcessRunner, MaintenanceReport
-from penstock.destinations.iceberg import deferred_deletes, maintenance, orphan_sweep
-from penstock.destinations.iceberg.compaction import CountHits, MergeData, MoveDeletes
+from penstock.destinations.iceberg import maintenance, orphan_sweep
 from penstock.destinations.iceberg.destination import IcebergDestination
-from penstock.destinations.iceberg.storage import remove
+from penstock.destinations.lake import deferred_deletes
+from penstock.destinations.lake.compaction import CountHits, MergeData, MoveDeletes
+from penstock.destinations.lake.storage import remove
 from penstock.errors import DestinationUnreachable, StaleBase
 
 Task = TypeVar("Task")

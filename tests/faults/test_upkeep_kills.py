@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 
 from databases import Database
 from lake import Lake
-from penstock.destinations.iceberg.deferred_deletes import Leaving
+from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.failpoints import FAILPOINTS
 from running import PipelineFactory, PipelineFile, Running, await_condition
 
@@ -162,7 +162,7 @@ class Kept:
         it expires; nor are they noted as leaving soon."""
         found = self.names("data") | self.names("metadata")
         (lists,) = self.file.home.rglob("large.leaving")
-        found -= {location.rpartition("/")[2] for location in Leaving(lists).locations()}
+        found -= {location.rpartition("/")[2] for location in DeferredDeletes(lists).locations()}
         with self.table() as table:
             known = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
             for snapshot in table.metadata.snapshots:

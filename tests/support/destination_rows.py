@@ -21,7 +21,7 @@ from penstock.config.model import IcebergDestination as IcebergConfig
 from penstock.config.model import Maintenance
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination, InProcessRunner, WritePlan, WrittenPart
+from penstock.destinations.contract import InProcessRunner, TableDestination, WritePlan, WrittenPart
 from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
@@ -110,7 +110,7 @@ def write(plan: WritePlan, *effects: NetEffect) -> list[WrittenPart]:
     return parts
 
 
-def apply(destination: Destination, schema: TableSchema, position: int, *effects: NetEffect) -> None:
+def apply(destination: TableDestination, schema: TableSchema, position: int, *effects: NetEffect) -> None:
     plan = destination.plan(schema.table, SOURCE)
     truncated = any(effect.truncated for effect in effects)
     destination.commit(plan, write(plan, *effects), truncated=truncated, position=position)
@@ -120,7 +120,7 @@ def apply(destination: Destination, schema: TableSchema, position: int, *effects
 class Lake:
     """A destination under test: new drivers on the same storage, and what a reader sees."""
 
-    driver: Callable[[], Destination]
+    driver: Callable[[], TableDestination]
     read: Callable[[TableId], pa.Table]
     roll_back: Callable[[TableId], None]  # to what it first held, by somebody else
     root: Path = field(default_factory=Path)
@@ -129,7 +129,7 @@ class Lake:
     def rows(self, schema: TableSchema) -> list[Row]:
         return ordered(schema, self.read(schema.table).to_pylist())
 
-    def maintain(self, destination: Destination, schema: TableSchema) -> None:
+    def maintain(self, destination: TableDestination, schema: TableSchema) -> None:
         destination.maintain(schema.table, SOURCE, InProcessRunner())
 
 

@@ -16,11 +16,13 @@ from loop_bench import addressed, schema
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
-from penstock.destinations.iceberg.columns import IcebergColumn, rescued_column, rescued_schema
-from penstock.destinations.iceberg.compaction import MergeData, merge
-from penstock.destinations.iceberg.data_files import WrittenFile
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
+from penstock.destinations.iceberg.columns import rescued_column, rescued_schema
+from penstock.destinations.iceberg.data_files import ICEBERG
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.compaction import MergeData, merge
+from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
 from penstock.fold.evolution import follow
 from penstock.model.feed import Feed
 from penstock.runtime.apply.batch_planner import TableWork
@@ -46,7 +48,7 @@ class Worker:
         self._folder = str(folder / "data")
         types = (pa.int64(), pa.string(), pa.string())
         self._columns = tuple(
-            IcebergColumn(number, column.name, type, required=False)
+            LakeColumn(number, column.name, type, required=False)
             for number, (column, type) in enumerate(zip(ITEMS.columns, types, strict=True), 1)
         )
         rescued = rescued_column(rescued_schema())
@@ -83,14 +85,15 @@ class Worker:
         (result,) = [apply(pickle.loads(pickle.dumps(task))) for task in tasks]
         assert result.error is None, result.error
         written = result.part
-        assert isinstance(written, IcebergPart)
+        assert isinstance(written, LakePart)
         self._data += [IndexedFile(file.path, file.records, self._sequence) for file in written.added]
         self._deletes += [file.path for file in written.files if file not in written.added]
         self._log.remove(name)
         self._position = end
 
-    def _plan(self) -> IcebergPlan:
-        return IcebergPlan(
+    def _plan(self) -> UpsertPlan:
+        return UpsertPlan(
+            table_format=ICEBERG,
             target=ITEMS.table,
             source="shop",
             position=self._position,
@@ -105,7 +108,16 @@ class Worker:
 
     def _merge(self) -> None:
         files, deletes = tuple(file.path for file in self._data), tuple(self._deletes)
-        task = MergeData(ITEMS.table, self._folder, self._columns, self._index, files, deletes, 1)
+        task = MergeData(
+            table_format=ICEBERG,
+            target=ITEMS.table,
+            folder=self._folder,
+            columns=self._columns,
+            index=self._index,
+            files=files,
+            delete_files=deletes,
+            weight=1,
+        )
         written: WrittenFile | None = merge(pickle.loads(pickle.dumps(task)))
         assert written is not None
         self._index.remove(files)

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.config.model import IcebergDestination
-from penstock.destinations.iceberg.catalog import open_warehouse, safe_name, spark_settings, table_location
-from penstock.destinations.iceberg.compaction import choose
-from penstock.destinations.iceberg.file_list import LiveFile, TableState
+from penstock.destinations.iceberg.catalog import open_warehouse, spark_settings, table_location
 from penstock.destinations.iceberg.metrics import Metrics
-from penstock.destinations.iceberg.read_cost import read_cost
-from penstock.destinations.iceberg.storage import local_path
+from penstock.destinations.lake.compaction_choice import choose
+from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.read_cost import read_cost
+from penstock.destinations.lake.storage import local_path, safe_name
 from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
 

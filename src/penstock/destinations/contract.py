@@ -1,4 +1,4 @@
-"""What a destination promises. Behaviour suites (`tests/behaviour/test_destination_{contract,copy}.py`) hold all to it.
+"""What a destination of tables promises; `tests/behaviour/test_destination_*.py` hold every one of them to it.
 
 **Ordering.** A table's changes arrive as net effects of consecutive ranges of the log. `plan` fixes the base of one
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
@@ -238,7 +238,7 @@ class InProcessRunner:
         return [function(task) for task in tasks]
 
 
-class Destination(Protocol):
+class TableDestination(Protocol):
     """The driver's side of a destination. `source` names the pipeline whose position is meant."""
 
     @property

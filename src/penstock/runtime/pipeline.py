@@ -15,7 +15,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
@@ -105,7 +105,7 @@ def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tup
     return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
 
 
-def _open_destination(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> Destination:
+def _open_destination(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> TableDestination:
     destination = IcebergDestination(pipeline.destinations[0], spark, index=pipeline.home / "index")
     destination.open()
     cleanup.callback(destination.close)

@@ -16,7 +16,7 @@ import structlog
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
 from penstock.config.model import Pipeline
-from penstock.destinations.contract import Destination, JobRunner
+from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
 from penstock.fold.rule import noted
 from penstock.model.position import Position, position_text
@@ -111,7 +111,7 @@ class SourcePipeline:
         else:
             LOG.info("slot dropped, for the start failed", slot=slot)
 
-    def stream(self, destination: Destination, runner: JobRunner, stop: SignalFlag) -> None:
+    def stream(self, destination: TableDestination, runner: JobRunner, stop: SignalFlag) -> None:
         """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
         assert self._prepared is not None
         assert self._look is not None

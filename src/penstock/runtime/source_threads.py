@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from penstock.destinations.contract import Destination, JobRunner
+from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
 from penstock.model.table import TableId
 from penstock.runtime.copy.copying_table import ProgressView
@@ -39,7 +39,7 @@ class SourceThread:
         self,
         name: str,
         make: Callable[[], SourcePipeline],
-        destination: Destination,
+        destination: TableDestination,
         runner: JobRunner,
         stop: SignalFlag,
         *,
@@ -102,7 +102,7 @@ class SourceThread:
 
 def run_sources(
     lanes: Mapping[str, Callable[[], SourcePipeline]],
-    destination: Destination,
+    destination: TableDestination,
     runner: JobRunner,
     stop: SignalFlag,
     *,

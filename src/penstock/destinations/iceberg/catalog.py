@@ -7,48 +7,16 @@ destination's name. Used by `runtime/spark/session.py` (settings) and `destinati
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from penstock.destinations.iceberg.storage import local_path
+from penstock.destinations.lake.settings import MaintenanceSettings
+from penstock.destinations.lake.storage import local_path, safe_name
 from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
 
 BUSY_TIMEOUT_MS = 30_000
-
-
-class MaintenanceSettings(Protocol):
-    """How tables are kept compact; `config.model.Maintenance` has this shape."""
-
-    @property
-    def expire_every(self) -> int: ...
-
-    @property
-    def keep_snapshots(self) -> int: ...
-
-    @property
-    def time_travel(self) -> float: ...
-
-    @property
-    def keep_for(self) -> float: ...
-
-    @property
-    def compact_files(self) -> int: ...
-
-    @property
-    def read_cost(self) -> float: ...
-
-    @property
-    def merge_at_once(self) -> int: ...
-
-    @property
-    def sweep_every(self) -> float: ...
-
-    @property
-    def sweep_age(self) -> float: ...
 
 
 class IcebergSettings(Protocol):
@@ -102,15 +70,6 @@ def table_location(settings: IcebergSettings, target: TableId) -> str | None:
     if settings.catalog:
         return None
     return f"{settings.warehouse.rstrip('/')}/{safe_name(target.schema)}/{safe_name(target.name)}"
-
-
-def safe_name(name: str) -> str:
-    """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any
-    case.
-    """
-    if re.fullmatch(r"[a-z0-9_]{1,100}", name):
-        return name
-    return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def require_warehouse(settings: IcebergSettings) -> None:

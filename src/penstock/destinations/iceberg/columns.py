@@ -14,34 +14,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
+from penstock.destinations.lake.columns import FIELD_ID, LakeColumn, inner_fields
 from penstock.destinations.structure import Held
 from penstock.errors import ColumnNotCarried, SchemaChanged
 from penstock.model.table import TableId
-
-FIELD_ID = b"PARQUET:field_id"
-
-
-@dataclass(frozen=True)
-class IcebergColumn:
-    id: int
-    name: str
-    type: pa.DataType
-    required: bool
-
-    def field(self) -> pa.Field:
-        return pa.field(self.name, self.type, not self.required, {FIELD_ID: str(self.id).encode()})
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Its own number and those of its leaves. Arrow's comparison of types does not see them."""
-        return self.id, *leaves(self.type, self.id)
 
 
 def to_iceberg(schema: pa.Schema, key: tuple[str, ...]) -> str:
@@ -74,7 +56,7 @@ def _names_inside(outer: str, type: pa.DataType) -> Iterator[str]:
         yield from _names_inside(name, field.type)
 
 
-def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]) -> tuple[IcebergColumn, ...]:
+def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]) -> tuple[LakeColumn, ...]:
     """The columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order; SchemaChanged if it
     differs.
     """
@@ -102,13 +84,13 @@ def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]
     return tuple(column_from(there[field.name], field.type) for field in schema)
 
 
-def rescued_column(found: str) -> IcebergColumn | None:
+def rescued_column(found: str) -> LakeColumn | None:
     """The table's column RESCUED, if it has come already."""
     fields: list[dict[str, Any]] = json.loads(found)["fields"]
     return next((column_from(field, RESCUED_TYPE) for field in fields if field["name"] == RESCUED), None)
 
 
-def coming_rescued_column(last_number: int) -> IcebergColumn:
+def coming_rescued_column(last_number: int) -> LakeColumn:
     """The column RESCUED as Iceberg will number it when it is added to a table whose highest number this is."""
     number = last_number + 1
     raw = {"id": number, "name": RESCUED, "required": False, "type": _iceberg_type(RESCUED_TYPE, count(number + 1))}
@@ -118,21 +100,6 @@ def coming_rescued_column(last_number: int) -> IcebergColumn:
 def rescued_schema() -> str:
     """JSON of a schema with the column RESCUED alone, for its type."""
     return to_iceberg(pa.schema([pa.field(RESCUED, RESCUED_TYPE)]), ())
-
-
-def leaves(type: pa.DataType, number: int) -> list[int]:
-    """The numbers of the Parquet columns that a column of this type and number is stored in."""
-    inside = inner_fields(type)
-    if not inside:
-        return [number]
-    return [leaf for one in inside for leaf in leaves(one.type, int(one.metadata[FIELD_ID]))]
-
-
-def inner_fields(type: pa.DataType) -> list[pa.Field]:
-    """Element, key and value, or fields; none for a plain type."""
-    if pa.types.is_map(type):
-        return [type.key_field, type.item_field]
-    return [type.field(number) for number in range(type.num_fields)]
 
 
 def type_text(type: str | dict[str, Any]) -> str:
@@ -147,9 +114,9 @@ def type_text(type: str | dict[str, Any]) -> str:
     return f"struct<{', '.join(fields)}>"
 
 
-def column_from(raw: dict[str, Any], type: pa.DataType) -> IcebergColumn:
+def column_from(raw: dict[str, Any], type: pa.DataType) -> LakeColumn:
     """A column of the table (`raw`: of its JSON), of a type that is the same or narrower."""
-    return IcebergColumn(raw["id"], raw["name"], _numbered(type, raw["type"]), raw["required"])
+    return LakeColumn(raw["id"], raw["name"], _numbered(type, raw["type"]), raw["required"])
 
 
 def _numbered(type: pa.DataType, raw: Any) -> pa.DataType:
@@ -170,7 +137,7 @@ def _inner(name: str, type: pa.DataType, raw: Any, number: int) -> pa.Field:
     return pa.field(name, _numbered(type, raw), True, {FIELD_ID: str(number).encode()})
 
 
-def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) -> tuple[IcebergColumn, ...]:
+def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) -> tuple[LakeColumn, ...]:
     """The columns with these numbers of an existing table (`found`: JSON of Iceberg's SchemaParser), one for each field
     of `schema`, whatever they are called there; SchemaChanged if one is gone or of another type."""
     there = {field["id"]: field for field in json.loads(found)["fields"]}
@@ -184,7 +151,7 @@ def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) 
         elif known["required"] and field.nullable:
             differences.append(f"column {field.name} is required, but may be null")
         else:
-            columns.append(IcebergColumn(number, field.name, _numbered(field.type, known["type"]), known["required"]))
+            columns.append(LakeColumn(number, field.name, _numbered(field.type, known["type"]), known["required"]))
     if differences:
         raise SchemaChanged(
             f"table {target}: somebody changed it at the destination: {'; '.join(differences)}",
@@ -202,13 +169,13 @@ def held_columns(found: str, followed: Mapping[int, tuple[int, pa.DataType]]) ->
     return columns
 
 
-def named_columns(target: TableId, found: str, schema: pa.Schema) -> tuple[IcebergColumn, ...]:
+def named_columns(target: TableId, found: str, schema: pa.Schema) -> tuple[LakeColumn, ...]:
     """The columns of these names; SchemaChanged if one is missing or of another type."""
     ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
     return located(target, found, schema, [ids.get(name, 0) for name in schema.names])
 
 
-def unfollowed(found: str, followed: Collection[int]) -> tuple[IcebergColumn, ...] | None:
+def unfollowed(found: str, followed: Collection[int]) -> tuple[LakeColumn, ...] | None:
     """The columns that follow no column of the source, but for RESCUED; None when one is of a type that is none of
     ours."""
     columns = []

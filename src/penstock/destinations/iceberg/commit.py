@@ -18,14 +18,16 @@ from typing import Any
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.columns import rescued_column, rescued_schema
-from penstock.destinations.iceberg.data_files import WrittenFile
-from penstock.destinations.iceberg.evolution import Move, Recorded, evolve, structure_property, united_columns
-from penstock.destinations.iceberg.file_list import LiveFile, TableState, live
+from penstock.destinations.iceberg.evolution import evolve, identifiers_after, structure_property, united_columns
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.lineage import lineage_property, lineage_text
-from penstock.destinations.iceberg.open_table import OpenTable, held_files
-from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.source_partition import Turn
+from penstock.destinations.iceberg.open_table import OpenTable, held_files, live
+from penstock.destinations.iceberg.source_partition import partition_json
+from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.recorded_structure import Move, Recorded
+from penstock.destinations.lake.source_partition import Turn
+from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.destinations.structure import Steps
 from penstock.errors import DestinationError, PenstockError, StaleBase, TableDropped
 from penstock.model.feed import Sid
@@ -55,8 +57,8 @@ class StrictTransaction:
 
     def evolve(self, move: Move, source: str) -> None:
         """The table's structure moves on. Rows that are added in the same transaction are of the new one."""
-        if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != move.identifiers:
-            evolve(self._java, self._transaction, move.steps, move.identifiers)
+        if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != identifiers_after(move):
+            evolve(self._java, self._transaction, move.steps, identifiers_after(move))
             self.columns_changed = True
         self.set_properties({structure_property(source): move.recorded.to_json()})
 
@@ -72,7 +74,7 @@ class StrictTransaction:
         fields = {one.number: column.id for one, column in zip(kept.columns, columns, strict=True)}
         self.set_properties({structure_property(self._opened.source): Recorded(schema, kept, fields).to_json()})
 
-    def rescue(self, parts: Sequence[IcebergPart], refused: type[PenstockError] = StaleBase) -> None:
+    def rescue(self, parts: Sequence[LakePart], refused: type[PenstockError] = StaleBase) -> None:
         """The column RESCUED for the table, if it has none and a part brings it. It must get the number under which
         the part's file has it: `refused` if it does not.
         """
@@ -97,7 +99,7 @@ class StrictTransaction:
         """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
         self._scanning(self._transaction.newAppend()).commit()
 
-    def row_delta(self, parts: Sequence[IcebergPart]) -> None:
+    def row_delta(self, parts: Sequence[LakePart]) -> None:
         """Rows and positional deletes."""
         delta = self._scanning(self._transaction.newRowDelta())
         referenced: set[str] = set()
@@ -115,7 +117,7 @@ class StrictTransaction:
             delta.validateDataFilesExist(self._java.strings(referenced))
         delta.commit()
 
-    def replace_all(self, parts: Sequence[IcebergPart]) -> None:
+    def replace_all(self, parts: Sequence[LakePart]) -> None:
         """Everything of the source goes, rows come: a truncated table."""
         overwrite = self._scanning(self._transaction.newOverwrite())
         overwrite.overwriteByRowFilter(self._of_this_source)
@@ -129,7 +131,7 @@ class StrictTransaction:
         overwrite.validateNoConflictingDeletes()
         overwrite.commit()
 
-    def replace_by_copy(self, parts: Sequence[IcebergPart]) -> None:
+    def replace_by_copy(self, parts: Sequence[LakePart]) -> None:
         """Everything of the source goes, rows come, and with them positional deletes into files of the same commit."""
         delta = self._scanning(self._transaction.newRowDelta())
         for part in parts:
@@ -159,7 +161,7 @@ class StrictTransaction:
         rewrite = self._scanning(self._transaction.newRewrite())
         rewrite.validateFromSnapshot(self._snapshot).dataSequenceNumber(sequence)
         for file in removed:
-            rewrite.deleteFile(self._java.content_file({**file.description(), **self._partition}, self._opened.specs))
+            rewrite.deleteFile(self._java.content_file({**_description(file), **self._partition}, self._opened.specs))
         for written in added:
             if written.description["content"] == "data":
                 rewrite.addFile(self._added(written))
@@ -187,7 +189,7 @@ class StrictTransaction:
 
     @property
     def _partition(self) -> Mapping[str, Any]:
-        return {} if self._opened.slice is None else self._opened.slice.partition
+        return {} if self._opened.slice is None else partition_json(self._opened.slice)
 
     @property
     def _of_this_source(self) -> JavaObject:
@@ -287,3 +289,15 @@ def _of_slice(
     totals = {} if earlier is None else earlier.summary()
     data, deletes = (int(totals.get(f"total-{kind}-files") or 0) for kind in ("data", "delete"))
     return counts[0] - data + len(before.data), counts[1] - deletes + len(before.deletes)
+
+
+def _description(file: LiveFile) -> dict[str, object]:
+    """Enough for Iceberg to know which file is meant."""
+    return {
+        "spec-id": file.spec,
+        "content": file.content,
+        "file-path": file.path,
+        "file-format": "parquet",
+        "file-size-in-bytes": file.size,
+        "record-count": file.records,
+    }

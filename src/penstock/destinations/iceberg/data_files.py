@@ -1,310 +1,101 @@
-"""Files of a table: rows, positional deletes, and reading both back. No Java, no Spark: this runs on executors.
+"""How Iceberg keeps rows and deletions in files: data files, and positional delete files. Implements `TableFormat`.
 
-Every file is Parquet with Iceberg's column numbers in it, its figures (`metrics`) computed while it is written, and a
-name that begins with PREFIX, by which leftovers of killed writers are known. A written file is garbage until a commit
-names it; files of copies, which may wait long for theirs, are known by COPY_PREFIX.
+Every file is Parquet with Iceberg's column numbers in it, and its figures (`metrics`) computed while it is written. No
+Java, no Spark: this runs on executors.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from penstock.decode.rescue import RESCUED, followed
-from penstock.destinations.iceberg.columns import FIELD_ID, IcebergColumn, inner_fields, leaves
 from penstock.destinations.iceberg.metrics import Metrics
-from penstock.destinations.iceberg.storage import make_folder_again, opened, reading, removed_on_error
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import PREFIX, DataFile, Rows, WrittenFile, write_parquet
 
-PREFIX = "penstock-"
-COPY_PREFIX = "penstock-copy-"
-ROWS_PER_GROUP = 1 << 17
-BYTES_PER_GROUP = 64 << 20
-SLICE_BYTES = 8 << 20  # of a row group, read at once
-SLICE_ROWS = 256
-SAMPLED_ROWS = 1 << 13
-LEAST_REPEATED = 8  # times each value, on average
 DELETE_COLUMNS = (  # numbers reserved by Iceberg's specification
-    IcebergColumn(2147483546, "file_path", pa.string(), required=True),
-    IcebergColumn(2147483545, "pos", pa.int64(), required=True),
+    LakeColumn(2147483546, "file_path", pa.string(), required=True),
+    LakeColumn(2147483545, "pos", pa.int64(), required=True),
 )
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class WrittenFile:
-    """A file that no commit names yet. `description` is the JSON of Iceberg's ContentFileParser but for the partition
-    spec.
-    """
+class IcebergFormat:
+    """Tables of format version 2. `WrittenFile.description` is the JSON of Iceberg's ContentFileParser but for the
+    partition spec."""
 
-    path: str
-    size: int
-    records: int
-    description: Mapping[str, Any]
-    hits: Mapping[str, int] = field(default_factory=dict)  # of a delete file: entries by data file
+    def write_rows(
+        self, folder: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], prefix: str = PREFIX
+    ) -> WrittenFile:
+        return _write(f"{folder}/{prefix}{uuid.uuid4().hex}.parquet", "data", columns, batches, exact=False)
 
+    def write_deletes(self, folder: str, positions: Mapping[str, Rows], prefix: str = PREFIX) -> WrittenFile:
+        paths = sorted(path for path, rows in positions.items() if len(rows))
+        sorted_rows = [np.unique(positions[path]) for path in paths]
+        numbers = np.repeat(np.arange(len(paths)), [len(rows) for rows in sorted_rows])
+        entries = pa.table(
+            {
+                "file_path": pa.array(paths, pa.string()).take(pa.array(numbers)),
+                "pos": pa.array(np.concatenate(sorted_rows), pa.int64()),
+            }
+        )
+        location = f"{folder}/{prefix}{uuid.uuid4().hex}-deletes.parquet"
+        written = _write(location, "position-deletes", DELETE_COLUMNS, [entries], exact=True)
+        hits = {path: len(rows) for path, rows in zip(paths, sorted_rows, strict=True)}
+        return WrittenFile(written.path, written.size, written.records, written.description, hits)
 
-def write_rows(
-    folder: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], prefix: str = PREFIX
-) -> WrittenFile:
-    """One data file of all batches, of which there is at least one. None of it stays if they raise."""
-    return _write(f"{folder}/{prefix}{uuid.uuid4().hex}.parquet", "data", columns, batches, exact=False)
+    def open_file(self, location: str, known: Sequence[LakeColumn] = ()) -> DataFile:
+        return DataFile(location, known)
 
+    def deleted_rows(self, delete_files: Iterable[str], data_files: Sequence[str]) -> dict[str, Rows]:
+        wanted = pa.array(data_files, pa.string())
+        found: dict[str, list[Rows]] = {}
+        for location in delete_files:
+            entries = read_deletes(location)
+            entries = entries.filter(pc.is_in(entries["file_path"], value_set=wanted))
+            numbers, rows = pc.index_in(entries["file_path"], value_set=wanted).to_numpy(), entries["pos"].to_numpy()
+            for number in np.unique(numbers):
+                found.setdefault(data_files[number], []).append(rows[numbers == number])
+        return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
 
-def in_groups(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables worth a row group: files must not become heaps of tiny groups."""
-    held: list[pa.Table] = []
-    rows = size = 0
-    for batch in batches:
-        held.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        while rows >= ROWS_PER_GROUP or size >= BYTES_PER_GROUP:
-            together = pa.concat_tables(held)
-            fitting = rows if size < 2 * BYTES_PER_GROUP else max(1, rows * BYTES_PER_GROUP // size)
-            count = min(fitting, ROWS_PER_GROUP)
-            yield together.slice(0, count)
-            rest = together.slice(count)
-            held, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
-    if rows:
-        yield pa.concat_tables(held)
+    def delete_entries(self, location: str) -> Mapping[str, Rows]:
+        table = read_deletes(location)
+        encoded = table["file_path"].combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        numbers, rows = np.asarray(encoded.indices), table["pos"].to_numpy()
+        return {path: np.unique(rows[numbers == number]) for number, path in enumerate(encoded.dictionary.to_pylist())}
 
-
-def write_deletes(folder: str, positions: Mapping[str, Rows], prefix: str = PREFIX) -> WrittenFile:
-    """One delete file: positions by data file, sorted by file and position."""
-    paths = sorted(path for path, rows in positions.items() if len(rows))
-    sorted_rows = [np.unique(positions[path]) for path in paths]
-    numbers = np.repeat(np.arange(len(paths)), [len(rows) for rows in sorted_rows])
-    entries = pa.table(
-        {
-            "file_path": pa.array(paths, pa.string()).take(pa.array(numbers)),
-            "pos": pa.array(np.concatenate(sorted_rows), pa.int64()),
-        }
-    )
-    location = f"{folder}/{prefix}{uuid.uuid4().hex}-deletes.parquet"
-    written = _write(location, "position-deletes", DELETE_COLUMNS, [entries], exact=True)
-    hits = {path: len(rows) for path, rows in zip(paths, sorted_rows, strict=True)}
-    return WrittenFile(written.path, written.size, written.records, written.description, hits)
+    def count_deletes(self, location: str) -> dict[str, int]:
+        counts = pc.value_counts(read_deletes(location)["file_path"])
+        return {entry["values"]: entry["counts"] for entry in counts.to_pylist()}
 
 
-def _write(
-    location: str, content: str, columns: Sequence[IcebergColumn], batches: Iterable[pa.Table], *, exact: bool
-) -> WrittenFile:
-    schema = pa.schema([column.field() for column in columns])
-    tables = (pa.table(batch.columns, schema=schema) for batch in batches)
-    first = next(tables)
-    metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
-    footers: list[pq.FileMetaData] = []
-    with removed_on_error(location), _created(location) as sink:
-        with pq.ParquetWriter(
-            sink,
-            schema,
-            compression="zstd",
-            use_dictionary=_repetitive(first),
-            store_schema=False,
-            metadata_collector=footers,
-        ) as writer:
-            for rows in chain([first], tables):
-                metrics.add(rows)
-                writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
-        size = sink.tell()
-    footer = footers[0]
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    numbers = [leaf for column in columns for leaf in leaves(column.type, column.id)]
-    sizes = {
-        leaf: sum(group.column(place).total_compressed_size for group in groups) for place, leaf in enumerate(numbers)
-    }
-    description = {
-        "content": content,
-        "file-path": location,
-        "file-format": "parquet",
-        "file-size-in-bytes": size,
-        "split-offsets": [_offset(group.column(0)) for group in groups],
-        **metrics.as_json(sizes),
-    }
-    return WrittenFile(location, size, footer.num_rows, description)
-
-
-def _created(location: str) -> pa.NativeFile:
-    """A new file. That somebody removed the folder costs what was in it, and nothing else."""
-    system, path = opened(location)
-    try:
-        return system.open_output_stream(path)
-    except FileNotFoundError:
-        if not make_folder_again(location.rpartition("/")[0]):
-            raise
-        return system.open_output_stream(path)
-
-
-def _repetitive(rows: pa.Table) -> list[str]:
-    """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
-    sample = rows.slice(0, SAMPLED_ROWS)
-    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    return [name for name in plain if len(sample[name].unique()) * LEAST_REPEATED <= sample.num_rows]
-
-
-def _offset(column: pq.ColumnChunkMetaData) -> int:
-    return int(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
-
-
-class DataFile:
-    """An existing data file, opened to read columns by number, whoever wrote it and whatever it calls them.
-
-    A file's entries in RESCUED have the names that the file has for its columns; they are read under the names that
-    `known` has for these, the table's columns as they are now.
-    """
-
-    def __init__(self, location: str, known: Sequence[IcebergColumn] = ()) -> None:
-        self._location = location
-        with reading(location):
-            system, path = opened(location)
-            self._file = pq.ParquetFile(system.open_input_file(path))
-        self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
-        self._names: dict[int, str] = {}
-        begin = 0
-        for column in self._file.schema_arrow:
-            end = begin + _leaf_count(column.type)
-            if column.metadata and FIELD_ID in column.metadata:
-                self._places[int(column.metadata[FIELD_ID])] = list(range(begin, end))
-                self._names[int(column.metadata[FIELD_ID])] = column.name
-            begin = end
-        self._renamed = _renamed(self._names, known)
-        groups = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
-        self._starts = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
-
-    def has(self, column: IcebergColumn) -> bool:
-        return column.id in self._places
-
-    def column(self, column: IcebergColumn, groups: Sequence[int] | None = None) -> pa.Array:
-        """All values, or those of some row groups. A column that is younger than the file is null."""
-        numbers = range(self._file.num_row_groups) if groups is None else groups
-        places = self._places.get(column.id)
-        if places is None:
-            return pa.nulls(
-                int(sum(self._starts[number + 1] - self._starts[number] for number in numbers)), column.type
-            )
-        with reading(self._location):
-            read = self._file.reader.read_row_groups(list(numbers), column_indices=places).column(0)
-        return self._now(column, _single(read))
-
-    def group_of(self, row: int) -> int:
-        """The number of the row group that holds a row."""
-        return int(np.searchsorted(self._starts, row, side="right")) - 1
-
-    def slices(self, columns: Sequence[IcebergColumn], group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """A row group, a few rows at a time, with the number of the first of them."""
-        schema = pa.schema([column.field() for column in columns])
-        begin, end = int(self._starts[group]), int(self._starts[group + 1])
-        there = [column for column in columns if column.id in self._places]
-        if not there:
-            yield begin, pa.record_batch([pa.nulls(end - begin, column.type) for column in columns], schema=schema)
-            return
-        there.sort(key=lambda column: self._places[column.id])  # as they come
-        places = [place for column in there for place in self._places[column.id]]
-        at_once = self._rows_at_once(group, places)
-        batches = self._file.reader.iter_batches(at_once, row_groups=[group], column_indices=places)
-        while True:
-            with reading(self._location):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            read = {column.id: values for column, values in zip(there, batch.columns, strict=True)}
-            arrays = [
-                self._now(column, read[column.id]) if column.id in read else pa.nulls(batch.num_rows, column.type)
-                for column in columns
-            ]
-            yield begin, pa.record_batch(arrays, schema=schema)
-            begin += batch.num_rows
-
-    def _rows_at_once(self, group: int, places: Sequence[int]) -> int:
-        """So many that they take a few MiB. Of values in a dictionary nobody knows how large they are."""
-        told = self._file.metadata.row_group(group)
-        columns = [told.column(place) for place in places]
-        if any(column.has_dictionary_page for column in columns):
-            return SLICE_ROWS
-        size = sum(int(column.total_uncompressed_size) for column in columns)
-        return max(SLICE_ROWS, int(told.num_rows) * SLICE_BYTES // max(size, 1))
-
-    def _now(self, column: IcebergColumn, values: pa.Array) -> pa.Array:
-        """Values that were read, under the type and the names that the table has now."""
-        values = values.cast(column.type)
-        return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
-
-    def batches(self, columns: Sequence[IcebergColumn]) -> Iterator[tuple[int, pa.Table]]:
-        """Row groups with the number of their first row."""
-        schema = pa.schema([column.field() for column in columns])
-        for number in range(self._file.num_row_groups):
-            yield int(self._starts[number]), pa.table([self.column(c, [number]) for c in columns], schema=schema)
-
-
-class Cursor:
-    """Reads some rows of a data file, a few at a time: what is held does not grow with the row groups. Rows that are
-    asked for in ascending order, in one call or several, are read in one pass."""
-
-    def __init__(self, file: DataFile, columns: Sequence[IcebergColumn]) -> None:
-        self._file, self._columns = file, columns
-        self._group = -1
-        self._slices: Iterator[tuple[int, pa.RecordBatch]] = iter(())
-        self._begin, self._rows = 0, pa.record_batch([], schema=pa.schema([]))
-
-    def take(self, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """These rows, none of which is lower than the one before it."""
-        at = 0
-        while at < len(rows):
-            self._go_to(int(rows[at]))
-            end = at + int(np.searchsorted(rows[at:], self._begin + self._rows.num_rows))
-            yield self._rows.take(pa.array(rows[at:end] - self._begin))
-            at = end
-
-    def _go_to(self, row: int) -> None:
-        """Makes the slice that has the row the current one."""
-        group = self._file.group_of(row)
-        if group != self._group or row < self._begin:
-            self._group, self._slices = group, self._file.slices(self._columns, group)
-            self._begin, self._rows = next(self._slices)
-        while row >= self._begin + self._rows.num_rows:
-            self._begin, self._rows = next(self._slices)
-
-
-def _renamed(names: Mapping[int, str], known: Sequence[IcebergColumn]) -> dict[str, str | None]:
-    """Names of a file's columns that are others by now; None where another column has it."""
-    now = {column.id: column.name for column in known}
-    taken = set(now.values())
-    present = {name: now.get(number, None if name in taken else name) for number, name in names.items()}
-    return {before: after for before, after in present.items() if after != before}
+ICEBERG = IcebergFormat()
 
 
 def read_deletes(location: str) -> pa.Table:
-    """`file_path` and `pos` of a positional delete file, whoever wrote it."""
+    """Read `file_path` and `pos` of a positional delete file, whoever wrote it."""
     file = DataFile(location)
     return pa.table({column.name: file.column(column) for column in DELETE_COLUMNS})
 
 
-def deleted_rows(delete_files: Iterable[str], data_files: Sequence[str]) -> dict[str, Rows]:
-    """The dead rows of some data files, as the delete files say; each once, in order."""
-    wanted = pa.array(data_files, pa.string())
-    found: dict[str, list[Rows]] = {}
-    for location in delete_files:
-        entries = read_deletes(location)
-        entries = entries.filter(pc.is_in(entries["file_path"], value_set=wanted))
-        numbers, rows = pc.index_in(entries["file_path"], value_set=wanted).to_numpy(), entries["pos"].to_numpy()
-        for number in np.unique(numbers):
-            found.setdefault(data_files[number], []).append(rows[numbers == number])
-    return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
-
-
-def _leaf_count(type: pa.DataType) -> int:
-    return sum(_leaf_count(one.type) for one in inner_fields(type)) or 1
-
-
-def _single(values: pa.ChunkedArray) -> pa.Array:
-    combined = values.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+def _write(
+    location: str, content: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], *, exact: bool
+) -> WrittenFile:
+    metrics = Metrics([(column.id, column.type) for column in columns], exact=exact)
+    figures = write_parquet(location, columns, batches, metrics.add)
+    description = {
+        "content": content,
+        "file-path": location,
+        "file-format": "parquet",
+        "file-size-in-bytes": figures.size,
+        "split-offsets": figures.split_offsets,
+        **metrics.as_json(figures.column_sizes),
+    }
+    return WrittenFile(location, figures.size, figures.records, description)

@@ -19,20 +19,13 @@ from penstock.destinations.contract import (
     WritePlan,
     WrittenPart,
 )
-from penstock.destinations.iceberg.background_work import Beside
 from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     require_warehouse,
 )
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
-from penstock.destinations.iceberg.copy_plan import IcebergCopy
-from penstock.destinations.iceberg.data_files import COPY_PREFIX
-from penstock.destinations.iceberg.file_list import TableState, live
-from penstock.destinations.iceberg.history_files import Kind, kind_of
-from penstock.destinations.iceberg.history_plan import VersionPlan
-from penstock.destinations.iceberg.instances import require_positions
+from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.java import Java, Session, present, translated
-from penstock.destinations.iceberg.key_index import IndexedFile
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.open_table import (
@@ -42,6 +35,7 @@ from penstock.destinations.iceberg.open_table import (
     copy_base,
     copy_property,
     history_property,
+    live,
     made_under,
     moment_of,
     moment_property,
@@ -50,10 +44,18 @@ from penstock.destinations.iceberg.open_table import (
     rule_property,
 )
 from penstock.destinations.iceberg.orphan_sweep import sweep
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
-from penstock.destinations.iceberg.storage import reaching, remove, sizes
 from penstock.destinations.iceberg.structure_change import beside, move_again, move_to, rescued_for
 from penstock.destinations.iceberg.tables import Tables, require_lineage
+from penstock.destinations.lake.background_work import BackgroundWork
+from penstock.destinations.lake.copy_plan import LakeCopyPlan
+from penstock.destinations.lake.data_files import COPY_PREFIX
+from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.history_files import Kind, kind_of
+from penstock.destinations.lake.history_plan import HistoryPlan
+from penstock.destinations.lake.instances import require_positions
+from penstock.destinations.lake.key_index import IndexedFile
+from penstock.destinations.lake.storage import reaching, remove, sizes
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
 from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
@@ -72,14 +74,14 @@ class IcebergDestination:
         self._settings = settings
         self._java = Java(spark)
         self._tables = Tables(settings, spark, self._java, index=index)
-        self._beside = Beside()
+        self._background = BackgroundWork()
         self._diagnosis = Diagnosis(self._tables, settings, self._java)
 
     def open(self) -> None:
         self._tables.open_catalog()
 
     def close(self) -> None:
-        self._beside.close()
+        self._background.close()
         self._tables.forget()
 
     def ensure_table(
@@ -127,7 +129,7 @@ class IcebergDestination:
         *,
         thorough: bool = False,
         presumed: bool = False,
-    ) -> IcebergPlan:
+    ) -> UpsertPlan:
         known = self._tables.presumed if presumed else self._tables.current
         opened, state = known(target, source)
         require_lineage(opened)
@@ -144,7 +146,7 @@ class IcebergDestination:
 
     def _planned(
         self, opened: OpenTable, state: TableState, schema: TableSchema | None, on_drop: OnDrop
-    ) -> tuple[IcebergPlan, Position | None]:
+    ) -> tuple[UpsertPlan, Position | None]:
         standing = self._standing(opened, state)
         move = move_to(self._java, opened, schema, on_drop)
         rescued = standing.rescued
@@ -155,7 +157,8 @@ class IcebergDestination:
         if index.row:
             require_positions(opened.target, state.deletes)
         versions = opened.layout.period is not None
-        plan = (VersionPlan if versions else IcebergPlan)(
+        plan = (HistoryPlan if versions else UpsertPlan)(
+            table_format=ICEBERG,
             target=opened.target,
             source=opened.source,
             position=standing.position or 0,
@@ -209,7 +212,7 @@ class IcebergDestination:
         copied: Mapping[str, str] | None = None,
     ) -> None:
         """`copied`: the properties that say so, of a copy that is merged."""
-        if not isinstance(plan, IcebergPlan):
+        if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
         written = [part for part in _ours(parts) if not part.empty]
@@ -246,8 +249,8 @@ class IcebergDestination:
 
     def plan_after(
         self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
-    ) -> IcebergPlan | None:
-        if not isinstance(plan, IcebergPlan):
+    ) -> UpsertPlan | None:
+        if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         opened, written = (
             self._tables.known(plan.target, plan.source),
@@ -280,7 +283,7 @@ class IcebergDestination:
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
-    ) -> IcebergCopy:
+    ) -> LakeCopyPlan:
         opened, _ = self._tables.current(target, source)
         with translated(f"table {target}: its position cannot be read"):
             opened.copy_base = copy_base(present(opened.operations.current(), target), source, opened.fence)
@@ -289,11 +292,17 @@ class IcebergDestination:
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, move)
         share = move.slice if move else opened.slice
-        return IcebergCopy(target, opened.folder, columns, rescued, self._tables.index_of(opened, move), share)
+        return LakeCopyPlan(
+            table_format=ICEBERG,
+            target=target,
+            folder=opened.folder,
+            columns=columns,
+            rescued=rescued,
+            index=self._tables.index_of(opened, move),
+            slice=share,
+        )
 
-    def plan_catchup(
-        self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position
-    ) -> IcebergPlan:
+    def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> UpsertPlan:
         opened = self._tables.known(target, source)
         files, delete_files = as_one_age(_ours(base))
         with translated(f"table {target}: its columns cannot be read"):
@@ -303,7 +312,8 @@ class IcebergDestination:
                 f"table {target}: its columns have changed since rows of its copy were written",
                 "What was read of it is void; its copy starts again by itself",
             )
-        return IcebergPlan(
+        return UpsertPlan(
+            table_format=ICEBERG,
             target=target,
             source=source,
             position=position,
@@ -341,7 +351,7 @@ class IcebergDestination:
         opened.state = carried_on(self._java, opened, state, [file for part in written for file in part.files], None)
         self._tables.clean_up_after_copy(opened)
 
-    def plan_merge(self, target: TableId, source: str) -> IcebergPlan:
+    def plan_merge(self, target: TableId, source: str) -> UpsertPlan:
         opened, state = self._tables.current(target, source)
         planned_for = opened.copy_move
         if planned_for is None:
@@ -420,8 +430,16 @@ class IcebergDestination:
         require_warehouse(self._settings)
         tables, opened, settings = self._tables, self._tables.known(target, source), self._settings.maintenance
         index, marker = tables.index_of(opened), tables.swept_marker(opened)
-        swept = sweep(self._java, opened, lambda: tables.load(target), settings, self._beside, marker, mark=tables.mark)
-        choice = compact(self._java, opened, index, settings, run, self._beside)
+        swept = sweep(
+            self._java,
+            opened,
+            load=lambda: tables.load(target),
+            settings=settings,
+            background=self._background,
+            marker=marker,
+            mark=tables.mark,
+        )
+        choice = compact(self._java, opened, index=index, settings=settings, run=run, background=self._background)
         index.remove([file.path for file in choice.data])
         expired = expire(self._java, opened, settings)
         if expired and opened.state is not None and opened.merging is None:
@@ -438,7 +456,7 @@ class IcebergDestination:
         return self._diagnosis.of(target, error)
 
 
-def _is_base(opened: OpenTable, plan: IcebergPlan) -> bool:
+def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
     """Whether the table, as we know it, is what the plan was made for."""
     if plan.follows is None:
         return opened.state is not None and opened.state.metadata == plan.metadata
@@ -448,7 +466,7 @@ def _is_base(opened: OpenTable, plan: IcebergPlan) -> bool:
     return name == plan.follows and opened.state is made and made.sequence == plan.sequence
 
 
-def _base_after(opened: OpenTable, plan: IcebergPlan, what: str) -> str:
+def _base_after(opened: OpenTable, plan: UpsertPlan, what: str) -> str:
     """The metadata file that the commit before has made. StaleBase if it made none, or something else came after."""
     if opened.state is None or not _is_base(opened, plan):
         raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
@@ -471,8 +489,8 @@ def _copied(opened: OpenTable, history: str) -> dict[str, str]:
     return {**copied, **made_under(source, opened.layout)}
 
 
-def _ours(parts: Sequence[WrittenPart]) -> list[IcebergPart]:
+def _ours(parts: Sequence[WrittenPart]) -> list[LakePart]:
     for part in parts:
-        if not isinstance(part, IcebergPart):
+        if not isinstance(part, LakePart):
             raise TypeError(f"{type(part).__name__} is not a part of an Iceberg table")
-    return [part for part in parts if isinstance(part, IcebergPart)]
+    return [part for part in parts if isinstance(part, LakePart)]

@@ -9,14 +9,13 @@ the very same base, they give the same numbers there.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.columns import (
-    IcebergColumn,
     arrow_type,
     column_from,
     held_columns,
@@ -25,7 +24,9 @@ from penstock.destinations.iceberg.columns import (
     to_iceberg,
 )
 from penstock.destinations.iceberg.java import Java, JavaObject
-from penstock.destinations.iceberg.source_partition import IcebergSlice, require_free_name, with_sid
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.recorded_structure import Move, Recorded
+from penstock.destinations.lake.source_partition import SourceSlice, require_free_name, with_sid
 from penstock.destinations.structure import OnDrop, Steps, steps, unkept
 from penstock.destinations.union import holds, united
 from penstock.errors import SchemaChanged
@@ -34,43 +35,10 @@ from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """The structure that a table follows, what is kept of it, and Iceberg's numbers of those columns by the source's
-    own."""
-
-    schema: TableSchema
-    kept: TableSchema
-    fields: Mapping[int, int]
-
-    def to_json(self) -> str:
-        kept = None if self.kept == self.schema else json.loads(self.kept.to_json())
-        told = {"schema": json.loads(self.schema.to_json()), "kept": kept, "fields": self.fields}
-        return json.dumps(told, ensure_ascii=False)
-
-
-@dataclass(frozen=True)
-class Move:
-    """From the structure that a table has to another. `columns` are those that follow the source, afterwards."""
-
-    schema: TableSchema
-    kept: TableSchema
-    steps: Steps
-    columns: tuple[IcebergColumn, ...]
-    on_drop: OnDrop
-    marked: bool = True  # the key is the table's identifier
-    slice: IcebergSlice | None = None  # of a table that several sources feed: what of it is this source's, afterwards
-
-    @property
-    def identifiers(self) -> set[str]:
-        marks = identifiers(arrow_schema(self.kept), self.kept.key) if self.marked else set()
-        return {self.slice.column.name, *marks} if self.slice is not None and marks else marks
-
-    @property
-    def recorded(self) -> Recorded:
-        numbers = [column.number for column in self.kept.columns]
-        fields = dict(zip(numbers, (column.id for column in self.columns), strict=True))
-        return Recorded(self.schema, self.kept, fields)
+def identifiers_after(move: Move) -> set[str]:
+    """The table's identifier fields once the move is made."""
+    marks = identifiers(arrow_schema(move.kept), move.kept.key) if move.marked else set()
+    return {move.slice.column.name, *marks} if move.slice is not None and marks else marks
 
 
 def structure_property(source: str) -> str:
@@ -90,7 +58,7 @@ def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | No
     return Recorded(schema, TableSchema.from_json(json.dumps(raw["kept"])) if raw["kept"] else schema, fields)
 
 
-def columns_of(target: TableId, found: str, following: Recorded) -> tuple[IcebergColumn, ...]:
+def columns_of(target: TableId, found: str, following: Recorded) -> tuple[LakeColumn, ...]:
     """The columns that follow the source, in its order. `found`: JSON of Iceberg's SchemaParser."""
     ids = [following.fields[column.number] for column in following.kept.columns]
     return located(target, found, arrow_schema(following.kept), ids)
@@ -130,7 +98,7 @@ def planned_union(
     table: JavaObject,
     target: TableId,
     schema: TableSchema,
-    share: IcebergSlice,
+    share: SourceSlice,
     sid: Sid,
     layout: Layout,
 ) -> Move:
@@ -156,9 +124,7 @@ def union_steps(
     return united(target, held, theirs, columns, identifiers(columns, schema.key) if marked else (), sid)
 
 
-def united_columns(
-    found: str, columns: pa.Schema, sid: Sid
-) -> tuple[tuple[IcebergColumn, ...], tuple[IcebergColumn, ...]]:
+def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
     """A source's columns with the table's numbers, by name: as the source has them; as they are stored, sid first."""
     there = {field["name"]: field for field in json.loads(found)["fields"]}
     own = tuple(column_from(there[one.name], one.type) for one in columns)
@@ -172,7 +138,7 @@ def united_columns(
 
 def columns_in_union(
     target: TableId, found: str, following: Recorded
-) -> tuple[tuple[IcebergColumn, ...], tuple[IcebergColumn, ...]]:
+) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
     """The columns that follow one of several sources, in its order: as the source has them, and as they are stored,
     which may be wider. SchemaChanged if somebody took one away."""
     there = {field["id"]: field for field in json.loads(found)["fields"]}

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from penstock.destinations.iceberg.storage import unreadable
+from penstock.destinations.lake.storage import unreadable
 from penstock.errors import (
     CommitUnknown,
     DestinationUnreachable,

@@ -13,8 +13,8 @@ from pathlib import Path
 from penstock.destinations.iceberg.catalog import IcebergSettings, require_warehouse
 from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, translated
 from penstock.destinations.iceberg.open_table import read_state
-from penstock.destinations.iceberg.storage import is_readable, local_path, reaching, sizes
 from penstock.destinations.iceberg.tables import Tables
+from penstock.destinations.lake.storage import is_readable, local_path, reaching, sizes
 from penstock.errors import (
     DestinationUnreachable,
     FilesLost,

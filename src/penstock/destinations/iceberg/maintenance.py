@@ -15,28 +15,22 @@ from functools import partial
 import structlog
 
 from penstock.destinations.contract import InProcessRunner, JobRunner
-from penstock.destinations.iceberg.background_work import Beside, Counting, Merging, Moving, discard
-from penstock.destinations.iceberg.catalog import MaintenanceSettings
-from penstock.destinations.iceberg.columns import IcebergColumn
 from penstock.destinations.iceberg.commit import carried_on, strict
-from penstock.destinations.iceberg.compaction import (
-    Choice,
-    CountHits,
-    MergeData,
-    MergeDeletes,
-    choose,
-    count_hits,
-    merge,
-)
-from penstock.destinations.iceberg.data_files import PREFIX, WrittenFile
-from penstock.destinations.iceberg.file_list import TableState
-from penstock.destinations.iceberg.history_files import kind_index, kind_prefix
+from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.java import Java, present, translated
-from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued, read_state
-from penstock.destinations.iceberg.read_cost import dead_rows, read_cost
 from penstock.destinations.iceberg.snapshot_expiry import expire_snapshots
-from penstock.destinations.iceberg.storage import reaching
+from penstock.destinations.lake.background_work import BackgroundWork, Counting, Merging, Moving, discard
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.compaction import CountHits, MergeData, MergeDeletes, count_hits, merge
+from penstock.destinations.lake.compaction_choice import Choice, choose
+from penstock.destinations.lake.data_files import PREFIX, WrittenFile
+from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.history_files import kind_index, kind_prefix
+from penstock.destinations.lake.key_index import KeyIndex
+from penstock.destinations.lake.read_cost import dead_rows, read_cost
+from penstock.destinations.lake.settings import MaintenanceSettings
+from penstock.destinations.lake.storage import reaching
 from penstock.errors import DestinationError, FileUnreadable, StaleBase
 from penstock.failpoints import reach
 from penstock.model.upkeep import TableShape
@@ -49,7 +43,13 @@ NOTHING = Choice((), ())
 
 
 def compact(
-    java: Java, opened: OpenTable, index: KeyIndex, settings: MaintenanceSettings, run: JobRunner, beside: Beside
+    java: Java,
+    opened: OpenTable,
+    *,
+    index: KeyIndex,
+    settings: MaintenanceSettings,
+    run: JobRunner,
+    background: BackgroundWork,
 ) -> Choice:
     """Merges what is due, here and now if it is little, or beside batches; gives what has been merged. StaleBase if
     somebody else has changed the table."""
@@ -57,10 +57,10 @@ def compact(
     if state is None or state.snapshot is None or not state.only_positional:
         return NOTHING
     if opened.merging is not None:
-        return _finished(java, opened, opened.merging, run, beside) if opened.merging.is_done else NOTHING
+        return _finished(java, opened, opened.merging, run, background) if opened.merging.is_done else NOTHING
     if state is opened.settled or opened.others is None:
         return NOTHING  # or there is a person's column that we could not carry over
-    counted = _counted_in_time(state, opened, run, beside)
+    counted = _counted_in_time(state, opened, run, background)
     if counted is None:
         return NOTHING
     state = opened.state = counted
@@ -90,12 +90,12 @@ def compact(
         beside=is_long,
     )
     if is_long:
-        if not beside.busy:
-            opened.merging = Merging(state, fence, choice, tasks, beside.merge(run, tasks), beside=True)
+        if not background.busy:
+            opened.merging = Merging(state, fence, choice, tasks, background.merge(run, tasks), beside=True)
         return NOTHING
     done: Future[list[WrittenFile | None]] = Future()
     done.set_result(InProcessRunner().run(merge, tasks))
-    return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run, beside)
+    return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run, background)
 
 
 def takes_long(choice: Choice, *, is_local: bool) -> bool:
@@ -110,7 +110,7 @@ def _tasks(
     state: TableState,
     choice: Choice,
     index: KeyIndex,
-    rescued: tuple[IcebergColumn, ...],
+    rescued: tuple[LakeColumn, ...],
     *,
     versions: bool,
     beside: bool,
@@ -118,17 +118,18 @@ def _tasks(
     columns = (*opened.stored, *(opened.others or ()), *rescued)
     tasks: list[MergeData | MergeDeletes] = [
         MergeData(
-            opened.target,
-            opened.folder,
-            columns,
-            kind_index(index, group[0].path) if versions else index,
-            tuple(file.path for file in group),
-            tuple(
+            table_format=ICEBERG,
+            target=opened.target,
+            folder=opened.folder,
+            columns=columns,
+            index=kind_index(index, group[0].path) if versions else index,
+            files=tuple(file.path for file in group),
+            delete_files=tuple(
                 file.path for file in state.deletes if not (file.hits or {}).keys().isdisjoint(f.path for f in group)
             ),
-            sum(file.size for file in group),
-            kind_prefix(group[0].path) if versions else PREFIX,
-            beside,
+            weight=sum(file.size for file in group),
+            prefix=kind_prefix(group[0].path) if versions else PREFIX,
+            beside=beside,
         )
         for group in choice.groups
     ]
@@ -136,11 +137,20 @@ def _tasks(
         gone = {file.path for file in choice.data}
         staying = tuple(file.path for file in state.data if file.path not in gone)
         paths, weight = tuple(file.path for file in choice.deletes), sum(file.size for file in choice.deletes)
-        tasks.append(MergeDeletes(opened.target, opened.folder, paths, staying, weight))
+        tasks.append(
+            MergeDeletes(
+                table_format=ICEBERG,
+                target=opened.target,
+                folder=opened.folder,
+                files=paths,
+                data_files=staying,
+                weight=weight,
+            )
+        )
     return tasks
 
 
-def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, beside: Beside) -> Choice:
+def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, background: BackgroundWork) -> Choice:
     """Commits a merge that is done; gives what was merged: nothing, if it is void by now, or if so much has come
     meanwhile that it has to be followed up first."""
     opened.merging = None
@@ -162,8 +172,8 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
     late = merging.late(state)
     if late and sum(file.size for file in late) >= WORTH_A_JOB and len(merging.moves) < MOST_MOVES:
         opened.merging = merging
-        if not beside.busy:
-            moving = Moving(tuple(late), beside.merge(run, [merging.move(state, late)]))
+        if not background.busy:
+            moving = Moving(tuple(late), background.merge(run, [merging.move(state, late)]))
             opened.merging = replace(merging, moves=(*merging.moves, moving))
         return NOTHING
     removed = [*merging.removed, *late]
@@ -252,7 +262,9 @@ def _counted(state: TableState, opened: OpenTable, run: JobRunner) -> TableState
     return state.counted(_hits(run, tasks)) if tasks else state
 
 
-def _counted_in_time(state: TableState, opened: OpenTable, run: JobRunner, beside: Beside) -> TableState | None:
+def _counted_in_time(
+    state: TableState, opened: OpenTable, run: JobRunner, background: BackgroundWork
+) -> TableState | None:
     """The same; None while much is counted beside batches."""
     counting = opened.counting
     if counting is not None:
@@ -269,13 +281,13 @@ def _counted_in_time(state: TableState, opened: OpenTable, run: JobRunner, besid
         return state
     if sum(task.weight for task in tasks) < WORTH_A_JOB:
         return state.counted(_hits(run, tasks))
-    if not beside.busy:
-        opened.counting = Counting(tuple(task.file for task in tasks), beside.submit(partial(_hits, run, tasks)))
+    if not background.busy:
+        opened.counting = Counting(tuple(task.file for task in tasks), background.submit(partial(_hits, run, tasks)))
     return None
 
 
 def _uncounted(state: TableState, opened: OpenTable) -> list[CountHits]:
-    return [CountHits(opened.target, file.path, file.size) for file in state.deletes if file.hits is None]
+    return [CountHits(ICEBERG, opened.target, file.path, file.size) for file in state.deletes if file.hits is None]
 
 
 def _hits(run: JobRunner, tasks: Sequence[CountHits]) -> dict[str, dict[str, int]]:

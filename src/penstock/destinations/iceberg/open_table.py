@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.iceberg.background_work import Counting, Merging, Sweeping
-from penstock.destinations.iceberg.columns import IcebergColumn, rescued_column
-from penstock.destinations.iceberg.deferred_deletes import Leaving
-from penstock.destinations.iceberg.evolution import Move, Recorded
-from penstock.destinations.iceberg.file_list import LiveFile, TableState
+from penstock.destinations.iceberg.columns import rescued_column
 from penstock.destinations.iceberg.java import Java, JavaObject
-from penstock.destinations.iceberg.source_partition import IcebergSlice, Turns
-from penstock.destinations.iceberg.storage import local_path
+from penstock.destinations.iceberg.source_partition import is_in_slice
+from penstock.destinations.lake.background_work import Counting, Merging, Sweeping
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.deferred_deletes import DeferredDeletes
+from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.recorded_structure import Move, Recorded
+from penstock.destinations.lake.source_partition import SourceSlice, Turns
+from penstock.destinations.lake.storage import local_path
 from penstock.errors import OtherLayout, SchemaChanged
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
@@ -46,7 +49,7 @@ class Standing:
     metadata: str
     position: Position | None
     moment: int  # 0: none yet
-    rescued: IcebergColumn  # the column RESCUED, or what it will be when it comes
+    rescued: LakeColumn  # the column RESCUED, or what it will be when it comes
 
 
 @dataclass
@@ -59,17 +62,17 @@ class OpenTable:
     source: str
     table: JavaObject
     following: Recorded
-    columns: tuple[IcebergColumn, ...]  # that follow the source
-    others: tuple[IcebergColumn, ...] | None  # that do not; None when they cannot be read
+    columns: tuple[LakeColumn, ...]  # that follow the source
+    others: tuple[LakeColumn, ...] | None  # that do not; None when they cannot be read
     location: str
     specs: JavaObject
     spec: int  # the unpartitioned one, or the one by sid
     turns: Turns
     sid: Sid | None
-    slice: IcebergSlice | None  # of a table that several sources feed: what of it is this source's
+    slice: SourceSlice | None  # of a table that several sources feed: what of it is this source's
     state: TableState | None
     commits_since_expiry: int
-    leaving: Leaving
+    leaving: DeferredDeletes
     settled: TableState | None = None  # in which there was nothing to compact
     merging: Merging | None = None  # what is compacted beside batches
     told: tuple[TableState, str] | None = None  # the state that people were told of, and what went on beside batches
@@ -78,8 +81,8 @@ class OpenTable:
     copy_base: CopyBase | None = None  # as it was when a copy was planned
     copy_move: Move | None = None  # what the copy will make of its structure
     layout: Layout = ROWS
-    around: tuple[IcebergColumn, ...] = ()  # the layout's columns
-    rescued: IcebergColumn | None = None  # None: it had not come when somebody last looked
+    around: tuple[LakeColumn, ...] = ()  # the layout's columns
+    rescued: LakeColumn | None = None  # None: it had not come when somebody last looked
     standing: Standing | None = None
     look_again: bool = False  # `state` is not of the last commit that this driver made
     committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
@@ -107,12 +110,12 @@ class OpenTable:
         return FENCE if self.slice is None else f"{FENCE}.{self.source}"
 
     @property
-    def stored(self) -> tuple[IcebergColumn, ...]:
+    def stored(self) -> tuple[LakeColumn, ...]:
         """The columns that follow the source, as they are written."""
         return self.columns if self.slice is None else self.slice.stored
 
 
-def look_for_rescued(java: Java, opened: OpenTable) -> IcebergColumn | None:
+def look_for_rescued(java: Java, opened: OpenTable) -> LakeColumn | None:
     """The column RESCUED of the table as it was last read; None when it has not come yet. Once there it stays."""
     if opened.rescued is None:
         schema = opened.table.schema()
@@ -193,7 +196,7 @@ def read_state(
     table: JavaObject,
     metadata: JavaObject,
     known: TableState | None = None,
-    slice: IcebergSlice | None = None,
+    slice: SourceSlice | None = None,
 ) -> TableState:
     """The state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
     snapshot: that has the same files.
@@ -228,7 +231,7 @@ def carried(state: TableState, metadata: JavaObject) -> TableState:
 
 
 def held_files(
-    java: Java, table: JavaObject, snapshot: JavaObject, slice: IcebergSlice | None = None
+    java: Java, table: JavaObject, snapshot: JavaObject, slice: SourceSlice | None = None
 ) -> tuple[list[JavaObject], list[JavaObject]]:
     """The data files and delete files of a snapshot, or those of a slice, as Iceberg has them."""
     io, specs = table.io(), table.specs()
@@ -239,7 +242,8 @@ def held_files(
     for manifest in snapshot.deleteManifests(io):
         deletes.extend(java.listed(java.manifests.readDeleteManifest(manifest, io, specs)))
     if slice is not None:
-        return [file for file in data if slice.holds(file)], [file for file in deletes if slice.holds(file)]
+        data = [file for file in data if is_in_slice(file, slice)]
+        deletes = [file for file in deletes if is_in_slice(file, slice)]
     return data, deletes
 
 
@@ -252,3 +256,9 @@ def _described(file: JavaObject) -> LiveFile:
         file.content().name().lower().replace("_", "-"),
         file.specId(),
     )
+
+
+def live(written: WrittenFile, sequence: int, spec: int) -> LiveFile:
+    """Describe a file of ours as it is once committed."""
+    content = str(written.description["content"])
+    return LiveFile(written.path, written.records, written.size, sequence, content, spec, written.hits)

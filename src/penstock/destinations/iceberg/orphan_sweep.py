@@ -20,15 +20,15 @@ from pathlib import Path
 import structlog
 from pyarrow import fs
 
-from penstock.destinations.iceberg.background_work import Beside, Sweeping
-from penstock.destinations.iceberg.catalog import MaintenanceSettings
-from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.iceberg.deferred_deletes import AT_ONCE, remove_some
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable
 from penstock.destinations.iceberg.snapshot_expiry import referenced, shut_out
-from penstock.destinations.iceberg.storage import opened as opened_storage
-from penstock.destinations.iceberg.storage import reaching
+from penstock.destinations.lake.background_work import BackgroundWork, Sweeping
+from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
+from penstock.destinations.lake.deferred_deletes import AT_ONCE, remove_some
+from penstock.destinations.lake.settings import MaintenanceSettings
+from penstock.destinations.lake.storage import opened as opened_storage
+from penstock.destinations.lake.storage import reaching
 from penstock.errors import DestinationError, TableDropped
 from penstock.failpoints import reach
 
@@ -53,11 +53,11 @@ def note_swept(marker: Path) -> None:
 def sweep(
     java: Java,
     opened: OpenTable,
+    *,
     load: Callable[[], JavaObject | None],
     settings: MaintenanceSettings,
-    beside: Beside,
+    background: BackgroundWork,
     marker: Path,
-    *,
     mark: bool,
 ) -> int:
     """Begins a sweep that is due, or goes on with it; gives how many files it has removed. StaleBase if somebody else
@@ -67,8 +67,8 @@ def sweep(
     if state is None or opened.merging is not None:
         return 0
     if sweeping is None:
-        if not beside.busy and is_due(marker, settings):
-            opened.sweeping = Sweeping(beside.submit(lambda: _unknown(java, opened, load, settings.sweep_age)))
+        if not background.busy and is_due(marker, settings):
+            opened.sweeping = Sweeping(background.submit(lambda: _unknown(java, opened, load, settings.sweep_age)))
         return 0
     if not sweeping.found.done():
         return 0

@@ -16,14 +16,14 @@ from collections.abc import Collection
 import structlog
 from pyarrow import fs
 
-from penstock.destinations.iceberg.catalog import MaintenanceSettings
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
-from penstock.destinations.iceberg.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.iceberg.file_list import TableState
 from penstock.destinations.iceberg.java import Collected, Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable
-from penstock.destinations.iceberg.storage import opened as opened_storage
-from penstock.destinations.iceberg.storage import reaching, remove
+from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
+from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.settings import MaintenanceSettings
+from penstock.destinations.lake.storage import opened as opened_storage
+from penstock.destinations.lake.storage import reaching, remove
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")

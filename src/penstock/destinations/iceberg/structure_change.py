@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.destinations.iceberg.columns import IcebergColumn, coming_rescued_column, unfollowed
-from penstock.destinations.iceberg.evolution import Move, planned, planned_union
+from penstock.destinations.iceberg.columns import coming_rescued_column, unfollowed
+from penstock.destinations.iceberg.evolution import planned, planned_union
 from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued
-from penstock.destinations.iceberg.plan import IcebergPart
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.recorded_structure import Move
+from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.destinations.structure import OnDrop
 from penstock.errors import RangeVoid
 from penstock.model.table import TableSchema
@@ -34,7 +36,7 @@ def move_to(
         return planned(java, opened.table, opened.target, opened.following, schema, on_drop, layout)
 
 
-def move_again(java: Java, opened: OpenTable, parts: Sequence[IcebergPart]) -> Move | None:
+def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:
     """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
     planned_for = opened.copy_move
     move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
@@ -48,7 +50,7 @@ def move_again(java: Java, opened: OpenTable, parts: Sequence[IcebergPart]) -> M
     return move
 
 
-def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColumn:
+def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> LakeColumn:
     """The table's column RESCUED, or what it will be when it comes, behind those that its structure's move adds."""
     there = look_for_rescued(java, opened)
     if there is not None:
@@ -57,7 +59,7 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> IcebergColu
     return coming_rescued_column(max(present(opened.operations.current(), opened.target).lastColumnId(), *added, 0))
 
 
-def beside(opened: OpenTable, move: Move | None) -> tuple[IcebergColumn, ...]:
+def beside(opened: OpenTable, move: Move | None) -> tuple[LakeColumn, ...]:
     """The columns that follow no column of the source after the move, as they are called then; but for the layout's."""
     around = [column.id for column in opened.around]
     others = [column for column in opened.others or () if column.id not in around]

@@ -18,11 +18,9 @@ from penstock.destinations.iceberg.catalog import (
     compares_snapshots_only,
     open_warehouse,
     require_warehouse,
-    safe_name,
     table_location,
 )
 from penstock.destinations.iceberg.columns import (
-    IcebergColumn,
     identifiers,
     matched,
     named_columns,
@@ -32,19 +30,14 @@ from penstock.destinations.iceberg.columns import (
 )
 from penstock.destinations.iceberg.commit import strict
 from penstock.destinations.iceberg.current_view import drop_current_view, make_current_view
-from penstock.destinations.iceberg.deferred_deletes import Leaving
 from penstock.destinations.iceberg.evolution import (
-    Move,
-    Recorded,
     columns_in_union,
     columns_of,
     recorded,
     structure_property,
     union_steps,
 )
-from penstock.destinations.iceberg.file_list import TableState
 from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, Session, TableExists, present, translated
-from penstock.destinations.iceberg.key_index import KeyIndex
 from penstock.destinations.iceberg.lineage import NONE, lineage_property, why_lost
 from penstock.destinations.iceberg.open_table import (
     COPYING,
@@ -63,17 +56,15 @@ from penstock.destinations.iceberg.open_table import (
 )
 from penstock.destinations.iceberg.orphan_sweep import note_swept
 from penstock.destinations.iceberg.snapshot_expiry import find_orphans, remove_orphans
-from penstock.destinations.iceberg.source_partition import (
-    IcebergSlice,
-    Turns,
-    is_of_family,
-    require_free_name,
-    sid_column,
-    sid_spec,
-    with_sid,
-)
-from penstock.destinations.iceberg.storage import local_path, reaching
+from penstock.destinations.iceberg.source_partition import is_of_family, sid_column, sid_spec
 from penstock.destinations.iceberg.structure_change import follow
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.deferred_deletes import DeferredDeletes
+from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.key_index import KeyIndex
+from penstock.destinations.lake.recorded_structure import Move, Recorded
+from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
+from penstock.destinations.lake.storage import local_path, reaching, safe_name
 from penstock.destinations.structure import numbered
 from penstock.errors import (
     DestinationError,
@@ -274,10 +265,10 @@ class Tables:
         folder = self.index_of(opened).folder
         return folder.with_name(f"{folder.name}.swept")
 
-    def _leaving(self, target: TableId) -> Leaving:
+    def _leaving(self, target: TableId) -> DeferredDeletes:
         """Of the whole table, whichever source's expiry let the files go."""
         folder = self._folder(target)
-        return Leaving(folder.with_name(f"{folder.name}.leaving"))
+        return DeferredDeletes(folder.with_name(f"{folder.name}.leaving"))
 
     def _folder(self, target: TableId) -> Path:
         return self._index / safe_name(target.schema) / safe_name(target.name)
@@ -403,7 +394,7 @@ class Tables:
 
     def _columns(
         self, target: TableId, table: JavaObject, found: str, following: Recorded | None, sid: Sid | None
-    ) -> tuple[tuple[IcebergColumn, ...], IcebergSlice | None]:
+    ) -> tuple[tuple[LakeColumn, ...], SourceSlice | None]:
         """The columns that follow the source and, if it has a sid, its share of the table."""
         if sid is None:
             assert following is not None
@@ -411,9 +402,9 @@ class Tables:
         column = sid_column(target, found, sid)
         _, field = sid_spec(table, target, column.id)
         if following is None:  # not one of its sources yet
-            return (), IcebergSlice(sid.value, field, (column,))
+            return (), SourceSlice(sid.value, field, (column,))
         own, kept = columns_in_union(target, found, following)
-        return own, IcebergSlice(sid.value, field, (column, *kept))
+        return own, SourceSlice(sid.value, field, (column, *kept))
 
     def _take_in(
         self, opened: OpenTable, state: TableState, schema: TableSchema, start: Position | None, sid: Sid

@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 
 from penstock.changelog.log import ChangeLog
-from penstock.destinations.contract import Destination, JobRunner, WritePlan, WrittenPart
+from penstock.destinations.contract import JobRunner, TableDestination, WritePlan, WrittenPart
 from penstock.errors import (
     CommitUnknown,
     PenstockError,
@@ -79,7 +79,7 @@ class BatchWriter:
     def __init__(
         self,
         source: str,
-        destination: Destination,
+        destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
         state: StateStore,

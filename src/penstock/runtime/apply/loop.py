@@ -18,7 +18,7 @@ import structlog
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
-from penstock.destinations.contract import Destination, JobRunner
+from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.destinations.union import renamed
 from penstock.errors import (
     ColumnsRequired,
@@ -62,7 +62,7 @@ class ApplyLoop:
     def __init__(
         self,
         source: str,
-        destination: Destination,
+        destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
         limits: BatchConfig,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from penstock.destinations.contract import Destination
+from penstock.destinations.contract import TableDestination
 from penstock.errors import (
     EnvironmentMissing,
     FileUnreadable,
@@ -54,7 +54,7 @@ def unexpected(table: TableId, error: Exception, doing: str = "its changes were 
     return failed
 
 
-def of_table(destination: Destination, source: str, feed: Feed, doing: str, error: Exception) -> TableError:
+def of_table(destination: TableDestination, source: str, feed: Feed, doing: str, error: Exception) -> TableError:
     """Give the error as the table's own, or raise what concerns more than this table."""
     told: Exception = error
     if isinstance(error, FileUnreadable):

@@ -23,7 +23,7 @@ import structlog
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.decode.undecodable import Undecodable
-from penstock.destinations.contract import CopyPlan, Destination, JobRunner, WrittenPart
+from penstock.destinations.contract import CopyPlan, JobRunner, TableDestination, WrittenPart
 from penstock.errors import (
     ColumnsRequired,
     DestinationError,
@@ -83,7 +83,7 @@ class Copier:
     def __init__(
         self,
         pipeline: Pipeline,
-        destination: Destination,
+        destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
         state: StateStore,

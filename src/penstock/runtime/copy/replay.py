@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Destination, JobRunner, WrittenPart
+from penstock.destinations.contract import JobRunner, TableDestination, WrittenPart
 from penstock.errors import CommitUnknown, PositionLost, RangeVoid
 from penstock.fold.evolution import Followed, follow, identity_change
 from penstock.fold.keys import encode_keys
@@ -74,7 +74,7 @@ def _unaltered(schema: TableSchema, work: TableWork) -> Followed:
 
 
 def catch_up(
-    destination: Destination,
+    destination: TableDestination,
     runner: JobRunner,
     log: ChangeLog,
     limits: BatchConfig,
@@ -141,7 +141,7 @@ class _Replay:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
         source: str,
@@ -246,7 +246,7 @@ class _Replay:
         self._destination.commit_merge(plan, parts, self.position, moment if versions else None, history)
 
 
-def _merges(destination: Destination, source: str, feed: Feed) -> bool:
+def _merges(destination: TableDestination, source: str, feed: Feed) -> bool:
     """Whether the table keeps what the copy does not have."""
     if feed.mode is Mode.APPEND:
         return destination.position(feed.target, source) is not None

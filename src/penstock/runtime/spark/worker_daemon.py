@@ -18,7 +18,7 @@ EXECUTOR_PID = "PENSTOCK_EXECUTOR_PID"  # in the workers' environment: the Java 
 FOR_ALL_WORKERS = (
     "penstock.runtime.apply.task",
     "penstock.runtime.spark.worker_entry",
-    "penstock.destinations.iceberg.plan",
+    "penstock.destinations.lake.upsert_plan",
 )
 
 

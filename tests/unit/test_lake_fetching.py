@@ -14,14 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.iceberg.columns import IcebergColumn, coming_rescued_column
-from penstock.destinations.iceberg.copy_plan import IcebergCopy
-from penstock.destinations.iceberg.data_files import deleted_rows
-from penstock.destinations.iceberg.fetching import PIECE_BYTES
-from penstock.destinations.iceberg.history_files import kind_of
-from penstock.destinations.iceberg.history_plan import VersionPlan
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan, as_one_age
+from penstock.destinations.iceberg.columns import coming_rescued_column
+from penstock.destinations.iceberg.data_files import ICEBERG
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.copy_plan import LakeCopyPlan
+from penstock.destinations.lake.fetching import PIECE_BYTES
+from penstock.destinations.lake.history_files import kind_of
+from penstock.destinations.lake.history_plan import HistoryPlan
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
 from penstock.fold.clone import fold_clone
 from penstock.fold.history import fold_history
 from penstock.fold.keys import encode_keys
@@ -34,7 +35,7 @@ from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_
 SCHEMA = table_schema({"id": INT8, "note": TEXT, "photo": TEXT, "scan": TEXT})
 TARGET = TableId("public", "things")
 COLUMNS = tuple(
-    IcebergColumn(number, field.name, field.type, not field.nullable)
+    LakeColumn(number, field.name, field.type, not field.nullable)
     for number, field in enumerate(arrow_schema(SCHEMA), start=1)
 )
 PIECE = 20_000  # bytes: a few rows
@@ -45,10 +46,17 @@ def photo(number: int, size: int = 2000) -> str:
     return random.Random(number).randbytes(size // 2).hex()
 
 
-def base(folder: Path, rows: Iterator[dict[str, object]], files: int) -> list[IcebergPart]:
+def base(folder: Path, rows: Iterator[dict[str, object]], files: int) -> list[LakePart]:
     """A copy of the rows, in so many files."""
     index = KeyIndex(folder / "index", ("id",))
-    copy = IcebergCopy(TARGET, str(folder), COLUMNS, coming_rescued_column(9), index)
+    copy = LakeCopyPlan(
+        table_format=ICEBERG,
+        target=TARGET,
+        folder=str(folder),
+        columns=COLUMNS,
+        rescued=coming_rescued_column(9),
+        index=index,
+    )
     each = list(rows)
     return [
         copy.write_rows([pa.Table.from_pylist(each[number::files], schema=arrow_schema(SCHEMA))])
@@ -56,19 +64,20 @@ def base(folder: Path, rows: Iterator[dict[str, object]], files: int) -> list[Ic
     ]
 
 
-def over(folder: Path, parts: list[IcebergPart], piece_bytes: int) -> IcebergPlan:
+def over(folder: Path, parts: list[LakePart], piece_bytes: int) -> UpsertPlan:
     files, deletes = as_one_age(parts)
-    return IcebergPlan(
-        TARGET,
-        "shop",
-        100,
-        "",
-        str(folder),
-        COLUMNS,
-        coming_rescued_column(9),
-        KeyIndex(folder / "index", ("id",)),
-        files,
-        deletes,
+    return UpsertPlan(
+        table_format=ICEBERG,
+        target=TARGET,
+        source="shop",
+        position=100,
+        metadata="",
+        folder=str(folder),
+        columns=COLUMNS,
+        rescued=coming_rescued_column(9),
+        index=KeyIndex(folder / "index", ("id",)),
+        files=files,
+        delete_files=deletes,
         piece_bytes=piece_bytes,
     )
 
@@ -128,10 +137,10 @@ def test_a_value_that_is_hidden_in_a_dictionary_does_not_make_a_piece_large(fold
             assert row["photo"] == photo(row["id"] % 3)
 
 
-def history(folder: Path, parts: list[IcebergPart], piece_bytes: int) -> VersionPlan:
+def history(folder: Path, parts: list[LakePart], piece_bytes: int) -> HistoryPlan:
     layout = Layout(Period())
     around = tuple(
-        IcebergColumn(number, field.name, field.type, required=False)
+        LakeColumn(number, field.name, field.type, required=False)
         for number, field in enumerate(layout.around, start=5)
     )
     added = [(age, file) for age, part in enumerate(parts) for file in part.added]
@@ -139,17 +148,18 @@ def history(folder: Path, parts: list[IcebergPart], piece_bytes: int) -> Version
         tuple(IndexedFile(file.path, file.records, age) for age, file in added if kind_of(file.path) == kind)
         for kind in ("open", "ended")
     )
-    return VersionPlan(
-        TARGET,
-        "shop",
-        100,
-        "",
-        str(folder),
-        COLUMNS,
-        coming_rescued_column(9),
-        KeyIndex(folder / "index", ("id",)),
-        opened,
-        tuple(part.delete.path for part in parts if part.delete is not None),
+    return HistoryPlan(
+        table_format=ICEBERG,
+        target=TARGET,
+        source="shop",
+        position=100,
+        metadata="",
+        folder=str(folder),
+        columns=COLUMNS,
+        rescued=coming_rescued_column(9),
+        index=KeyIndex(folder / "index", ("id",)),
+        files=opened,
+        delete_files=tuple(part.delete.path for part in parts if part.delete is not None),
         layout=layout,
         around=around,
         ended_files=ended,
@@ -157,10 +167,10 @@ def history(folder: Path, parts: list[IcebergPart], piece_bytes: int) -> Version
     )
 
 
-def versions_in(parts: list[IcebergPart]) -> list[tuple[object, ...]]:
+def versions_in(parts: list[LakePart]) -> list[tuple[object, ...]]:
     """All versions of the table that the parts make, in order."""
     files = [file.path for part in parts for file in part.added]
-    dead = deleted_rows([part.delete.path for part in parts if part.delete is not None], files)
+    dead = ICEBERG.deleted_rows([part.delete.path for part in parts if part.delete is not None], files)
     found = []
     for path in files:
         gone = set(dead.get(path, pa.array([])).tolist()) if path in dead else set()

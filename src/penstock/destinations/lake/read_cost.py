@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.destinations.iceberg.file_list import LiveFile, TableState
+from penstock.destinations.lake.file_list import LiveFile, TableState
 
 FULL_SIZE = 32 << 20  # of a file in a table that is as compact as can be
 OPENING = 80 << 10  # bytes that are read in the time that opening a file takes

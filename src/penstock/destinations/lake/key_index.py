@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decode.rescue import RESCUED
-from penstock.destinations.iceberg.columns import IcebergColumn
+from penstock.destinations.lake.columns import LakeColumn
 from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST, encode_rows
 
@@ -106,7 +106,7 @@ class KeyIndex:
     folder: Path
     key: tuple[str, ...]
     suffix: str = "keys"  # of its sidecars' names: a table may have two indexes
-    row: tuple[IcebergColumn, ...] = ()
+    row: tuple[LakeColumn, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether the table has keys to be indexed."""

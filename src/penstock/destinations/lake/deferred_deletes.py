@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.destinations.iceberg.storage import remove
+from penstock.destinations.lake.storage import remove
 from penstock.failpoints import reach
 
 AT_ONCE = 100  # files that are removed between two batches, at most
@@ -23,7 +23,7 @@ LONGEST = 0.5  # seconds that it takes, at most
 SUFFIX = ".files"
 
 
-class Leaving:
+class DeferredDeletes:
     """The files of one table that are to be removed, each at its time."""
 
     def __init__(self, folder: Path) -> None:

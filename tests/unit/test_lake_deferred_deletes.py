@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.destinations.iceberg import deferred_deletes
-from penstock.destinations.iceberg.deferred_deletes import Leaving, remove_some
+from penstock.destinations.lake import deferred_deletes
+from penstock.destinations.lake.deferred_deletes import DeferredDeletes, remove_some
 
 
 def made(folder: Path, *names: str) -> list[str]:
@@ -38,7 +38,7 @@ def test_as_much_is_removed_as_batches_may_wait_for(
 
 
 def test_files_stay_until_their_time_and_lists_go_with_them(tmp_path: Path) -> None:
-    files = Leaving(tmp_path / "lists")
+    files = DeferredDeletes(tmp_path / "lists")
     due, later = made(tmp_path, "due", "gone before"), made(tmp_path, "later")
     files.put(later, ago(-3600))
     files.put(due, ago(1))
@@ -51,7 +51,7 @@ def test_files_stay_until_their_time_and_lists_go_with_them(tmp_path: Path) -> N
 
 
 def test_a_list_that_is_empty_or_gone_is_passed_over(tmp_path: Path) -> None:
-    files = Leaving(tmp_path / "lists")
+    files = DeferredDeletes(tmp_path / "lists")
     files.put(made(tmp_path, "a"), ago(3))
     files.put(made(tmp_path, "b"), ago(2))
     files.put(made(tmp_path, "c"), ago(1))
@@ -66,7 +66,7 @@ def test_a_few_at_a_time_the_first_first_and_anew_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferred_deletes, "AT_ONCE", 3)
-    files = Leaving(tmp_path / "lists")
+    files = DeferredDeletes(tmp_path / "lists")
     files.put(made(tmp_path, "c", "d", "e", "f"), ago(1))
     assert files.remove_due() == 3
     files.put(made(tmp_path, "a", "b"), ago(2))
@@ -76,11 +76,11 @@ def test_a_few_at_a_time_the_first_first_and_anew_after_a_restart(
 
     files.put(made(tmp_path, "c", "d", "e", "f"), ago(1))
     assert files.remove_due() == 3
-    again = Leaving(tmp_path / "lists")
+    again = DeferredDeletes(tmp_path / "lists")
     assert _removed(again) == [3, 1]
     assert (names(tmp_path), names(tmp_path / "lists")) == ([], [])
     assert files.remove_due() == 1, "two that do the same do no harm"
 
 
-def _removed(files: Leaving) -> Sequence[int]:
+def _removed(files: DeferredDeletes) -> Sequence[int]:
     return [files.remove_due(), files.remove_due()]

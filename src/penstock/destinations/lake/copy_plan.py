@@ -15,25 +15,29 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import COPY_PREFIX, WrittenFile, in_groups, write_rows
-from penstock.destinations.iceberg.key_index import KeyIndex
-from penstock.destinations.iceberg.plan import IcebergPart
-from penstock.destinations.iceberg.source_partition import IcebergSlice, stored
-from penstock.destinations.iceberg.storage import reaching, removed_on_error
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import COPY_PREFIX, WrittenFile, in_groups
+from penstock.destinations.lake.key_index import KeyIndex
+from penstock.destinations.lake.source_partition import SourceSlice, stored
+from penstock.destinations.lake.storage import reaching, removed_on_error
+from penstock.destinations.lake.table_format import TableFormat
+from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.model.table import TableId
 
 
-@dataclass(frozen=True)
-class IcebergCopy:
+@dataclass(frozen=True, kw_only=True)
+class LakeCopyPlan:
+    """Where the rows of a copy go; see the contract's `CopyPlan`."""
+
+    table_format: TableFormat
     target: TableId
     folder: str
-    columns: tuple[IcebergColumn, ...]
-    rescued: IcebergColumn  # as it is, or will be when it is first needed
+    columns: tuple[LakeColumn, ...]
+    rescued: LakeColumn  # as it is, or will be when it is first needed
     index: KeyIndex
-    slice: IcebergSlice | None = None
+    slice: SourceSlice | None = None
 
-    def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> IcebergPart:
+    def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> LakePart:
         """Up to the first batch with rescued cells into one file; that batch and those behind it into another."""
         coming = iter(batches)
         rescuing: list[pa.RecordBatch | pa.Table] = []
@@ -48,14 +52,14 @@ class IcebergCopy:
         numbers = tuple(column.id for column in self.columns)
         data = self._file(plain(), self.columns)
         if not rescuing:
-            return IcebergPart(data, columns=numbers)
+            return LakePart(data, columns=numbers)
         others = (_with_rescued(batch) for batch in chain(rescuing, coming))
         with removed_on_error(data.path) if data is not None else nullcontext():
             rescued = self._file(others, (*self.columns, self.rescued))
-        return IcebergPart(data, columns=numbers, rescued=rescued, rescued_as=self.rescued)
+        return LakePart(data, columns=numbers, rescued=rescued, rescued_as=self.rescued)
 
     def _file(
-        self, batches: Iterable[pa.RecordBatch | pa.Table], columns: tuple[IcebergColumn, ...]
+        self, batches: Iterable[pa.RecordBatch | pa.Table], columns: tuple[LakeColumn, ...]
     ) -> WrittenFile | None:
         with reaching(f"table {self.target}: the files of its copy cannot be written"):
             keys: list[pa.Array] = []
@@ -65,7 +69,7 @@ class IcebergCopy:
                 return None
             written, _ = stored(self.slice, columns, first)
             rows = (stored(self.slice, columns, group)[1] for group in chain([first], groups))
-            data = write_rows(self.folder, written, rows, COPY_PREFIX)
+            data = self.table_format.write_rows(self.folder, written, rows, COPY_PREFIX)
             if self.index:
                 with removed_on_error(data.path):
                     self.index.write(data.path, pa.concat_arrays(keys))

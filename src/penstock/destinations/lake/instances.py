@@ -2,7 +2,7 @@
 
 A row may be in any file, any number of times, and in some of its places it has ended already. So the files are searched
 from the newest on, through the key index, and the delete files say which places are dead; the search for a row ends as
-soon as there are enough. Called by `plan`, on executors.
+soon as there are enough. Called by `upsert_plan`, on executors.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock.destinations.iceberg.file_list import LiveFile
-from penstock.destinations.iceberg.history_files import are_dead
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Rows, sorted_order
+from penstock.destinations.lake.file_list import LiveFile
+from penstock.destinations.lake.history_files import are_dead
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, Rows, sorted_order
+from penstock.destinations.lake.table_format import TableFormat
 from penstock.errors import RowsMissing
 from penstock.fold.net_effect import Removals
 from penstock.fold.whole_rows import rows_missing
@@ -35,6 +36,8 @@ def require_positions(target: TableId, deletes: Sequence[LiveFile]) -> None:
 
 def removed_rows(
     target: TableId,
+    *,
+    table_format: TableFormat,
     index: KeyIndex,
     removals: Removals,
     files: Sequence[IndexedFile],
@@ -52,7 +55,7 @@ def removed_rows(
             break
         sidecar = index.sidecar(file, partial(read_keys, file))
         at, rows = sidecar.find_all(keys.take(pa.array(sought)))
-        alive = ~are_dead(delete_files, file.path, rows)
+        alive = ~are_dead(table_format, delete_files, file.path, rows)
         at, rows = sought[at[alive]], rows[alive]
         counts = np.bincount(at, minlength=len(keys))
         place = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.destinations.iceberg.compaction import LARGE, MOST_AT_ONCE, Choice, choose
-from penstock.destinations.iceberg.file_list import LiveFile, TableState
 from penstock.destinations.iceberg.maintenance import takes_long
+from penstock.destinations.lake.compaction_choice import LARGE, MOST_AT_ONCE, Choice, choose
+from penstock.destinations.lake.file_list import LiveFile, TableState
 
 MIB = 1 << 20
 

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import PREFIX, DataFile, read_deletes
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import PREFIX
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
+from penstock.destinations.lake.table_format import TableFormat
 from penstock.fold.keys import encode_keys
 from penstock.fold.layout import OPEN, Layout
 
@@ -63,14 +64,15 @@ def ended_index(index: KeyIndex) -> KeyIndex:
 class KeyReader:
     """Reads the keys of a file again, for an index that has lost them. What does not count for it is null."""
 
-    columns: tuple[IcebergColumn, ...]
+    table_format: TableFormat
+    columns: tuple[LakeColumn, ...]
     key: tuple[str, ...]
     layout: Layout
     ended: bool
 
     def __call__(self, file: IndexedFile) -> pa.Array:
         by_name = {column.name: column for column in self.columns}
-        data_file = DataFile(file.path)
+        data_file = self.table_format.open_file(file.path)
         keys = encode_keys([data_file.column(by_name[name]) for name in self.key])
         period = self.layout.period
         if period is None or kind_of(file.path) != "foreign":
@@ -82,32 +84,29 @@ class KeyReader:
         return pc.if_else(counts, keys, pa.scalar(None, keys.type))
 
 
-def dead_rows(delete_files: Sequence[str], data_files: Sequence[str]) -> dict[str, Rows]:
-    """As `deleted_rows`, but a delete file is read once a process: it never changes."""
+def dead_rows(table_format: TableFormat, delete_files: Sequence[str], data_files: Sequence[str]) -> dict[str, Rows]:
+    """As the format's `deleted_rows`, but a delete file is read once a process: it never changes."""
     found: dict[str, list[Rows]] = {}
     wanted = set(data_files)
     for location in delete_files:
-        entries = _entries(location)
+        entries = _entries(table_format, location)
         for path in wanted & entries.keys():
             found.setdefault(path, []).append(entries[path])
     return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
 
 
 @lru_cache(maxsize=DELETES_KEPT)
-def _entries(location: str) -> Mapping[str, Rows]:
-    table = read_deletes(location)
-    encoded = table["file_path"].combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    numbers, rows = np.asarray(encoded.indices), table["pos"].to_numpy()
-    return {path: np.unique(rows[numbers == number]) for number, path in enumerate(encoded.dictionary.to_pylist())}
+def _entries(table_format: TableFormat, location: str) -> Mapping[str, Rows]:
+    return table_format.delete_entries(location)
 
 
-def are_dead(delete_files: Sequence[str], data_file: str, rows: Rows) -> npt.NDArray[np.bool_]:
+def are_dead(
+    table_format: TableFormat, delete_files: Sequence[str], data_file: str, rows: Rows
+) -> npt.NDArray[np.bool_]:
     """Which of some rows of a data file the delete files end. What they cost does not grow with all that is dead."""
     dead = np.zeros(len(rows), np.bool_)
     for location in delete_files:
-        ended = _entries(location).get(data_file, NO_ROWS)
+        ended = _entries(table_format, location).get(data_file, NO_ROWS)
         if len(ended):
             at = np.minimum(np.searchsorted(ended, rows), len(ended) - 1)
             dead |= ended[at] == rows
@@ -115,14 +114,18 @@ def are_dead(delete_files: Sequence[str], data_file: str, rows: Rows) -> npt.NDA
 
 
 def open_versions(
-    files: Sequence[str], delete_files: Sequence[str], columns: tuple[IcebergColumn, ...], layout: Layout
+    table_format: TableFormat,
+    files: Sequence[str],
+    delete_files: Sequence[str],
+    columns: tuple[LakeColumn, ...],
+    layout: Layout,
 ) -> Iterator[tuple[str, Rows, pa.Table]]:
     """Every open version, a row group at a time: its file, its rows there, and the rows themselves."""
     period = layout.period
     assert period is not None
     for path in files:
-        dead = dead_rows(delete_files, [path]).get(path, NO_ROWS)
-        for start, rows in DataFile(path, columns).batches(columns):
+        dead = dead_rows(table_format, delete_files, [path]).get(path, NO_ROWS)
+        for start, rows in table_format.open_file(path, columns).batches(columns):
             numbers = np.arange(start, start + rows.num_rows)
             alive = np.asarray(pc.equal(rows[period.valid_to].cast(pa.int64()), OPEN)) & ~np.isin(numbers, dead)
             if alive.any():

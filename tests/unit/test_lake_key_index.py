@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.destinations.iceberg import key_index
-from penstock.destinations.iceberg.file_list import LiveFile
-from penstock.destinations.iceberg.instances import require_positions
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, sorted_order
+from penstock.destinations.lake import key_index
+from penstock.destinations.lake.file_list import LiveFile
+from penstock.destinations.lake.instances import require_positions
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, sorted_order
 from penstock.errors import RowsMissing
 from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST

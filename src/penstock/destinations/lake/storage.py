@@ -8,6 +8,8 @@ not come back empty.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -27,6 +29,15 @@ def local_path(location: str) -> Path | None:
     if location.startswith("file:"):
         return Path(unquote(urlsplit(location).path))
     return None if "://" in location else Path(location)
+
+
+def safe_name(name: str) -> str:
+    """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any
+    case.
+    """
+    if re.fullmatch(r"[a-z0-9_]{1,100}", name):
+        return name
+    return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def opened(location: str) -> tuple[fs.FileSystem, str]:

@@ -1,7 +1,7 @@
 """Writing versions, on an executor: open versions of touched keys found through the index and closed, others opened.
 
-A row of Iceberg never changes, so closing a version is a positional delete of the open row, and the same row written
-again with its end, to a file that is not looked at again. `fold.versions` decides what is closed and opened. A truncate
+Rows in files never change, so closing a version is a positional delete of the open row, and the same row written again
+with its end, to a file that is not looked at again. `fold.versions` decides what is closed and opened. A truncate
 closes every open version; that alone reads all of them, a row group at a time. What was rescued of a row goes with each
 of its versions; files have the column RESCUED only if one that was read, or the batch, brings it.
 """
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decode.rescue import whole
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import Cursor, DataFile, WrittenFile, in_groups, write_deletes, write_rows
-from penstock.destinations.iceberg.fetching import BaseCells, Pace, Picker
-from penstock.destinations.iceberg.history_files import (
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import Cursor, DataFile, WrittenFile, in_groups
+from penstock.destinations.lake.fetching import BaseCells, Pace, Picker
+from penstock.destinations.lake.history_files import (
     ENDED_PREFIX,
     REPLACED_PREFIX,
     KeyReader,
@@ -29,19 +29,19 @@ from penstock.destinations.iceberg.history_files import (
     ended_index,
     open_versions,
 )
-from penstock.destinations.iceberg.plan import IcebergPart, IcebergPlan
-from penstock.destinations.iceberg.source_partition import stored
-from penstock.destinations.iceberg.storage import reaching
+from penstock.destinations.lake.source_partition import stored
+from penstock.destinations.lake.storage import reaching
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN
 from penstock.fold.net_effect import NO_ROW, NetEffect, Steps
 from penstock.fold.versions import Held, Mask, Written, closed_versions, versions, with_rescued
 
 
-class VersionPlan(IcebergPlan):
+class HistoryPlan(UpsertPlan):
     """A plan of a table of versions. Its `files` are those that may hold open ones."""
 
-    def write(self, net: NetEffect) -> IcebergPart:
+    def write(self, net: NetEffect) -> LakePart:
         if net.steps is None:
             raise TypeError("a table of versions takes net effects with steps")
         with reaching(f"table {self.target}: its files cannot be written"):
@@ -53,7 +53,7 @@ class VersionPlan(IcebergPlan):
         ends = next(column for column in self.around if column.name == period.valid_to)
         return np.asarray(pc.equal(file.column(ends).cast(pa.int64()), OPEN), np.bool_)
 
-    def _write_versions(self, net: NetEffect, steps: Steps) -> IcebergPart:
+    def _write_versions(self, net: NetEffect, steps: Steps) -> LakePart:
         """Versions of some keys at a time, in the order of the rows that they have in the base: what is held does not
         grow with the batch. Files are written as soon as what goes into them has become large."""
         assert net.touched_keys is not None
@@ -81,28 +81,28 @@ class VersionPlan(IcebergPlan):
             made.write(self._truncated(touched, steps, at, columns, made.deletes, made.ended_keys))
         missing = cells.missing
         fetched, unresolved = len(cells.rows) - len(missing), tuple(np.unique(missing).tolist())
-        part = IcebergPart(None, made.delete_file(), fetched, len(missing), unresolved, past=tuple(made.files))
+        part = LakePart(None, made.delete_file(), fetched, len(missing), unresolved, past=tuple(made.files))
         return replace(part, rescued_as=self.rescued) if rescues and made.files else part
 
     @property
     def _holds_rescued(self) -> bool:
         """Whether a file that may hold open versions has the column RESCUED."""
-        return any(DataFile(file.path).has(self.rescued) for file in self.files)
+        return any(self.table_format.open_file(file.path).has(self.rescued) for file in self.files)
 
     def _kept_file(self, number: int) -> DataFile:
-        return DataFile(self.files[number].path, (*self.columns, *self.beside))
+        return self.table_format.open_file(self.files[number].path, (*self.columns, *self.beside))
 
     def _open_places(self, touched: pa.Array) -> _Places:
         """Where the open versions of touched keys are."""
         places = self._locate(touched)
         paths = [self.files[number].path for number in np.unique(places.files)]
-        found = self._live(places, dead_rows(self.delete_files, paths), len(touched))
+        found = self._live(places, dead_rows(self.table_format, self.delete_files, paths), len(touched))
         has = found >= 0
         file_of, row_of = np.full(len(touched), -1), np.full(len(touched), -1)
         file_of[has], row_of[has] = places.files[found[has]], places.rows[found[has]]
         return _Places(file_of, row_of)
 
-    def _held(self, some: _SomeKeys, kept: tuple[IcebergColumn, ...], files: dict[int, DataFile]) -> Held:
+    def _held(self, some: _SomeKeys, kept: tuple[LakeColumn, ...], files: dict[int, DataFile]) -> Held:
         """The open versions of the keys. Files are let go once they are read: an open one keeps memory."""
         period, places = self.layout.period, some.places
         assert period is not None
@@ -124,7 +124,9 @@ class VersionPlan(IcebergPlan):
         known = np.zeros(len(touched), np.bool_)
         absent = np.flatnonzero(~has)
         if len(absent) and self.ended_files:
-            reader = KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=True)
+            reader = KeyReader(
+                self.table_format, (*self.columns, *self.around), self.index.key, self.layout, ended=True
+            )
             index = ended_index(self.index)
             places = index.locate(touched.take(pa.array(absent)), self.ended_files, reader)
             known[absent[places.keys]] = True
@@ -135,13 +137,13 @@ class VersionPlan(IcebergPlan):
         touched: pa.Array,
         steps: Steps,
         at: int,
-        columns: tuple[IcebergColumn, ...],
+        columns: tuple[LakeColumn, ...],
         deletes: dict[str, list[Rows]],
         keys_ending: list[pa.Array],
     ) -> Iterator[pa.Table]:
         """The open versions of all keys that the batch does not touch, closed. Notes their places and keys as well."""
         paths = [file.path for file in self.files]
-        for path, numbers, rows in open_versions(paths, self.delete_files, columns, self.layout):
+        for path, numbers, rows in open_versions(self.table_format, paths, self.delete_files, columns, self.layout):
             keys = encode_keys([rows[name].combine_chunks() for name in self.index.key])
             left = ~np.asarray(pc.is_in(keys, value_set=touched))
             left &= bucket_of(keys, steps.buckets) == steps.bucket
@@ -174,7 +176,7 @@ class _SomeKeys:
     pace: Pace
     cursors: dict[int, Cursor]
 
-    def cursor(self, number: int, files: dict[int, DataFile], columns: Sequence[IcebergColumn]) -> Cursor:
+    def cursor(self, number: int, files: dict[int, DataFile], columns: Sequence[LakeColumn]) -> Cursor:
         """One that goes on where the keys before these ended, or that takes the next of the files."""
         if number not in self.cursors:
             self.cursors.clear()
@@ -227,7 +229,7 @@ def _completed(some: _SomeKeys, cells: BaseCells) -> tuple[pa.Table, pa.Array | 
 class _Made:
     """What has been made of the touched keys, and the files that it has gone into."""
 
-    def __init__(self, plan: VersionPlan, columns: tuple[IcebergColumn, ...]) -> None:
+    def __init__(self, plan: HistoryPlan, columns: tuple[LakeColumn, ...]) -> None:
         self._plan, self._columns = plan, columns
         self._opened: list[pa.Table] = []
         self._opened_keys: list[pa.Array] = []
@@ -266,7 +268,9 @@ class _Made:
 
     def delete_file(self) -> WrittenFile | None:
         positions = {path: np.concatenate(rows) for path, rows in self.deletes.items()}
-        return write_deletes(self._plan.folder, positions, self._plan.prefix) if positions else None
+        if not positions:
+            return None
+        return self._plan.table_format.write_deletes(self._plan.folder, positions, self._plan.prefix)
 
     def _file(self, batches: Iterable[pa.Table], prefix: str) -> WrittenFile | None:
         """One file of all rows; None when there are none."""
@@ -277,6 +281,6 @@ class _Made:
         share = self._plan.slice
         written, _ = stored(share, self._columns, first.slice(0, 0))
         rows = (stored(share, self._columns, group)[1] for group in chain([first], groups))
-        file = write_rows(self._plan.folder, written, rows, prefix)
+        file = self._plan.table_format.write_rows(self._plan.folder, written, rows, prefix)
         self.files.append(file)
         return file

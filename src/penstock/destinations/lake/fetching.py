@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.decode.rescue import rescued_of, whole, with_cells
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import Cursor, DataFile
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import Cursor, DataFile
 from penstock.fold.net_effect import Fetch, NetEffect
 
 PIECE_BYTES = 32 << 20
@@ -64,9 +64,10 @@ class BaseCells:
     def __init__(
         self,
         located: Sequence[Located],
+        *,
         open_file: Callable[[int], DataFile],
-        columns: Mapping[str, IcebergColumn],
-        rescued: IcebergColumn,
+        columns: Mapping[str, LakeColumn],
+        rescued: LakeColumn,
         upserts: int,
     ) -> None:
         """`open_file` opens the base's file of a number, `columns` are the table's by name."""
@@ -114,9 +115,7 @@ class BaseCells:
             rescued = with_cells(rescued, len(rows), of, [column.name] * len(of), list(texts.values()))
         return Filled(rows, upserts, rescued)
 
-    def _read(
-        self, number: int, column: IcebergColumn, files: Rows, rows: Rows
-    ) -> tuple[list[pa.Array], dict[int, str]]:
+    def _read(self, number: int, column: LakeColumn, files: Rows, rows: Rows) -> tuple[list[pa.Array], dict[int, str]]:
         """The cells, in order, in chunks; and by their number the texts of those that were rescued."""
         chunks: list[pa.Array] = []
         texts: dict[int, str] = {}
@@ -133,7 +132,7 @@ class BaseCells:
                 at += len(values)
         return chunks, texts
 
-    def _cursor(self, number: int, column: IcebergColumn, file: int) -> Cursor:
+    def _cursor(self, number: int, column: LakeColumn, file: int) -> Cursor:
         """One that goes on where the last piece ended. Those of files that pieces have passed are let go."""
         found = self._cursors.get((number, file))
         if found is None:

@@ -19,23 +19,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.destinations.iceberg.columns import IcebergColumn
-from penstock.destinations.iceberg.data_files import (
-    PREFIX,
-    DataFile,
-    WrittenFile,
-    deleted_rows,
-    in_groups,
-    write_deletes,
-    write_rows,
-)
-from penstock.destinations.iceberg.evolution import Move
-from penstock.destinations.iceberg.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
-from penstock.destinations.iceberg.history_files import KeyReader
-from penstock.destinations.iceberg.instances import removed_rows
-from penstock.destinations.iceberg.key_index import IndexedFile, KeyIndex, Places
-from penstock.destinations.iceberg.source_partition import IcebergSlice, stored
-from penstock.destinations.iceberg.storage import reaching
+from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.data_files import PREFIX, DataFile, WrittenFile, in_groups
+from penstock.destinations.lake.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
+from penstock.destinations.lake.history_files import KeyReader
+from penstock.destinations.lake.instances import removed_rows
+from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, Places
+from penstock.destinations.lake.recorded_structure import Move
+from penstock.destinations.lake.source_partition import SourceSlice, stored
+from penstock.destinations.lake.storage import reaching
+from penstock.destinations.lake.table_format import TableFormat
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.versions import with_rescued
@@ -47,7 +40,7 @@ NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class IcebergPart:
+class LakePart:
     """`rescued` is a data file too, one that has the column RESCUED, which is `rescued_as` at the table."""
 
     data: WrittenFile | None = None
@@ -55,10 +48,10 @@ class IcebergPart:
     fetched: int = 0
     unresolved: int = 0
     unresolved_rows: tuple[int, ...] = ()
-    columns: tuple[int, ...] = ()  # Iceberg's numbers of those that the data file was written with
+    columns: tuple[int, ...] = ()  # the numbers of those that the data file was written with
     past: tuple[WrittenFile, ...] = ()  # of a table of versions: all others, mostly with versions that have ended
     rescued: WrittenFile | None = None
-    rescued_as: IcebergColumn | None = None
+    rescued_as: LakeColumn | None = None
 
     @property
     def rows(self) -> int:
@@ -86,24 +79,27 @@ class IcebergPart:
         return [*self.added, *([] if self.delete is None else [self.delete])]
 
 
-@dataclass(frozen=True)
-class IcebergPlan:
+@dataclass(frozen=True, kw_only=True)
+class UpsertPlan:
+    """A plan of a table that holds rows; see the contract's `WritePlan`."""
+
+    table_format: TableFormat
     target: TableId
     source: str
     position: Position
     metadata: str  # the metadata file that is the base: whatever changes the table replaces it; "" over a copy
     folder: str  # where files go
-    columns: tuple[IcebergColumn, ...]
-    rescued: IcebergColumn  # as it is, or will be when it is first needed
+    columns: tuple[LakeColumn, ...]
+    rescued: LakeColumn  # as it is, or will be when it is first needed
     index: KeyIndex
     files: tuple[IndexedFile, ...]
     delete_files: tuple[str, ...]
     prefix: str = PREFIX  # of the names of its files
-    slice: IcebergSlice | None = None  # of a table that several sources feed: what of it is this source's
+    slice: SourceSlice | None = None  # of a table that several sources feed: what of it is this source's
     move: Move | None = None  # what the commit makes of the table's structure; None: it stays
     layout: Layout = ROWS
-    around: tuple[IcebergColumn, ...] = ()  # the layout's columns
-    beside: tuple[IcebergColumn, ...] = ()  # of a table of versions: those that follow no column of the source any more
+    around: tuple[LakeColumn, ...] = ()  # the layout's columns
+    beside: tuple[LakeColumn, ...] = ()  # of a table of versions: those that follow no column of the source any more
     moment: int = 0
     ended_files: tuple[IndexedFile, ...] = ()  # of a table of versions: those that hold deleted ones
     sequence: int = 0  # of the base
@@ -112,17 +108,17 @@ class IcebergPlan:
     piece_bytes: int = PIECE_BYTES  # of cells that are read from the base at once
     thorough: bool = False  # a touched key's rows are ended in every file, however often it is there
 
-    def write(self, net: NetEffect) -> IcebergPart:
+    def write(self, net: NetEffect) -> LakePart:
         with reaching(f"table {self.target}: its files cannot be written"):
             deletes = self._ended(net)
             cells = self._cells(net)
             data, rescues = self._write(net, cells) if net.upserts.num_rows else (None, False)
-            delete = write_deletes(self.folder, deletes, self.prefix) if deletes else None
+            delete = self.table_format.write_deletes(self.folder, deletes, self.prefix) if deletes else None
         missing = cells.missing
         fetched = len(cells.rows) - len(missing)
         rows_in_doubt = tuple(np.unique(missing).tolist())
         columns = tuple(column.id for column in self.columns)
-        part = IcebergPart(data, delete, fetched, len(missing), rows_in_doubt, columns)
+        part = LakePart(data, delete, fetched, len(missing), rows_in_doubt, columns)
         return replace(part, data=None, rescued=data, rescued_as=self.rescued) if rescues else part
 
     def _write(self, net: NetEffect, cells: BaseCells) -> tuple[WrittenFile, bool]:
@@ -140,7 +136,7 @@ class IcebergPlan:
                 order.append(piece.rows)
                 yield stored(self.slice, columns, _rescuing(piece.upserts, piece.rescued, rescues=rescues))[1]
 
-        data = write_rows(self.folder, written, in_groups(groups()), self.prefix)
+        data = self.table_format.write_rows(self.folder, written, in_groups(groups()), self.prefix)
         if net.upsert_keys is not None:
             keys = net.upsert_keys
             self.index.write(data.path, keys.take(pa.array(np.concatenate(order))) if net.fetches else keys)
@@ -160,10 +156,10 @@ class IcebergPlan:
         path = self.files[group].path
         by_name = {column.name: column for column in (*self.columns, self.rescued)}
         with reaching(f"table {self.target}: its files cannot be read"):
-            file = DataFile(path, self.columns)
+            file = self.table_format.open_file(path, self.columns)
             rows = pa.table({name: file.column(by_name[name]) for name in columns})
             alive = np.ones(rows.num_rows, bool)
-            alive[deleted_rows(self.delete_files, [path]).get(path, NO_ROWS)] = False
+            alive[self.table_format.deleted_rows(self.delete_files, [path]).get(path, NO_ROWS)] = False
             alive &= np.asarray(self._counts(file))
         return rows.filter(pa.array(alive))
 
@@ -175,19 +171,27 @@ class IcebergPlan:
         with reaching(f"table {self.target}: its index cannot be read"):
             places = self._locate(keys)
             paths = [self.files[number].path for number in np.unique(places.files)]
-            return self._live(places, deleted_rows(self.delete_files, paths), len(keys)) >= 0
+            return self._live(places, self.table_format.deleted_rows(self.delete_files, paths), len(keys)) >= 0
 
     def _ended(self, net: NetEffect) -> Mapping[str, Rows]:
         """The rows that the net effect ends, by data file."""
         if net.truncated:
             return {}
         if net.removals is not None:
-            return removed_rows(self.target, self.index, net.removals, self.files, self.delete_files, self._read_rows)
+            return removed_rows(
+                self.target,
+                table_format=self.table_format,
+                index=self.index,
+                removals=net.removals,
+                files=self.files,
+                delete_files=self.delete_files,
+                read_keys=self._read_rows,
+            )
         return {} if net.touched_keys is None else self._rows_of(net.touched_keys)
 
     def _read_rows(self, file: IndexedFile) -> pa.Array:
         """The keys of whole rows, for an index that has lost them, or whose columns were others."""
-        data_file = DataFile(file.path, self.columns)
+        data_file = self.table_format.open_file(file.path, self.columns)
         columns = (*self.columns, self.rescued) if data_file.has(self.rescued) else self.columns
         return pa.concat_arrays([self.index.encoded(rows) for _, rows in data_file.batches(columns)])
 
@@ -200,14 +204,15 @@ class IcebergPlan:
         return self.index.locate(keys, self.files, self._read_keys)
 
     def _read_keys(self, file: IndexedFile) -> pa.Array:
-        return KeyReader((*self.columns, *self.around), self.index.key, self.layout, ended=False)(file)
+        columns = (*self.columns, *self.around)
+        return KeyReader(self.table_format, columns, self.index.key, self.layout, ended=False)(file)
 
     def _cells(self, net: NetEffect) -> BaseCells:
         """Where the base has the cells that the source did not send."""
         fetches = () if net.truncated else net.fetches
         places = [self._locate(fetch.keys) for fetch in fetches]
         numbers = np.unique(np.concatenate([NO_ROWS, *(one.files for one in places)]))
-        dead = deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
+        dead = self.table_format.deleted_rows(self.delete_files, [self.files[number].path for number in numbers])
         located = []
         for fetch, one in zip(fetches, places, strict=True):
             found = self._live(one, dead, len(fetch.keys))
@@ -216,10 +221,12 @@ class IcebergPlan:
             files[there], rows[there] = one.files[found[there]], one.rows[found[there]]
             located.append(Located(fetch, files, rows))
         by_name = {column.name: column for column in self.columns}
-        return BaseCells(located, self._open_file, by_name, self.rescued, net.upserts.num_rows)
+        return BaseCells(
+            located, open_file=self._open_file, columns=by_name, rescued=self.rescued, upserts=net.upserts.num_rows
+        )
 
     def _open_file(self, number: int) -> DataFile:
-        return DataFile(self.files[number].path, self.columns)
+        return self.table_format.open_file(self.files[number].path, self.columns)
 
     def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
         """For each key the newest of its places that is alive; -1 where none is."""
@@ -232,7 +239,7 @@ class IcebergPlan:
         return found
 
 
-def as_one_age(parts: Sequence[IcebergPart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
+def as_one_age(parts: Sequence[LakePart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
     """Data files and delete files of a copy's parts, as a plan takes them: a key may be in any of them."""
     data = tuple(IndexedFile(file.path, file.records, 0) for part in parts for file in part.added)
     return data, tuple(part.delete.path for part in parts if part.delete is not None)

@@ -21,10 +21,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.destinations.contract import JobRunner
-from penstock.destinations.iceberg.compaction import Choice, Merged, MergeData, MergeDeletes, MoveDeletes, merge
-from penstock.destinations.iceberg.data_files import WrittenFile
-from penstock.destinations.iceberg.file_list import LiveFile, TableState
-from penstock.destinations.iceberg.storage import remove
+from penstock.destinations.lake.compaction import Merged, MergeData, MergeDeletes, MoveDeletes, merge
+from penstock.destinations.lake.compaction_choice import Choice
+from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.storage import remove
 from penstock.errors import DestinationError
 from penstock.failpoints import reach
 
@@ -94,22 +95,24 @@ class Merging:
         records = {file.path: file.records for file in self.choice.data}
         made = zip(self.tasks, self.written.result(), strict=True)
         task = self.tasks[0]
+        merged = tuple(
+            Merged(
+                into=None if into is None else into.path,
+                files=task.files,
+                records=tuple(records[path] for path in task.files),
+                delete_files=task.delete_files,
+            )
+            for task, into in made
+            if isinstance(task, MergeData)
+        )
         return MoveDeletes(
-            task.target,
-            task.folder,
-            tuple(
-                Merged(
-                    None if into is None else into.path,
-                    task.files,
-                    tuple(records[path] for path in task.files),
-                    task.delete_files,
-                )
-                for task, into in made
-                if isinstance(task, MergeData)
-            ),
-            tuple(file.path for file in late),
-            tuple(file.path for file in state.data if file.path not in records),
-            sum(file.size for file in late),
+            table_format=task.table_format,
+            target=task.target,
+            folder=task.folder,
+            merged=merged,
+            files=tuple(file.path for file in late),
+            data_files=tuple(file.path for file in state.data if file.path not in records),
+            weight=sum(file.size for file in late),
         )
 
 
@@ -130,7 +133,7 @@ class Sweeping:
     left: list[str] = field(default_factory=list)
 
 
-class Beside:
+class BackgroundWork:
     """The thread beside batches: one merge, or whatever else takes long, at a time."""
 
     def __init__(self) -> None:

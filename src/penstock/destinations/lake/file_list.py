@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.destinations.iceberg.data_files import WrittenFile
-
 
 @dataclass(frozen=True)
 class LiveFile:
@@ -21,17 +19,6 @@ class LiveFile:
     content: str  # data, position-deletes, or what is not ours: equality-deletes, deletion vectors
     spec: int
     hits: Mapping[str, int] | None = None
-
-    def description(self) -> dict[str, object]:
-        """Enough for Iceberg to know which file is meant."""
-        return {
-            "spec-id": self.spec,
-            "content": self.content,
-            "file-path": self.path,
-            "file-format": "parquet",
-            "file-size-in-bytes": self.size,
-            "record-count": self.records,
-        }
 
 
 @dataclass(frozen=True)
@@ -77,9 +64,3 @@ class TableState:
     def only_positional(self) -> bool:
         """Whether every delete is one that we understand: somebody else may have written others."""
         return all(file.content == "position-deletes" and file.path.endswith(".parquet") for file in self.deletes)
-
-
-def live(written: WrittenFile, sequence: int, spec: int) -> LiveFile:
-    """A file of ours, once committed."""
-    content = str(written.description["content"])
-    return LiveFile(written.path, written.records, written.size, sequence, content, spec, written.hits)

@@ -1,0 +1,1 @@
+"""What every lake needs, whatever its table format: key index, plans of writes, compaction, deferred deletes."""
