@@ -1,53 +1,56 @@
-"""Everything that can go wrong, in one tree. Each error says what, where and what to do; it survives pickling.
+"""Define every error: what, where and what to do, with a stable code, an exit code and a retry policy.
 
-PenstockError                    exit   retry
- ├─ UsageError                   2      never    a command's arguments make no sense
- ├─ ConfigError                  2      never    the pipeline file is wrong: file, line or key path, value
- ├─ CheckFailed                  1      never    `check` found something that must be fixed
- ├─ LockedError                  1      never    the pipeline is running already
- ├─ SourceError
- │   ├─ SourceUnreachable        3      backoff  no connection, wrong password, TLS refused
- │   │   └─ SourceLocked         3      backoff  somebody holds a lock on a table that has to be read
- │   ├─ SourceMisconfigured      1      never    wal_level, rights, publication: with the statement that fixes it
- │   ├─ SlotBusy                 3      backoff  another process reads the slot
- │   ├─ StreamOutOfStep          3      backoff  a transaction in the stream lacks its beginning or end: read again
- │   ├─ SnapshotBlocked          3      backoff  old or prepared transactions keep a snapshot from being taken
- │   └─ GapError                 1      manual   changes are missing between log and slot; never passed over
- ├─ LogError
- │   ├─ LogDamaged               1      manual   a segment is missing or its checksum does not hold: by name
- │   ├─ LogFull                  3      backoff  log.max_bytes or the disk is used up
- │   └─ LogUnreachable           3      backoff  the log's store does not answer
- ├─ TableError                                   makes one table Errored and no other
- │   ├─ ValueDoesNotFit          1      manual   a value that the target type cannot hold
- │   ├─ ColumnNotCarried         1      manual   a column's name is taken, or its type does not allow what was chosen
- │   ├─ KeyRequired              1      manual   update or delete on a table without a key
- │   ├─ NotPublished             1      when published  its changes are not, or not all, sent; copied once they are
- │   ├─ MessageNotDecodable      1      manual   bytes that are no pgoutput message
- │   ├─ RowIncomplete            1      manual   Postgres did not send all of a row that a row filter lets in
- │   ├─ RangeVoid                1      at once  a table was rewritten while it was copied: its copy starts again
- │   ├─ CopyNeeded               1      at once  the table's rows cannot be brought up to date: it is copied again
- │   │   └─ TableDropped         1      at once  somebody dropped it at the destination
- │   ├─ LineageLost              1      manual   somebody rolled back or replaced the table at the destination
- │   ├─ SchemaChanged            1      manual   the table's structure differs from the destination's
- │   │   └─ OtherLayout          1      manual   the destination's table was made for another mode
- │   ├─ RowsMissing              1      at once  the destination lacks a row that the source removed: copied again
- │   ├─ RuleChanged              1      manual   the file says otherwise, and a new copy would lose rows
- │   ├─ ColumnsRequired          1      manual   a table without columns; copied as soon as it has one
- │   ├─ FilesLost                1      manual   a file of the table is missing or cannot be read; the store answers
- │   ├─ TableFailed              1      manual   an exception that nobody expected, met on this table
- │   └─ PositionLost             1      manual   the table's position cannot be told, or is behind the log
- │       └─ LogPassed            1      manual   the log no longer holds what the table needs; a clone is copied again
- ├─ DestinationError
- │   ├─ DestinationUnreachable   3      backoff  catalog or storage does not answer
- │   │   └─ FileUnreadable       3      backoff  one file: the destination finds out whether it is FilesLost
- │   ├─ StaleBase                1      at once  somebody else committed: read the table again and redo
- │   ├─ CommitUnknown            1      at once  the outcome of a commit is not known: read the position, then decide
- │   ├─ Overtaken                1      at once  another writer moved a stream's shard: open it again
- │   └─ StreamBroken             1      manual   a stream has a hole, or was made for another source or layout
- ├─ StateError                   3      backoff  the state store does not answer
- ├─ TaskFailed                   1      never    an unexpected exception in a task; becomes its table's TableFailed
- ├─ NoAnswer                     3      never    the run that was asked for something does not answer, or has ended
- └─ EnvironmentMissing           3      never    Java, a jar or Spark's cluster is not there
+Errors survive pickling, so one raised on an executor reaches the driver whole.
+
+PenstockError                 code                    exit  retry
+ ├─ UsageError                usage                   2     never     the command's arguments are invalid
+ ├─ ConfigError               config                  2     never     the pipeline file is invalid: file, line, key path
+ ├─ CheckFailed               check                   1     never     `check` found something that must be fixed
+ ├─ LockedError               already-running         1     never     the pipeline is already running
+ ├─ SourceError               source
+ │   ├─ SourceUnreachable     source-unreachable      3     backoff   no connection, wrong password, TLS refused
+ │   │   └─ SourceLocked      source-locked           3     backoff   another session locks a table that must be read
+ │   ├─ SourceMisconfigured   source-setup            1     never     wal_level, rights, publication: with the fix
+ │   ├─ SlotBusy              slot-busy               3     backoff   another process reads the slot
+ │   ├─ StreamOutOfStep       stream-out-of-step      3     backoff   a transaction lacks its beginning or end: reread
+ │   ├─ SnapshotBlocked       snapshot-blocked        3     backoff   old or prepared transactions delay a snapshot
+ │   └─ GapError              gap                     1     manual    changes are missing between log and slot
+ ├─ LogError                  log
+ │   ├─ LogDamaged            log-damaged             1     manual    a segment is missing or fails its checksum
+ │   ├─ LogFormatUnknown      log-format              1     never     another version of penstock wrote the log
+ │   ├─ LogFull               log-full                3     backoff   log.max_bytes or the disk is used up
+ │   └─ LogUnreachable        log-unreachable         3     backoff   the log's storage does not answer
+ ├─ TableError                table                                   puts one table into Errored, and no other
+ │   ├─ ValueDoesNotFit       value                   1     manual    the target type cannot hold a value
+ │   ├─ ColumnNotCarried      column                  1     manual    column name taken, or type does not allow the rule
+ │   ├─ KeyRequired           no-key                  1     manual    update or delete on a table without a key
+ │   ├─ NotPublished          not-published           1     published changes are not all sent; copied once they are
+ │   ├─ MessageNotDecodable   undecodable             1     manual    bytes that are no message of the source's protocol
+ │   ├─ RowIncomplete         row-incomplete          1     manual    a row entered a row filter without all its values
+ │   ├─ RangeVoid             copy-void               1     at once   table rewritten during its copy, which restarts
+ │   ├─ CopyNeeded            copy-needed             1     at once   rows cannot be brought up to date: copied again
+ │   │   └─ TableDropped      table-dropped           1     at once   somebody dropped it at the destination
+ │   ├─ LineageLost           lineage-lost            1     manual    rolled back or replaced at the destination
+ │   ├─ SchemaChanged         schema                  1     manual    structure differs from the destination's
+ │   │   └─ OtherLayout       other-mode              1     manual    the destination's table has another mode
+ │   ├─ RowsMissing           rows-missing            1     at once   the destination lacks a row the source removed
+ │   ├─ RuleChanged           rule-changed            1     manual    the rule changed, and a new copy would lose rows
+ │   ├─ ColumnsRequired       no-columns              1     manual    no columns; copied as soon as there is one
+ │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
+ │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
+ │   └─ PositionLost          position-lost           1     manual    position unknown, or behind the log
+ │       └─ LogPassed         log-passed              1     manual    the log no longer reaches back; a clone is copied
+ ├─ DestinationError          destination
+ │   ├─ DestinationUnreachabledestination-unreachable 3     backoff   catalog or storage does not answer
+ │   │   └─ FileUnreadable    file-unreadable         3     backoff   one file: the destination decides on FilesLost
+ │   ├─ StaleBase             stale-base              1     at once   another writer committed: reread and redo
+ │   ├─ CommitUnknown         commit-unknown          1     at once   outcome of a commit unknown: read the position
+ │   ├─ Overtaken             overtaken               1     at once   another writer moved a stream's shard: reopen it
+ │   └─ StreamBroken          stream-broken           1     manual    a stream has a hole, or was made for other data
+ ├─ StateError                state                   3     backoff   the state store does not answer
+ ├─ TaskFailed                task-failed             1     never     unexpected exception in a task; see TableFailed
+ ├─ NoAnswer                  no-answer               3     never     the run does not answer, or has ended
+ └─ EnvironmentMissing        environment             3     never     Java, a jar or the Spark cluster is missing
 """
 
 from __future__ import annotations
@@ -58,8 +61,12 @@ Retry = Literal["never", "backoff", "at once", "manual", "when published"]
 
 
 class PenstockError(Exception):
-    """`what` (with where in it) and `solution`: both are shown to the user as one line."""
+    """Carry `what` went wrong (and where) and the `solution`; the command line prints both in one line, after `code`.
 
+    Every class has a code of its own, which never changes: docs/operations.md is indexed by it.
+    """
+
+    code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
     retry: ClassVar[Retry] = "never"
 
@@ -73,126 +80,143 @@ class PenstockError(Exception):
 
 
 class UsageError(PenstockError):
+    code = "usage"
     exit_code = 2
 
 
 class ConfigError(PenstockError):
+    code = "config"
     exit_code = 2
 
 
 class CheckFailed(PenstockError):
-    pass
+    code = "check"
 
 
 class LockedError(PenstockError):
-    pass
+    code = "already-running"
 
 
 class SourceError(PenstockError):
-    pass
+    code = "source"
 
 
 class SourceUnreachable(SourceError):
+    code = "source-unreachable"
     exit_code = 3
     retry = "backoff"
 
 
 class SourceLocked(SourceUnreachable):
-    pass
+    code = "source-locked"
 
 
 class SourceMisconfigured(SourceError):
-    pass
+    code = "source-setup"
 
 
 class SlotBusy(SourceError):
+    code = "slot-busy"
     exit_code = 3
     retry = "backoff"
 
 
 class StreamOutOfStep(SourceError):
+    code = "stream-out-of-step"
     exit_code = 3
     retry = "backoff"
 
 
 class SnapshotBlocked(SourceError):
+    code = "snapshot-blocked"
     exit_code = 3
     retry = "backoff"
 
 
 class GapError(SourceError):
+    code = "gap"
     retry = "manual"
 
 
 class LogError(PenstockError):
-    pass
+    code = "log"
 
 
 class LogDamaged(LogError):
+    code = "log-damaged"
     retry = "manual"
 
 
 class LogFormatUnknown(LogError):
     """Another version of penstock wrote the change log, in a format that this one does not read."""
 
+    code = "log-format"
+
 
 class LogFull(LogError):
+    code = "log-full"
     exit_code = 3
     retry = "backoff"
 
 
 class LogUnreachable(LogError):
+    code = "log-unreachable"
     exit_code = 3
     retry = "backoff"
 
 
 class TableError(PenstockError):
+    code = "table"
     retry: ClassVar[Retry] = "manual"
 
 
 class ValueDoesNotFit(TableError):
-    pass
+    code = "value"
 
 
 class ColumnNotCarried(TableError):
-    pass
+    code = "column"
 
 
 class KeyRequired(TableError):
-    pass
+    code = "no-key"
 
 
 class NotPublished(TableError):
+    code = "not-published"
     retry = "when published"
 
 
 class MessageNotDecodable(TableError):
-    pass
+    code = "undecodable"
 
 
 class RowIncomplete(TableError):
-    pass
+    code = "row-incomplete"
 
 
 class RangeVoid(TableError):
+    code = "copy-void"
     retry = "at once"
 
 
 class CopyNeeded(TableError):
+    code = "copy-needed"
     retry = "at once"
 
 
 class LineageLost(TableError):
-    pass
+    code = "lineage-lost"
 
 
 class SchemaChanged(TableError):
-    pass
+    code = "schema"
 
 
 class RowsMissing(TableError):
     """`rows`: how many instances are missing."""
 
+    code = "rows-missing"
     retry = "at once"
     rows: int = 0
 
@@ -202,44 +226,46 @@ class RowsMissing(TableError):
 
 
 class OtherLayout(SchemaChanged):
-    pass
+    code = "other-mode"
 
 
 class RuleChanged(TableError):
-    pass
+    code = "rule-changed"
 
 
 class ColumnsRequired(TableError):
-    pass
+    code = "no-columns"
 
 
 class FilesLost(TableError):
-    pass
+    code = "files-lost"
 
 
 class TableDropped(CopyNeeded):
-    pass
+    code = "table-dropped"
 
 
 class TableFailed(TableError):
     """`trace` is the traceback of the exception, for the log."""
 
+    code = "table-failed"
     trace: str = ""
 
 
 class PositionLost(TableError):
-    pass
+    code = "position-lost"
 
 
 class LogPassed(PositionLost):
-    pass
+    code = "log-passed"
 
 
 class DestinationError(PenstockError):
-    pass
+    code = "destination"
 
 
 class DestinationUnreachable(DestinationError):
+    code = "destination-unreachable"
     exit_code = 3
     retry = "backoff"
 
@@ -247,27 +273,33 @@ class DestinationUnreachable(DestinationError):
 class FileUnreadable(DestinationUnreachable):
     """`location` is the file, and `missing` says that the store has no such file."""
 
+    code = "file-unreadable"
     location: str = ""
     missing: bool = False
 
 
 class StaleBase(DestinationError):
+    code = "stale-base"
     retry = "at once"
 
 
 class CommitUnknown(DestinationError):
+    code = "commit-unknown"
     retry = "at once"
 
 
 class Overtaken(DestinationError):
+    code = "overtaken"
     retry = "at once"
 
 
 class StreamBroken(DestinationError):
+    code = "stream-broken"
     retry = "manual"
 
 
 class StateError(PenstockError):
+    code = "state"
     exit_code = 3
     retry = "backoff"
 
@@ -275,12 +307,15 @@ class StateError(PenstockError):
 class TaskFailed(PenstockError):
     """`trace` is the traceback of the exception where the task ran."""
 
+    code = "task-failed"
     trace: str = ""
 
 
 class NoAnswer(PenstockError):
+    code = "no-answer"
     exit_code = 3
 
 
 class EnvironmentMissing(PenstockError):
+    code = "environment"
     exit_code = 3

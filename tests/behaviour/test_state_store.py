@@ -73,7 +73,7 @@ def test_a_new_store_knows_nothing(store: StateStore) -> None:
 
 
 def test_table_status_is_kept_for_each_destination_and_table(store: StateStore) -> None:
-    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE …", "by hand")
+    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE …", "by hand", "value")
     store.set_table_status("lake", ORDERS, READY)
     store.set_table_status("lake", ODD, errored)
     store.set_table_status("other", ORDERS, errored)

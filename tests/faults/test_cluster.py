@@ -150,9 +150,8 @@ def test_a_cluster_that_goes_for_good(
             postgres.execute("insert into one values (2)")
             line = run.await_end(3)
             assert re.search(r"no executors .*jobs wait", run.text()), run.tail()
-            assert line.startswith(
-                f"penstock: Spark's master {cluster.url} (`spark.master` in {file.path}) and our executors"
-            )
+            master = f"Spark's master {cluster.url} (`spark.master` in {file.path})"
+            assert line.startswith(f"penstock: [environment] {master} and our executors")
     file.settings["spark"] = {}
     file.write()
     file.run_once()
@@ -187,7 +186,9 @@ def test_a_master_that_is_not_there_or_is_none(pipeline: PipelineFactory, postgr
                 line = run.await_end(3)
             finally:
                 run.clean_up()
-            assert line.startswith(f"penstock: Spark's master spark://{address} (`spark.master` in {file.path}) {said}")
+            assert line.startswith(
+                f"penstock: [environment] Spark's master spark://{address} (`spark.master` in {file.path}) {said}"
+            )
             assert "capture started" in run.text(), "the log takes what it can meanwhile"
 
 

@@ -131,7 +131,7 @@ def _java(run: Running) -> list[psutil.Process]:
 
 def _assert_one_line(run: Running) -> None:
     last = run.await_end(3)
-    assert last.startswith("penstock: Spark's Java process has ended. Start penstock again"), last
+    assert last.startswith("penstock: [environment] Spark's Java process has ended. Start penstock again"), last
     assert "Traceback" not in run.text()
     assert "unexpected" not in run.text()
 

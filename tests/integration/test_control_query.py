@@ -155,7 +155,7 @@ def test_the_command(orders: Lake, pipeline: PipelineFactory) -> None:
     assert asked.returncode == 2
     assert asked.stdout == ""
     (line,) = asked.stderr.splitlines()
-    assert line.startswith("penstock: the query is wrong: ")
+    assert line.startswith("penstock: [usage] the query is wrong: ")
 
 
 def test_no_warehouse_yet(pipeline: PipelineFactory, tmp_path: Path) -> None:

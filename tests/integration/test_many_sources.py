@@ -192,7 +192,7 @@ def test_once_drains_the_others_when_one_cannot_be_reached_and_says_so(
     file.write()
     done = file.command("run", "FILE", "--once")
     assert done.returncode == 3, done.stderr
-    assert "penstock: source asia:" in done.stderr
+    assert "] source asia:" in done.stderr
     for name in ("eu", "us"):
         assert _lake_rows(lake, f"select * from lake.{name}.t") == [(1, name)]
     components = {component["name"]: component["state"] for component in file.status()["components"]}

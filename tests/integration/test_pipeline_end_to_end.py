@@ -136,7 +136,7 @@ def test_second_run_is_refused(pipeline: PipelineFactory, postgres: Database, la
         second = file.command("run", "FILE")
         assert second.returncode == 1
         last = second.stderr.strip().splitlines()[-1]
-        assert last.startswith("penstock: ")
+        assert last.startswith("penstock: [already-running] ")
         assert str(run.process.pid) in last, "the refusal names the process that runs"
         assert "Traceback" not in second.stderr
         postgres.execute("insert into orders values (1, 'flows', 1)")
@@ -259,11 +259,11 @@ def test_slot_is_waited_for_and_its_loss_is_told(any_postgres: Database, tmp_pat
     gap = pipeline.command("run", "FILE", "--once")
     assert gap.returncode == 1, gap.stderr
     last = gap.stderr.strip().splitlines()[-1]
-    assert last.startswith("penstock: ")
+    assert last.startswith("penstock: [gap] ")
     assert pipeline.slot in last
     assert lake.count("public.orders") == 2, "nothing is passed over in silence"
     (told,) = pipeline.status()["tables"]
-    assert told["state"] == "Errored"
+    assert (told["state"], told["code"]) == ("Errored", "gap")
     assert pipeline.slot in told["error"]
 
     shutil.rmtree(pipeline.log)  # the way out that the error names

@@ -54,15 +54,23 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (LockedError("it runs already", "Stop it"), 1, "penstock: it runs already. Stop it"),
-        (SourceUnreachable("no connection\nto db", "Start it"), 3, "penstock: no connection to db. Start it"),
-        (PenstockError("url postgresql://app:hunter2@db/shop"), 1, "penstock: url postgresql://app:***@db/shop"),
+        (LockedError("it runs already", "Stop it"), 1, "penstock: [already-running] it runs already. Stop it"),
+        (
+            SourceUnreachable("no connection\nto db", "Start it"),
+            3,
+            "penstock: [source-unreachable] no connection to db. Start it",
+        ),
+        (
+            PenstockError("url postgresql://app:hunter2@db/shop"),
+            1,
+            "penstock: [error] url postgresql://app:***@db/shop",
+        ),
         (KeyboardInterrupt(), 130, "penstock: interrupted"),
         (
             BrokenPipeError("password=hunter2 was sent"),
             1,
-            "penstock: unexpected BrokenPipeError: password=*** was sent. This is a bug; run it again with --debug and"
-            " report it",
+            "penstock: [unexpected] unexpected BrokenPipeError: password=*** was sent. This is a bug; run it again with"
+            " --debug and report it",
         ),
     ],
 )
@@ -85,7 +93,7 @@ def test_debug_shows_the_traceback_without_passwords(
     shown = capsys.readouterr().err
     assert "Traceback" in shown
     assert "hunter2" not in shown
-    assert shown.splitlines()[-1] == "penstock: password=***"
+    assert shown.splitlines()[-1] == "penstock: [already-running] password=***"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_debug_shows_the_traceback_without_passwords(
 )
 def test_bad_usage_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert cli.main(words) == 2
-    assert capsys.readouterr().err == f"penstock: {said}\n"
+    assert capsys.readouterr().err == f"penstock: [usage] {said}\n"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_commands_in_messages_name_the_real_file(capsys: pytest.CaptureFixture[s
     assert with_file("`penstock quarantine list FILE`", "a.yaml") == "`penstock quarantine list a.yaml`"
     lost = PenstockError("it is lost", "penstock resync FILE public.t")
     assert cli._end(lost, False, ["status", "shop.yaml"]) == 1
-    assert capsys.readouterr().err == "penstock: it is lost. penstock resync shop.yaml public.t\n"
+    assert capsys.readouterr().err == "penstock: [error] it is lost. penstock resync shop.yaml public.t\n"
 
 
 def test_the_log_is_text_or_json_in_utc(capsys: pytest.CaptureFixture[str]) -> None:

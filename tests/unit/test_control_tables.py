@@ -38,7 +38,7 @@ def store(file: Path) -> Iterator[SqlStateStore]:
     store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 1000)
     store.set_table_status("lake", ITEMS, TableStatus(State.INIT, NOON))
     store.note_copy("lake", ITEMS, "waiting for pid 4711, 35 s: UPDATE items")
-    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", "by hand")
+    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", "by hand", "value")
     store.set_table_status("lake", ODD, errored)
     store.set_table_status("lake", GONE, TableStatus(State.READY, NOON))
     yield store
@@ -77,7 +77,7 @@ def test_tables_show_state_and_progress_and_the_way_out(
     unfollowed = lines.index("other.gone is no longer followed")
     assert lines[unfollowed + 1].endswith(f"`penstock forget {file} other.gone` removes it from this list")
     assert "waiting for pid 4711, 35 s: UPDATE items" in lines
-    trouble = lines.index("public.tåble [x] is Errored since 2026-05-04 12:00:00 UTC, retry: by hand")
+    trouble = lines.index("public.tåble [x] is Errored [value] since 2026-05-04 12:00:00 UTC, retry: by hand")
     assert lines[trouble + 1 : trouble + 3] == ["a value does not fit", "ALTER TABLE it"]
     assert lines[-1] == f"not running; `penstock run {file}` starts it"
 
@@ -119,7 +119,12 @@ def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.Capture
     }
     assert by_name["public.items"]["copy"]["note"] == "waiting for pid 4711, 35 s: UPDATE items"
     assert by_name["public.items"]["copy"]["fraction"] is None
-    assert (odd["error"], odd["solution"], odd["retry"]) == ("a value does not fit", "ALTER TABLE it", "by hand")
+    assert (odd["error"], odd["solution"], odd["retry"], odd["code"]) == (
+        "a value does not fit",
+        "ALTER TABLE it",
+        "by hand",
+        "value",
+    )
     assert [request["kind"] for request in odd["requests"]] == ["retry"]
     assert odd["copy"] is None
 
@@ -175,7 +180,7 @@ def test_an_unknown_table_is_refused_with_the_nearest_name(
 ) -> None:
     said = refusal(capsys, "resync", file, "public.items", name)
     solution = f"Did you mean {nearest}? `penstock tables {file}` lists them all"
-    assert said == f"penstock: pipeline shop has no table {name}. {solution}\n"
+    assert said == f"penstock: [usage] pipeline shop has no table {name}. {solution}\n"
     assert asked(store) == []
 
 

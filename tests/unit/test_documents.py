@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from penstock.config.load import load
+from penstock.errors import PenstockError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -96,3 +97,20 @@ def test_every_page_is_linked_from_the_index() -> None:
     linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text())}
     pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - {index.resolve()}
     assert not {page.name for page in pages - linked}
+
+
+def error_classes() -> list[type[PenstockError]]:
+    found, left = [], [PenstockError]
+    while left:
+        found.append(left.pop())
+        left += found[-1].__subclasses__()
+    return [error for error in found if error.__module__ == "penstock.errors"]
+
+
+def test_every_error_has_a_code_of_its_own_and_a_row_on_the_operations_page() -> None:
+    assert all("code" in vars(error) for error in error_classes()), "give the class a code in errors.py"
+    codes = [error.code for error in error_classes()]
+    assert len(set(codes)) == len(codes)
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \|", text.partition("## Errors by code")[2], re.MULTILINE)
+    assert sorted(rows) == sorted([*codes, "unexpected"]), "docs/operations.md has a row for each code"

@@ -24,9 +24,10 @@ import typer
 
 from penstock.control.text.commands import with_file
 from penstock.control.text.secrets import scrub
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
 
 UNEXPECTED = 1
+UNEXPECTED_CODE = "unexpected"
 BAD_USAGE = 2
 INTERRUPTED = 130
 LONGEST_UNEXPECTED = 400
@@ -145,20 +146,21 @@ def _nobody_reads() -> bool:
 
 
 def _end(error: BaseException, debug: bool, words: Sequence[str]) -> int:
-    """Says on stderr what happened, in one line, and gives the exit code."""
+    """Print one line about the error to stderr, with its stable code in brackets, and return the exit code."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         return 0
     match error:
         case PenstockError():
             file = next((word for word in words if word.endswith((".yaml", ".yml"))), "FILE")
-            text, code = with_file(str(error), file), error.exit_code
+            text, code = f"[{error.code}] {with_file(str(error), file)}", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             text, code = "interrupted", INTERRUPTED
         case typer.TyperException():
-            text, code = _usage(error), BAD_USAGE
+            text, code = f"[{UsageError.code}] {_usage(error)}", BAD_USAGE
         case _:
             what = textwrap.shorten(str(error), LONGEST_UNEXPECTED, placeholder=" …")
-            text = f"unexpected {type(error).__name__}: {what}. This is a bug; run it again with --debug and report it"
+            met = f"[{UNEXPECTED_CODE}] unexpected {type(error).__name__}: {what}"
+            text = f"{met}. This is a bug; run it again with --debug and report it"
             code = UNEXPECTED
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))

@@ -1,18 +1,19 @@
-"""The life of a table at one destination: its states, who sets them, whether they are kept, and which moves are legal.
+"""Define a table's states at one destination: who sets them, whether they survive a restart, and the legal moves.
 
-| state        | set by   | kept | meaning                                               |
-|--------------|----------|------|-------------------------------------------------------|
-| Init         | pipeline | yes  | discovered, not yet copied                            |
-| DataSync     | copy     | yes  | copying                                               |
-| FinishedCopy | copy     | yes  | all ranges written                                    |
-| SyncWait     | copy     | no   | waiting for apply to reach a batch boundary           |
-| Catchup      | apply    | no   | this table alone replays the log to that boundary     |
-| SyncDone     | copy     | yes  | committed, level with apply                           |
-| Ready        | apply    | yes  | part of every batch                                   |
-| Errored      | any      | yes  | reason, what to do about it, when it is tried again   |
+| state        | set by                       | kept | meaning                                            |
+|--------------|------------------------------|------|----------------------------------------------------|
+| Init         | table lifecycle, copier      | yes  | waiting for its copy                               |
+| DataSync     | copier                       | yes  | ranges are being read                              |
+| FinishedCopy | copier                       | yes  | all ranges are written, nobody sees them yet       |
+| SyncWait     | copier                       | no   | set for a moment before Catchup; nobody waits      |
+| Catchup      | copier                       | no   | the log is replayed over the copied files          |
+| SyncDone     | copier; apply after a crash  | yes  | the copy is committed with its position            |
+| Ready        | apply                        | yes  | part of every batch                                |
+| Errored      | whoever met the error        | yes  | reason, way out, when it is tried again, code      |
 
-States that are not kept are FinishedCopy to the next start. A table that the destination holds with a position when a
-pipeline first meets it (its state store was lost) goes from Init straight to Ready, and is then copied again.
+Transient states (SyncWait, Catchup) are restored as FinishedCopy after a restart. A table whose destination already
+carries a position when a pipeline first meets it (its state store was lost) goes from Init straight to Ready, and is
+then copied again. docs/architecture.md draws the moves.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ COPYING = frozenset({State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYN
 
 @dataclass(frozen=True)
 class TableStatus:
-    """Where a table stands. `reason` and `solution` are set when Errored; `retry` says who tries again, and when:
-    "at once" and "in … s" need nobody, everything else waits for a person or for the next start.
+    """Describe where a table stands.
+
+    `reason` and `solution` are set when Errored. `retry` says who tries again, and when: "at once" and "in … s" need
+    nobody; everything else waits for an operator or for the next start.
     """
 
     state: State
@@ -65,6 +68,7 @@ class TableStatus:
     reason: str = ""
     solution: str = ""
     retry: str = ""
+    code: str = ""  # of the error, when Errored: see errors.py
 
     @property
     def is_copying(self) -> bool:

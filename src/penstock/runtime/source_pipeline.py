@@ -186,7 +186,7 @@ class SourcePipeline:
         except GapError as gap:
             for destination in self.pipeline.destinations:
                 for table in self.state.table_status(destination.name):
-                    status = TableStatus(State.ERRORED, datetime.now(UTC), gap.what, gap.solution, gap.retry)
+                    status = TableStatus(State.ERRORED, datetime.now(UTC), gap.what, gap.solution, gap.retry, gap.code)
                     self.state.set_table_status(destination.name, table, status)
             raise
 

@@ -121,7 +121,7 @@ class SqlStateStore:
             rows = connection.execute(of_destination(TABLE_STATUS, destination)).all()
         found = {
             TableId(row.table_schema, row.table_name): TableStatus(
-                State(row.state), row.since, row.reason, row.solution, row.retry
+                State(row.state), row.since, row.reason, row.solution, row.retry, row.code
             )
             for row in rows
         }
@@ -142,6 +142,7 @@ class SqlStateStore:
                     "reason": status.reason,
                     "solution": status.solution,
                     "retry": status.retry,
+                    "code": status.code,
                 },
             )
 

@@ -66,6 +66,7 @@ TABLE_STATUS = Table(
     Column("reason", Text, nullable=False),
     Column("solution", Text, nullable=False),
     Column("retry", Text, nullable=False),
+    Column("code", Text, nullable=False),
 )
 
 TABLE_PROGRESS = Table(

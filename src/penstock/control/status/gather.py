@@ -46,10 +46,11 @@ class Problem:
 
     what: str
     solution: str
+    code: str
 
     @classmethod
     def of(cls, error: PenstockError) -> Problem:
-        return cls(error.what, error.solution)
+        return cls(error.what, error.solution, error.code)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class TableReport:
     error: str = ""
     solution: str = ""
     retry: str = ""
+    code: str = ""
     copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
     rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
     anomalies: tuple[AnomalyCount, ...] = ()  # the same of changes that did not suit what was there
@@ -312,6 +314,7 @@ class Observer:
             error=status.reason if status else "",
             solution=status.solution if status else "",
             retry=status.retry if status else "",
+            code=status.code if status else "",
             copy=state.copies.get(key),
             rescued=state.rescued.get(key, ()),
             anomalies=state.anomalies.get(key, ()),

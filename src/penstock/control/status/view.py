@@ -77,8 +77,9 @@ def as_text(status: Status) -> RenderableType:
     for table in errored(status.tables):
         since = f" since {_moment(table.since)}" if table.since else ""
         retry = f", retry: {table.retry}" if table.retry else ""
+        code = f" [{table.code}]" if table.code else ""
         way_out = with_file(table.solution, status.file)
-        parts += [Text(), _trouble(f"{table.table} is Errored{since}{retry}", table.error, way_out)]
+        parts += [Text(), _trouble(f"{table.table} is Errored{code}{since}{retry}", table.error, way_out)]
     if status.events:
         parts += [Text(), Text("events", style="bold"), _events(status)]
     return Group(*parts)
@@ -225,7 +226,9 @@ def _trouble(title: str, what: str, solution: str) -> RenderableType:
 
 
 def _problem(problem: Problem) -> Text:
-    return Text.assemble((problem.what, "red"), f". {problem.solution}" if problem.solution else "")
+    return Text.assemble(
+        f"[{problem.code}] ", (problem.what, "red"), f". {problem.solution}" if problem.solution else ""
+    )
 
 
 def _lanes_json(status: Status) -> dict[str, Any]:
@@ -285,6 +288,7 @@ def _table_json(table: TableReport, file: str) -> dict[str, Any]:
         "copied_again": (table.error or None) if table.state is not State.ERRORED else None,
         "solution": with_file(table.solution, file) or None,
         "retry": table.retry or None,
+        "code": (table.code or None) if table.state is State.ERRORED else None,
         "copy": copy_json(table.copy),
         "quarantined": table.quarantined,
         "partitions": [
@@ -303,7 +307,9 @@ def _upkeep_json(upkeep: Upkeep) -> dict[str, Any]:
 
 
 def _problem_json(problem: Problem | None) -> dict[str, Any]:
-    return {"error": problem.what if problem else None, "solution": problem.solution if problem else None}
+    if problem is None:
+        return {"error": None, "solution": None, "code": None}
+    return {"error": problem.what, "solution": problem.solution, "code": problem.code}
 
 
 def _position(position: Position | None) -> str | None:

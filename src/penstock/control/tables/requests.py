@@ -36,6 +36,7 @@ class TableSummary:
     error: str
     solution: str
     retry: str
+    code: str
     requests: tuple[Request, ...]
     followed: bool = True  # False: no rule of the file matches it any more
 
@@ -203,6 +204,7 @@ def _summary(
         error=status.reason if status else "",
         solution=status.solution if status else "",
         retry=status.retry if status else "",
+        code=status.code if status else "",
         requests=tuple(one for one in requests if (one.destination, one.table) == (destination, table)),
         followed=feed is not None,
     )

@@ -83,7 +83,8 @@ def _remarks(summary: TableSummary, file: str) -> Iterator[RenderableType]:
         yield from (Text(), _remark(f"{summary.table}: {request.kind} asked for", moment_text(request.at), "yellow"))
     if summary.state is State.ERRORED:
         retry = f", retry: {summary.retry}" if summary.retry else ""
-        title = f"{summary.table} is Errored since {moment_text(summary.since)}{retry}"
+        code = f" [{summary.code}]" if summary.code else ""
+        title = f"{summary.table} is Errored{code} since {moment_text(summary.since)}{retry}"
         yield from (Text(), _remark(title, summary.error, "bold red"))
         if summary.solution:
             yield Padding.indent(Text(with_file(summary.solution, file), style="bold"), 2)
@@ -106,6 +107,7 @@ def _summary_json(summary: TableSummary, file: str) -> dict[str, Any]:
         "copied_again": (summary.error or None) if summary.state is not State.ERRORED else None,
         "solution": with_file(summary.solution, file) or None,
         "retry": summary.retry or None,
+        "code": (summary.code or None) if summary.state is State.ERRORED else None,
         "requests": [
             {"id": request.id, "kind": request.kind, "at": request.at.isoformat()} for request in summary.requests
         ],

@@ -254,7 +254,7 @@ class ApplyLoop:
             )
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         LOG.error("table errored", table=str(tracked.name), what=error.what, solution=error.solution, **trace)
-        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
+        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry, error.code)
         if isinstance(error, Undecodable):
             self.state.quarantine(self.destination.name, tracked.name, error.messages)
         self.state.set_table_status(self.destination.name, tracked.name, status)

@@ -392,7 +392,7 @@ class TableLifecycle:
                 continue
             gone = self._gone(feed.table)
             LOG.warning("table is gone", table=str(name), what=gone.what, solution=gone.solution)
-            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry)
+            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry, gone.code)
             self._state.set_table_status(destination, name, missing)
             self._note("errored", gone.what, name)
 

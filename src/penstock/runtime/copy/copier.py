@@ -466,7 +466,7 @@ class Copier:
         copying.voids += 1
         copying.not_before = time.monotonic() + delay
         retry = f"in {delay:.0f} s (started over {copying.voids} times)" if delay else "at once"
-        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", retry)
+        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", retry, RangeVoid.code)
 
     def _discard(self, parts: list[WrittenPart]) -> None:
         """What cannot be removed now is an orphan, and goes at a later start."""
@@ -509,7 +509,7 @@ class Copier:
         LOG.error("copy failed", table=str(copying.name), what=what, solution=solution, retry=retry, **trace)
         if isinstance(error, Undecodable):
             self._state.quarantine(self._destination.name, copying.name, error.messages)
-        self._set_state(copying, State.ERRORED, error.what, error.solution, retry)
+        self._set_state(copying, State.ERRORED, error.what, error.solution, retry, error.code)
         self._state.add_event("errored", error.what, copying.name, destination=self._destination.name)
 
     def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
@@ -543,7 +543,13 @@ class Copier:
         )
 
     def _set_state(
-        self, copying: CopyingTable, state: State, reason: str = "", solution: str = "", retry: str = ""
+        self,
+        copying: CopyingTable,
+        state: State,
+        reason: str = "",
+        solution: str = "",
+        retry: str = "",
+        code: str = "",
     ) -> None:
         """Set the table's state, unless another copy of it has been asked for since this one began."""
         name, now = self._destination.name, datetime.now(UTC)
@@ -553,7 +559,7 @@ class Copier:
             present = self._state.table_status(name).get(copying.name)
             if state is State.INIT and present is not None and present.state in NOT_KEPT:
                 self._state.set_table_status(name, copying.name, TableStatus(State.FINISHED_COPY, now))
-            status = TableStatus(state, now, reason or copying.why, solution, retry)
+            status = TableStatus(state, now, reason or copying.why, solution, retry, code)
             self._state.set_table_status(name, copying.name, status)
 
 
