@@ -1,0 +1,375 @@
+"""Publish the change log to one stream destination, batch by batch: one Spark job per batch, one task per shard.
+
+Progress is the places of the shards, which the destination keeps with the events; nothing here needs to survive a
+crash. A table that cannot be published becomes Errored and stands behind; the others go on. When it is tried again it
+is brought on by itself, from its own place, until it is level.
+
+A message that cannot be decoded is first kept in quarantine and then passed over, so none is lost without a trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.changelog.log import ChangeLog
+from penstock.config.model import BatchConfig
+from penstock.decode.undecodable import Undecodable
+from penstock.destinations.contract import JobRunner
+from penstock.destinations.stream_contract import ShardPlace, StreamDestination, StreamId
+from penstock.errors import LogPassed, PenstockError, StateError, StreamBroken, TableFailed
+from penstock.failpoints import reach
+from penstock.model.feed import Feed
+from penstock.model.place import Place, place_at, position_of
+from penstock.model.position import Position, position_text
+from penstock.model.rescue import RescueCount, merged
+from penstock.model.table import TableId
+from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
+from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
+from penstock.state.store import StateStore
+
+LOG = structlog.get_logger("publish")
+ADVANCE_EVERY = 60.0  # seconds, after which places move on over what held no events
+
+
+@dataclass
+class PublishedTable:
+    """A table whose changes are published. `lost`: the log no longer holds what it needs."""
+
+    feed: Feed
+    errored: bool = False
+    lost: bool = False
+    changes: int = 0
+    tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
+
+    @property
+    def name(self) -> TableId:
+        return self.feed.name
+
+
+@dataclass
+class _Sum:
+    """What the shards of one batch did for one table."""
+
+    events: int = 0
+    last_commit_time: int = 0
+    rescues: tuple[RescueCount, ...] = ()
+
+
+class PublishLoop:
+    """`processed` is how far the log has been published for every table that does not stand behind."""
+
+    def __init__(
+        self,
+        source: str,
+        destination: StreamDestination,
+        runner: JobRunner,
+        log: ChangeLog,
+        limits: BatchConfig,
+        state: StateStore,
+        *,
+        from_now: bool = False,
+    ) -> None:
+        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning."""
+        self._source, self._destination, self._runner, self._log = source, destination, runner, log
+        self._limits, self._state, self._from_now = limits, state, from_now
+        self._planner = BatchPlanner(log, limits)
+        self.tables: dict[TableId, PublishedTable] = {}
+        self.processed: Position = 0
+        self._shards = 0  # 0: not begun
+        self._places: list[ShardPlace] = []
+        self._advanced_at = self._recorded_at = time.monotonic()
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._shards)
+
+    def begin(self) -> bool:
+        """Create the stream, or find where it is. False while the log is empty: there is no history yet."""
+        if self._shards:
+            return True
+        history, start, end = self._log.history(), self._log.start(), self._log.end()
+        if history is None or start is None or end is None:
+            return False
+        wanted = StreamId(self._source, history, place_at(end if self._from_now else start))
+        shards = self._destination.ensure(wanted).shards
+        self._places = self._destination.places(self._source)
+        self.processed = self._least()
+        if self.processed < start:
+            raise self._passed(start)
+        if self.processed > end:
+            raise StreamBroken(
+                f"stream {self._destination.name} is published up to {position_text(self.processed)}, and the change "
+                f"log ends at {position_text(end)}",
+                "The log lost its newest part: start a new stream under another `path` or name",
+            )
+        self._shards = shards
+        LOG.info("stream begins", stream=self._destination.name, shards=shards, position=position_text(self.processed))
+        return True
+
+    def follow(self, feed: Feed) -> PublishedTable:
+        """Take a table in: from now on, or from its own place if it stands behind."""
+        known = self.tables.get(feed.name)
+        if known is not None:
+            return known
+        before = self._state.progress(self._destination.name).get(feed.name)
+        self.tables[feed.name] = table = PublishedTable(feed, changes=before.changes if before else 0)
+        self._mark_ready(table)
+        return table
+
+    def forget(self, name: TableId) -> None:
+        """Publish no more of a table; what is published of it stays."""
+        self.tables.pop(name, None)
+
+    def retry(self, table: PublishedTable) -> None:
+        """Try an Errored table again, from its own place."""
+        table.errored = False
+        self._mark_ready(table)
+
+    def skip(self, table: PublishedTable) -> None:
+        """Let a table that stands behind go on from where the others are, without the events in between."""
+        behind = self._behind(table)
+        for shard in range(self._shards):
+            publisher = self._destination.publisher(self._source, shard)
+            at = publisher.open()
+            if place_name(table.name) in at.behind:
+                rest = {name: place for name, place in at.behind.items() if name != place_name(table.name)}
+                publisher.advance(ShardPlace(at.place, rest))
+        self._places = self._destination.places(self._source)
+        if behind is not None:
+            what = f"events from {behind} to {place_at(self.processed)} were left out"
+            self._state.add_event("skipped", what, table.name, destination=self._destination.name)
+            LOG.warning("events left out", table=str(table.name), since=behind)
+        table.lost = False
+        self.retry(table)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether no table is behind that could go on."""
+        return all(table.errored or self._behind(table) is None for table in self.tables.values())
+
+    @property
+    def needed_from(self) -> Position:
+        """What the log must keep for tables that are well."""
+        behind = [self._behind(table) for table in self.tables.values() if not table.errored]
+        return min([self._least(), *(position_of(place) for place in behind if place is not None)])
+
+    @property
+    def held_from(self) -> Position:
+        """What the log should keep for Errored tables too."""
+        behind = [self._behind(table) for table in self.tables.values() if table.errored and not table.lost]
+        return min([self.needed_from, *(position_of(place) for place in behind if place is not None)])
+
+    def pass_over(self, before: Position) -> None:
+        """Do without the log before this position. StreamBroken when the stream itself needs it."""
+        for table in self.tables.values():
+            behind = self._behind(table)
+            if behind is not None and position_of(behind) < before and not table.lost:
+                self.mark_errored(table, self._lost(table, behind, before))
+        if self._shards and self.processed < before:
+            raise self._passed(before)
+
+    def step(self, *, now: bool = False) -> bool:
+        """Publish the next batch, if there is one; False when there was nothing to do. Raises what concerns the
+        destination or the log as a whole; then call again."""
+        if not self.begin():
+            return False
+        worked = self._bring_on()
+        level = [table for table in self.tables.values() if not table.errored and self._behind(table) is None]
+        batch = self._planner.next(self.processed, {table.feed: self.processed for table in level}, now=now)
+        if batch is None:
+            self._advance_if_due()
+            return worked
+        self._planner.take()
+        sums = self._publish(batch, batch.tables.values()) if batch.tables else {}
+        self.processed = batch.end
+        self._record(sums)
+        self._advance_if_due()
+        return True
+
+    def close(self) -> None:
+        """Move the places on to what has been processed, so that the next start begins there."""
+        if self._shards:
+            self._advance()
+
+    def mark_errored(self, table: PublishedTable, error: PenstockError) -> None:
+        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
+        LOG.error("table errored", table=str(table.name), what=error.what, solution=error.solution, **trace)
+        name = self._destination.name
+        if isinstance(error, Undecodable):
+            self._state.quarantine(name, table.name, error.messages)
+        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
+        self._state.set_table_status(name, table.name, status)
+        self._state.add_event("errored", error.what, table.name, destination=name)
+        table.errored = True
+        table.lost |= isinstance(error, LogPassed)
+
+    def mark_all_errored(self, error: PenstockError) -> None:
+        """For what no table can pass: a gap, a damaged log."""
+        for table in self.tables.values():
+            if not table.errored:
+                self.mark_errored(table, error)
+
+    def _mark_ready(self, table: PublishedTable) -> None:
+        name, now = self._destination.name, datetime.now(UTC)
+        before = self._state.table_status(name).get(table.name)
+        if before is None:
+            self._state.set_table_status(name, table.name, TableStatus(State.INIT, now))
+        if before is None or before.state is not State.READY:
+            self._state.set_table_status(name, table.name, TableStatus(State.READY, now))
+
+    def _least(self) -> Position:
+        """How far every shard is published: where the next start begins."""
+        return min((position_of(at.place) for at in self._places), default=self.processed)
+
+    def _behind(self, table: PublishedTable) -> Place | None:
+        """How far a table is that stands behind in any shard; None when it does in none."""
+        name = place_name(table.name)
+        return min((at.behind[name] for at in self._places if name in at.behind), default=None)
+
+    def _passed(self, start: Position) -> StreamBroken:
+        return StreamBroken(
+            f"stream {self._destination.name} is published up to {position_text(self.processed)}, and the change log "
+            f"begins at {position_text(start)}: the events in between are lost",
+            "Start a new stream under another `path` or name, and have its readers begin again",
+        )
+
+    def _lost(self, table: PublishedTable, behind: Place, start: Position) -> LogPassed:
+        return LogPassed(
+            f"table {table.name}: it is published up to {position_text(position_of(behind))}, and the change log "
+            f"begins at {position_text(start)}",
+            f"To go on without the events in between: penstock resync FILE {table.name}",
+        )
+
+    def _bring_on(self) -> bool:
+        """One batch for each table that stands behind and is well."""
+        worked = False
+        for table in list(self.tables.values()):
+            behind = None if table.errored else self._behind(table)
+            if behind is not None:
+                worked |= self._bring_one_on(table, behind)
+        return worked
+
+    def _bring_one_on(self, table: PublishedTable, behind: Place) -> bool:
+        position = position_of(behind)
+        segments = self._log.segments(after=position)
+        if segments and segments[0].start > position:
+            self.mark_errored(table, self._lost(table, behind, segments[0].start))
+            return False
+        reached = max(position_of(at.place) for at in self._places)
+        segments = [name for name in segments if name.start < reached]
+        batch = gather(self._log, segments, {table.feed: position}, self._limits)
+        if batch is None:
+            return False
+        work = batch.tables.get(table.name, TableWork(table.feed))
+        self._record(self._publish(batch, [work], alone=True))
+        if self._behind(table) is None and not table.errored:
+            table.tolerated.clear()
+            LOG.info("table joined", table=str(table.name), position=position_text(self.processed))
+        return True
+
+    def _publish(self, batch: Batch, works: Iterable[TableWork], *, alone: bool = False) -> dict[TableId, _Sum]:
+        began = time.monotonic()
+        parts = tuple(
+            TablePart(work.feed, tuple(work.slices), frozenset(self.tables[work.feed.name].tolerated)) for work in works
+        )
+        waiting = [table for table in self.tables.values() if table.errored or self._behind(table) is not None]
+        tasks = [
+            PublishTask(
+                log=self._log,
+                publisher=self._destination.publisher(self._source, shard),
+                source=self._source,
+                shard=shard,
+                shards=self._shards,
+                tables=parts,
+                until=batch.end,
+                followed=frozenset(map(place_name, self.tables)),
+                waiting=frozenset(place_name(table.name) for table in waiting),
+                alone=alone,
+                weight=batch.bytes,
+            )
+            for shard in range(self._shards)
+        ]
+        outcomes = self._runner.run(publish, tasks)
+        reach("publish.batch_done")
+        self._places = [outcome.at for outcome in outcomes]
+        self._take_failures(outcomes)
+        sums = _summed(outcomes)
+        LOG.debug(
+            "published",
+            events=sum(one.events for one in sums.values()),
+            tables=len(sums),
+            position=position_text(batch.end),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return sums
+
+    def _take_failures(self, outcomes: Iterable[ShardOutcome]) -> None:
+        """Keep messages that cannot be decoded, so that their table can go on without them; make others Errored."""
+        for outcome in outcomes:
+            for name, done in outcome.tables.items():
+                table, error = self.tables[name], done.error
+                if error is None or table.errored:
+                    continue
+                if done.undecodable and isinstance(error, Undecodable):
+                    self._state.quarantine(self._destination.name, name, error.messages)
+                    table.tolerated |= {message.order for message in error.messages}
+                    LOG.warning("messages put into quarantine", table=str(name), messages=len(error.messages))
+                else:
+                    self.mark_errored(table, error)
+
+    def _advance_if_due(self) -> None:
+        if time.monotonic() - self._advanced_at >= ADVANCE_EVERY:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Move places on over a stretch of the log that held no events for them."""
+        self._advanced_at = time.monotonic()
+        end = place_at(self.processed)
+        followed = set(map(place_name, self.tables))
+        waiting = [place_name(table.name) for table in self.tables.values() if table.errored]
+        for shard, at in enumerate(self._places):
+            if at.place >= end:
+                continue
+            publisher = self._destination.publisher(self._source, shard)
+            if publisher.open() != at:
+                continue  # another writer was here: the next batch begins where it ended
+            behind = {name: place for name, place in at.behind.items() if name in followed}
+            upto = ShardPlace(end, {**dict.fromkeys(waiting, at.place), **behind})
+            publisher.advance(upto)
+            self._places[shard] = upto
+
+    def _record(self, sums: Mapping[TableId, _Sum]) -> None:
+        """Figures for operators; the truth is in the destination, so a state store that is away costs only these."""
+        now, elapsed = datetime.now(UTC), max(time.monotonic() - self._recorded_at, 1e-3)
+        self._recorded_at = time.monotonic()
+        figures = {}
+        for name, done in sums.items():
+            table = self.tables[name]
+            table.changes += done.events
+            newest = datetime.fromtimestamp(done.last_commit_time / 1e6, UTC) if done.events else None
+            figures[name] = TableProgress(self.processed, table.changes, done.events / elapsed, newest, now)
+        try:
+            if figures:
+                self._state.record_progress(self._destination.name, figures)
+            for name, done in sums.items():
+                self._state.add_rescued(self._destination.name, name, done.rescues)
+            self._state.set_processed(self._destination.name, self.processed)
+        except StateError as error:
+            LOG.warning("progress not recorded", what=error.what)
+
+
+def _summed(outcomes: Iterable[ShardOutcome]) -> dict[TableId, _Sum]:
+    sums: dict[TableId, _Sum] = {}
+    for outcome in outcomes:
+        for name, done in outcome.tables.items():
+            total = sums.setdefault(name, _Sum())
+            total.events += done.events
+            total.last_commit_time = max(total.last_commit_time, done.last_commit_time)
+            total.rescues = merged([*total.rescues, *done.rescues])
+    return sums

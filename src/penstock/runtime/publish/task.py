@@ -1,0 +1,229 @@
+"""The work of one task of a batch, on an executor: open a shard, read the log, render events in order, publish them.
+
+The task commits, not the driver: shards are independent of one another, and a destination's transaction cannot be left
+open for somebody else. A task that is run again finds in the shard's place what it has to do, if anything.
+
+A table that cannot be rendered stands behind from the part of the log that holds the trouble, and the others go on.
+Errors of the destination and of the log are raised: they concern every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.changelog.log import ChangeLog
+from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.sift import limited, sift
+from penstock.decode.undecodable import Undecodable
+from penstock.destinations.stream_contract import Publisher, Records, ShardPlace
+from penstock.errors import PenstockError, TableError
+from penstock.model.change import RawChanges
+from penstock.model.feed import Feed
+from penstock.model.place import Place, parts_of, place_at
+from penstock.model.position import Position
+from penstock.model.rescue import RescueCount, merged
+from penstock.model.table import TableId
+from penstock.render.events import Rendered, in_stream_order, render_changes
+from penstock.runtime.apply.key_split import MOST_BYTES_KEPT, MOST_MESSAGES_KEPT
+from penstock.runtime.apply.table_boundary import unexpected
+from penstock.runtime.apply.task import too_many
+
+RENDERING = "its events were rendered"
+
+
+def place_name(table: TableId) -> str:
+    """Return the name under which a shard's place lists a table: no two tables have the same."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """One table's part of a batch. `tolerated` are messages, by their place, that are in quarantine: they cannot be
+    decoded, and the stream goes on without them."""
+
+    feed: Feed
+    slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
+    tolerated: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return place_name(self.feed.name)
+
+
+@dataclass(frozen=True)
+class PublishTask:
+    """One shard's part of a batch that ends at `until`.
+
+    `followed` are all tables of the stream, by `place_name`; those of them that `waiting` names take no part. `alone`:
+    the one table in `tables` stands behind, and is brought on up to where the others are, at most.
+    """
+
+    log: ChangeLog
+    publisher: Publisher
+    source: str
+    shard: int
+    shards: int
+    tables: tuple[TablePart, ...]
+    until: Position
+    followed: frozenset[str]
+    waiting: frozenset[str] = frozenset()
+    alone: bool = False
+    weight: int = 0
+
+
+@dataclass
+class TableOutcome:
+    """What a task did for one table. With an `error` the table stands behind from `place` on; messages that are
+    `undecodable` are to be kept, and then the table can go on without them."""
+
+    events: int = 0
+    last_commit_time: int = 0  # µs
+    rescues: tuple[RescueCount, ...] = ()
+    place: Place = ""
+    error: TableError | None = None
+    undecodable: bool = False
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """How far the shard is after the task, and what the task did for each table."""
+
+    at: ShardPlace
+    tables: dict[TableId, TableOutcome] = field(default_factory=dict)
+
+
+class _NotKept(Exception):
+    """Messages that cannot be decoded, and are not in quarantine yet."""
+
+    def __init__(self, error: Undecodable) -> None:
+        super().__init__(error.what)
+        self.error = error
+
+
+def publish(task: PublishTask) -> ShardOutcome:
+    """Publish what the shard lacks of the batch, and return how far it is."""
+    at = task.publisher.open()
+    work = _Work(task, at)
+    if work.is_done:
+        return ShardOutcome(at)
+    task.publisher.publish(work.records(), work.upto)
+    return ShardOutcome(work.upto(), work.outcomes)
+
+
+class _Work:
+    """What one shard lacks of a batch."""
+
+    def __init__(self, task: PublishTask, at: ShardPlace) -> None:
+        self._task, self._at = task, at
+        end = place_at(task.until)
+        self._limit = min(end, at.place) if task.alone else end
+        self._parts = [part for part in task.tables if (part.name in at.behind) is task.alone]
+        self.outcomes: dict[TableId, TableOutcome] = {}
+
+    @property
+    def is_done(self) -> bool:
+        if self._task.alone:
+            return all(self._at.of(part.name) >= self._limit for part in self._parts)
+        return self._at.place >= self._limit
+
+    def upto(self) -> ShardPlace:
+        """Return how far the shard is once this work is published."""
+        failed = {place_name(name): one.place for name, one in self.outcomes.items() if one.error is not None}
+        behind = {name: place for name, place in self._at.behind.items() if name in self._task.followed}
+        if self._task.alone:
+            behind |= {part.name: failed.get(part.name, self._limit) for part in self._parts}
+            return ShardPlace(self._at.place, {name: place for name, place in behind.items() if place < self._at.place})
+        waiting = dict.fromkeys(self._task.waiting, self._at.place)
+        return ShardPlace(self._limit, {**waiting, **behind, **failed})
+
+    def records(self) -> Iterator[Records]:
+        """Yield the shard's records in stream order, one file of the log at a time."""
+        wanted: dict[str, dict[str, TablePart]] = {}  # by segment and fingerprint
+        for part in self._parts:
+            for segment, fingerprint in part.slices:
+                wanted.setdefault(segment, {})[fingerprint] = part
+        for segment in sorted(wanted):  # the order of names is the order of the stream
+            for numbers in self._files(segment):
+                pieces = self._pieces(segment, wanted[segment], numbers)
+                if any(len(piece) for piece in pieces):
+                    yield Records(*in_stream_order(pieces))
+
+    def _files(self, segment: str) -> Iterator[range]:
+        """Yield the numbers of the slices of each file: a huge transaction has many, in stream order."""
+        header = self._task.log.header(segment)
+        first = 0
+        for slices in (*(part.slices for part in header.parts), header.slices):
+            yield range(first, first + len(slices))
+            first += len(slices)
+
+    def _pieces(self, segment: str, wanted: dict[str, TablePart], numbers: range) -> list[Rendered]:
+        found: dict[TableId, tuple[TablePart, list[RawChanges]]] = {}
+        for changes in self._task.log.read(segment, wanted, numbers):
+            part = wanted[changes.schema.fingerprint]
+            outcome = self.outcomes.get(part.feed.name)
+            if outcome is not None and outcome.error is not None:
+                continue
+            batch = _between(changes.batch, self._at.of(part.name), self._limit)
+            if batch.num_rows:
+                carried = RawChanges(chosen(changes.schema, part.feed.types), batch)
+                found.setdefault(part.feed.name, (part, []))[1].append(carried)
+        return [piece for part, some in found.values() for piece in self._rendered(part, some)]
+
+    def _rendered(self, part: TablePart, some: list[RawChanges]) -> list[Rendered]:
+        """Render one table's changes of one file; nothing of it when they cannot be, from here on."""
+        outcome = self.outcomes.setdefault(part.feed.name, TableOutcome())
+        try:
+            pieces = [self._render(part, changes) for changes in some]
+        except _NotKept as found:
+            outcome.error, outcome.undecodable = found.error, True
+        except TableError as error:
+            outcome.error = error
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is the table's: the task has other tables
+            outcome.error = unexpected(part.feed.name, error, RENDERING)
+        else:
+            outcome.events += sum(map(len, pieces))
+            outcome.last_commit_time = max(outcome.last_commit_time, *(piece.last_commit_time for piece in pieces))
+            if self._task.shard == 0:  # every shard meets the same values
+                outcome.rescues = merged([*outcome.rescues, *(one for piece in pieces for one in piece.rescues)])
+            return pieces
+        outcome.place = min(_first_place(changes.batch) for changes in some)
+        return []
+
+    def _render(self, part: TablePart, changes: RawChanges) -> Rendered:
+        task = self._task
+        try:
+            return render_changes(changes, part.feed, task.source, shard=task.shard, shards=task.shards)
+        except Undecodable as error:
+            sound, bad = sift(changes)
+            if not bad:
+                raise
+            if len(bad) > MOST_MESSAGES_KEPT:
+                kept = limited(bad, MOST_MESSAGES_KEPT, MOST_BYTES_KEPT)
+                raise too_many(part.feed.name, len(bad)).keeping(kept) from None
+            if any(message.order not in part.tolerated for message in bad):
+                raise _NotKept(error.keeping(bad)) from None
+        return render_changes(sound, part.feed, task.source, shard=task.shard, shards=task.shards)
+
+
+def _between(batch: pa.RecordBatch, begin: Place, end: Place) -> pa.RecordBatch:
+    """Return the changes of begin <= place < end."""
+    wanted = ~_is_before(batch, begin) & _is_before(batch, end)
+    return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def _is_before(batch: pa.RecordBatch, place: Place) -> npt.NDArray[np.bool_]:
+    commit, ordinal = np.asarray(batch.column("commit_position")), np.asarray(batch.column("ordinal"))
+    position, number = (np.uint64(one) for one in parts_of(place))
+    before: npt.NDArray[np.bool_] = (commit < position) | ((commit == position) & (ordinal < number))
+    return before
+
+
+def _first_place(batch: pa.RecordBatch) -> Place:
+    return place_at(batch.column("commit_position")[0].as_py(), batch.column("ordinal")[0].as_py())

@@ -1,0 +1,219 @@
+"""The publish loop over the in-memory stream: every event once and in order, whatever fails in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loop_bench import ORDERS, PEOPLE, numbered, schema
+from penstock.errors import StreamBroken
+from penstock.model.place import place_at
+from penstock.model.table_state import State
+from penstock.runtime.publish import loop as publish_loop
+from penstock.runtime.publish.task import place_name
+from pgoutput_messages import INT8, TEXT, delete, insert, numeric, truncate, update
+from publish_bench import PublishBench, stream_feed
+
+PRICES = schema("prices", 3, id=INT8, price=numeric(5, 2))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> PublishBench:
+    return PublishBench(tmp_path, stream_feed(ORDERS), stream_feed(PEOPLE))
+
+
+def test_events_of_all_tables_come_in_commit_order(bench: PublishBench) -> None:
+    bench.seal(
+        200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 120, insert("2", "Ann", "x")), (ORDERS, 130, delete("1", None))
+    )
+    bench.seal(
+        300, (PEOPLE, 210, update("2", "Bo", "y")), (ORDERS, 210, insert("3", "new")), (ORDERS, 220, truncate(1))
+    )
+    bench.drain()
+    (events,) = bench.events()
+    assert [(event["op"], event["table"], (event["key"] or {}).get("id")) for event in events] == [
+        ("insert", "orders", 1),
+        ("insert", "people", 2),
+        ("delete", "orders", 1),
+        ("update", "people", 2),
+        ("insert", "orders", 3),
+        ("truncate", "orders", None),
+    ]
+    assert [event["place"] for event in events] == sorted(event["place"] for event in events)
+    assert bench.loop.processed == 300
+    progress = bench.state.progress("stream")
+    assert {str(name): one.changes for name, one in progress.items()} == {"public.orders": 4, "public.people": 2}
+    assert bench.state.table_status("stream")[ORDERS.table].state is State.READY
+
+
+def test_structures_of_one_batch_stay_in_order(bench: PublishBench) -> None:
+    wider = numbered(schema("orders", 1, id=INT8, state=TEXT, note=TEXT), 1, 2, 3)
+    bench.seal(
+        200,
+        (ORDERS, 110, insert("1", "a")),
+        (wider, 120, insert("2", "b", "note")),
+        (ORDERS, 130, insert("3", "c")),
+        (wider, 140, update("1", "d", "note")),
+    )
+    bench.drain()
+    (events,) = bench.events()
+    assert [sorted(event["after"]) for event in events] == [
+        ["id", "state"],
+        ["id", "note", "state"],
+        ["id", "state"],
+        ["id", "note", "state"],
+    ]
+    assert bench.ids() == [1, 2, 3, 1]
+
+
+def test_a_restart_goes_on_and_publishes_nothing_twice(bench: PublishBench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.drain()
+    bench.restart()
+    bench.seal(300, (ORDERS, 210, insert("2", "b")))
+    bench.drain()
+    bench.restart()
+    bench.drain()
+    assert bench.ids() == [1, 2]
+
+
+def test_shards_that_were_published_before_a_failure_are_left_alone(tmp_path: Path) -> None:
+    bench = PublishBench(tmp_path, stream_feed(ORDERS), shards=3)
+    bench.seal(200, *((ORDERS, 100 + number, insert(str(number), "a")) for number in range(30)))
+    bench.runner.fail_after = 1
+    with pytest.raises(ConnectionError):
+        bench.drain()
+    assert [len(share) > 0 for share in bench.events()] == [True, False, False]
+    bench.seal(300, *((ORDERS, 200 + number, update(str(number), "b")) for number in range(30)))
+    bench.restart()
+    bench.drain()
+    seen = [event for share in bench.events() for event in share]
+    assert sorted((event["key"]["id"], event["op"]) for event in seen) == sorted(
+        (number, op) for number in range(30) for op in ("insert", "update")
+    )
+    for share in bench.events():
+        assert [event["place"] for event in share] == sorted(event["place"] for event in share)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_errored_table_stands_behind_and_is_brought_on(tmp_path: Path, shards: int) -> None:
+    strict = stream_feed(PRICES, strict=True)
+    bench = PublishBench(tmp_path, stream_feed(ORDERS), strict, shards=shards)
+    bench.seal(200, (PRICES, 110, insert("1", "1.00")), (ORDERS, 120, insert("1", "a")))
+    bench.seal(
+        300, (PRICES, 210, insert("2", "NaN")), (PRICES, 220, insert("3", "3.00")), (ORDERS, 230, insert("2", "b"))
+    )
+    bench.drain()
+    bench.seal(400, (PRICES, 310, update("1", "1.50")), (ORDERS, 320, insert("3", "c")))
+    bench.drain()
+    status = bench.state.table_status("stream")[PRICES.table]
+    assert status.state is State.ERRORED
+    assert "NaN" in status.reason
+    seen = [event for share in bench.events() for event in share]
+    assert sorted(event["key"]["id"] for event in seen if event["table"] == "orders") == [1, 2, 3]
+    assert bench.loop.processed == 400
+    assert bench.loop.held_from < 400 == bench.loop.needed_from
+    bench.feeds = (stream_feed(ORDERS), stream_feed(PRICES))
+    bench.restart()  # without `strict`, the value is rescued
+    bench.seal(500, (PRICES, 410, update("1", "2.00")))
+    bench.drain()
+    prices = [event for share in bench.events() for event in share if event["table"] == "prices"]
+    assert sorted((event["key"]["id"], event["place"]) for event in prices) == [
+        (1, place_at(110)),
+        (1, place_at(310)),
+        (1, place_at(410)),
+        (2, place_at(210)),
+        (3, place_at(220, 1)),
+    ]
+    of_one = [event["place"] for event in prices if event["key"]["id"] == 1]
+    assert of_one == sorted(of_one), "each key stays in commit order"
+    assert bench.state.table_status("stream")[PRICES.table].state is State.READY
+    assert bench.loop.is_level
+    assert bench.loop.held_from == bench.loop.needed_from == 500
+
+
+def test_a_table_can_go_on_without_what_it_lacks(tmp_path: Path) -> None:
+    bench = PublishBench(tmp_path, stream_feed(PRICES, strict=True))
+    bench.seal(200, (PRICES, 110, insert("1", "NaN")))
+    bench.drain()
+    bench.loop.skip(bench.loop.tables[PRICES.table])
+    bench.seal(300, (PRICES, 210, insert("2", "2.00")))
+    bench.drain()
+    assert bench.ids() == [2]
+    assert [event.kind for event in bench.state.events()][-1] == "skipped"
+
+
+def test_a_message_that_cannot_be_decoded_is_kept_and_passed_over(bench: PublishBench) -> None:
+    bench.seal(
+        200,
+        (ORDERS, 110, insert("1", "a")),
+        (ORDERS, 120, insert("2", "b")[:-1]),
+        (PEOPLE, 130, insert("5", "Ann", "x")),
+        (ORDERS, 140, insert("3", "c")),
+    )
+    bench.drain()
+    assert bench.ids(table="orders") == [1, 3]
+    assert bench.ids(table="people") == [5]
+    assert [one.message.commit_position for one in bench.state.quarantined("stream")] == [120]
+    assert bench.state.table_status("stream")[ORDERS.table].state is State.READY
+    bench.seal(300, (ORDERS, 210, insert("4", "d")))
+    bench.drain()
+    assert bench.ids(table="orders") == [1, 3, 4]
+
+
+def test_a_stream_that_starts_now_leaves_out_what_the_log_has(bench: PublishBench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.restart(from_now=True)
+    bench.drain()
+    bench.seal(300, (ORDERS, 210, insert("2", "b")))
+    bench.drain()
+    assert bench.ids() == [2]
+
+
+def test_nothing_happens_while_the_log_is_empty(bench: PublishBench) -> None:
+    assert not bench.loop.step(now=True)
+    assert not bench.loop.has_begun
+
+
+def test_places_move_on_over_what_holds_no_events(bench: PublishBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = schema("other", 9, id=INT8)
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.drain()
+    bench.seal(300, (other, 210, insert("1")))
+    bench.drain()
+    assert (bench.loop.processed, bench.loop.needed_from) == (300, 200), "what is not kept is read again"
+    monkeypatch.setattr(publish_loop, "ADVANCE_EVERY", 0.0)
+    bench.loop.step(now=True)
+    assert bench.loop.needed_from == 300
+    bench.seal(400, (other, 310, insert("2")))
+    monkeypatch.undo()
+    bench.drain()
+    bench.loop.close()
+    assert bench.restart().begin()
+    assert bench.loop.processed == 400
+
+
+def test_a_log_that_has_passed_the_stream_is_refused(bench: PublishBench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.drain()
+    bench.seal(300, (ORDERS, 210, insert("2", "b")))
+    bench.seal(400, (ORDERS, 310, insert("3", "c")))
+    for name in bench.log.segments()[:2]:
+        bench.log.remove(name)
+    bench.restart()
+    with pytest.raises(StreamBroken, match="the events in between are lost"):
+        bench.drain()
+    assert bench.ids() == [1]
+
+
+def test_an_errored_table_whose_changes_the_log_has_let_go_is_lost(tmp_path: Path) -> None:
+    bench = PublishBench(tmp_path, stream_feed(ORDERS), stream_feed(PRICES, strict=True))
+    bench.seal(200, (PRICES, 110, insert("1", "NaN")), (ORDERS, 120, insert("1", "a")))
+    bench.seal(300, (ORDERS, 210, insert("2", "b")))
+    bench.drain()
+    bench.loop.pass_over(200)
+    status = bench.state.table_status("stream")[PRICES.table]
+    assert "the change log begins at" in status.reason
+    assert bench.loop.held_from == bench.loop.needed_from == 300, "nothing is kept for it any more"
+    assert place_name(PRICES.table) == '"public"."prices"'
