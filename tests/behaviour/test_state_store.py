@@ -162,21 +162,21 @@ def test_several_threads_may_write(store: StateStore) -> None:
     assert len(store.progress("lake")) == 4
 
 
-RANGES = [(b"blocks 0 to 9", 100), (b"\x00\xff blocks 10 to 19", 300), (b"the rest", 100)]
+RANGES = [("blocks 0 to 9", 100), ('\u00e9 \U0001f40d " blocks 10 to 19', 300), ("the rest", 100)]
 
 
 def test_a_copy_is_kept_with_its_ranges(store: StateStore) -> None:
     assert store.copy_of("lake", ODD) is None
     store.begin_copy("lake", ODD, "c1", "fingerprint", RANGES)
     store.begin_copy("lake", ORDERS, "c2", "other", [])
-    assert store.finish_range("lake", ODD, "c1", 1, 2**64 - 1, b"\x00part\xff", 7)
+    assert store.finish_range("lake", ODD, "c1", 1, 2**64 - 1, "p\u00e4rt", 7)
     record = store.copy_of("lake", ODD)
     assert record is not None
     assert (record.copy, record.fingerprint, record.attempts, record.note) == ("c1", "fingerprint", 1, "")
     assert timedelta() <= datetime.now(UTC) - record.started < timedelta(minutes=1)
     assert record.ranges == (
         RangeRecord(0, RANGES[0][0], None, None, 0, 100),
-        RangeRecord(1, RANGES[1][0], 2**64 - 1, b"\x00part\xff", 7, 300),
+        RangeRecord(1, RANGES[1][0], 2**64 - 1, "p\u00e4rt", 7, 300),
         RangeRecord(2, RANGES[2][0], None, None, 0, 100),
     )
     assert [one.finished for one in record.ranges] == [False, True, False]
@@ -188,21 +188,21 @@ def test_a_copy_is_kept_with_its_ranges(store: StateStore) -> None:
 
 def test_a_range_that_is_finished_again_replaces_itself(store: StateStore) -> None:
     store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"lost", 3)
-    store.finish_range("lake", ORDERS, "c1", 0, 9, b"again", 4)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "lost", 3)
+    store.finish_range("lake", ORDERS, "c1", 0, 9, "again", 4)
     record = store.copy_of("lake", ORDERS)
     assert record is not None
-    assert record.ranges[0] == RangeRecord(0, RANGES[0][0], 9, b"again", 4, 100)
+    assert record.ranges[0] == RangeRecord(0, RANGES[0][0], 9, "again", 4, 100)
     assert store.copy_progress("lake")[ORDERS].rows == 4
 
 
 def test_a_copy_that_begins_again_leaves_nothing_of_the_earlier_one(store: StateStore) -> None:
     store.begin_copy("lake", ORDERS, "c1", "f1", RANGES)
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 3)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 3)
     store.note_copy("lake", ORDERS, "waiting for pid 4711")
     store.begin_copy("lake", ORDERS, "c2", "f2", RANGES[:2])
-    assert not store.finish_range("lake", ORDERS, "c1", 1, 6, b"late", 3)
-    assert not store.finish_range("lake", ORDERS, "c2", 2, 6, b"no such range", 3)
+    assert not store.finish_range("lake", ORDERS, "c1", 1, 6, "late", 3)
+    assert not store.finish_range("lake", ORDERS, "c2", 2, 6, "no such range", 3)
     record = store.copy_of("lake", ORDERS)
     assert record is not None
     assert (record.copy, record.fingerprint, record.attempts, record.note) == ("c2", "f2", 2, "")
@@ -214,8 +214,8 @@ def test_the_progress_of_a_copy_is_counted_from_its_finished_ranges(store: State
     begun = store.copy_progress("lake")[ORDERS]
     assert (begun.ranges, begun.ranges_finished, begun.rows, begun.bytes, begun.bytes_total) == (3, 0, 0, 0, 500)
     assert (begun.fraction, begun.rows_estimate) == (0.0, None)
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 20)
-    store.finish_range("lake", ORDERS, "c1", 2, 5, b"part", 20)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 20)
+    store.finish_range("lake", ORDERS, "c1", 2, 5, "part", 20)
     half = store.copy_progress("lake")[ORDERS]
     assert (half.ranges_finished, half.rows, half.bytes, half.bytes_total) == (2, 40, 200, 500)
     assert (half.fraction, half.rows_estimate, half.ended) == (0.4, 100, None)
@@ -225,11 +225,11 @@ def test_the_progress_of_a_copy_is_counted_from_its_finished_ranges(store: State
 def test_a_finished_copy_leaves_its_figures_and_no_ranges(store: StateStore) -> None:
     store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
     for number in range(3):
-        store.finish_range("lake", ORDERS, "c1", number, 5, b"part", 10)
+        store.finish_range("lake", ORDERS, "c1", number, 5, "part", 10)
     store.note_copy("lake", ORDERS, "waiting")
     store.end_copy("lake", ORDERS)
     assert store.copy_of("lake", ORDERS) is None
-    assert not store.finish_range("lake", ORDERS, "c1", 0, 5, b"late", 10)
+    assert not store.finish_range("lake", ORDERS, "c1", 0, 5, "late", 10)
     done = store.copy_progress("lake")[ORDERS]
     assert (done.ranges, done.ranges_finished, done.rows, done.bytes, done.bytes_total) == (3, 3, 30, 500, 500)
     assert (done.fraction, done.rows_estimate, done.note) == (1.0, 30, "")
@@ -253,7 +253,7 @@ def test_the_copy_of_an_empty_table_is_finished_when_it_ends(store: StateStore) 
 
 def test_a_copy_that_is_given_up_leaves_nothing(store: StateStore) -> None:
     store.begin_copy("lake", ORDERS, "c1", "f", RANGES)
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 10)
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 10)
     store.end_copy("lake", ORDERS)
     assert store.copy_of("lake", ORDERS) is None
     assert store.copy_progress("lake") == {}
@@ -518,7 +518,7 @@ def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> 
         store.set_table_status("lake", table, READY)
         store.record_progress("lake", {table: TableProgress(5, 1, 1.0, None, NOON)})
         store.set_rule("lake", table, "{}")
-        store.begin_copy("lake", table, "c1", "f", [(b"0", 1)])
+        store.begin_copy("lake", table, "c1", "f", [("0", 1)])
         store.add_rescued("lake", table, [RescueCount("a", 1, "NaN", "0/1:0")])
         store.set_partitions("lake", table, Partitions(7, (), ()))
         store.quarantine("lake", table, [broken(100, 0)])

@@ -105,7 +105,7 @@ class Records:
         finally:
             store.close()
 
-    def of_large(self) -> dict[int, bytes]:
+    def of_large(self) -> dict[int, str]:
         """The finished ranges of the large table, each with what its task wrote."""
         store = find_store(self.file.state)
         assert store is not None

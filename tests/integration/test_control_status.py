@@ -189,8 +189,8 @@ def test_a_lost_slot_shouts(loaded: Pipeline, postgres: Database) -> None:
 def test_copies_are_shown_while_they_go_on(loaded: Pipeline) -> None:
     store = open_store(loaded.state_url)
     store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, datetime.now(UTC)))
-    store.begin_copy("lake", ORDERS, "c1", "f", [(b"0", 100), (b"1", 300)])
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 1000)
+    store.begin_copy("lake", ORDERS, "c1", "f", [("0", 100), ("1", 300)])
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 1000)
     store.note_copy("lake", ITEMS, "waiting for pid 4711")
     status = gather(loaded)
     items, orders = document(status)["tables"]
@@ -198,7 +198,7 @@ def test_copies_are_shown_while_they_go_on(loaded: Pipeline) -> None:
     assert (items["state"], items["copy"]["note"]) == ("Init", "waiting for pid 4711")
     assert "1,000 of about 4,000" in shown(status)
     assert "copy of public.items: waiting for pid 4711" in shown(status)
-    store.finish_range("lake", ORDERS, "c1", 1, 5, b"part", 3000)
+    store.finish_range("lake", ORDERS, "c1", 1, 5, "part", 3000)
     store.end_copy("lake", ORDERS)
     store.note_copy("lake", ITEMS, "")
     store.close()

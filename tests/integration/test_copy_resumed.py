@@ -307,6 +307,32 @@ SIMPLE = (
 )
 
 
+@pytest.mark.parametrize(
+    ("planted", "why"),
+    [
+        ("cos\nsystem\n(S'false'\ntR.", "is no JSON"),
+        ('{"record": "part of a copy in memory", "version": 99}', "version 99; this penstock reads version 1"),
+    ],
+)
+def test_a_record_that_cannot_be_read_makes_the_copy_start_from_zero(
+    resuming: Resuming, planted: str, why: str
+) -> None:
+    """Such as somebody planted, or another penstock left."""
+    resuming.bench.prepare(*SIMPLE)
+    with resuming.bench.capturing():
+        resuming.copy(break_at=3)
+        record = resuming.state.copy_of("lake", DOCS)
+        assert record is not None
+        assert resuming.state.finish_range("lake", DOCS, record.copy, 1, 5, planted, 3)
+        resuming.copy(break_at=2)
+        note = resuming.state.copy_progress("lake")[DOCS].note
+        assert note.startswith("started from zero: what an earlier run recorded of its copy cannot be read")
+        assert why in note
+        last = resuming.copy()
+        resuming.assert_equal()
+    assert last.ranges[0] == 2, "a copy that can be read goes on"
+
+
 def test_the_connections_end_in_the_middle_of_a_copy(resuming: Resuming, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copier_module, "FIRST_RETRY_SECONDS", 0.1)
     resuming.bench.prepare(*SIMPLE)

@@ -34,8 +34,8 @@ def store(file: Path) -> Iterator[SqlStateStore]:
     """Orders halfway copied, items waiting, an odd table Errored, one that the file does not name any more."""
     store = open_store(load(file).state_url)
     store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, NOON))
-    store.begin_copy("lake", ORDERS, "c1", "f", [(b"0", 100), (b"1", 300)])
-    store.finish_range("lake", ORDERS, "c1", 0, 5, b"part", 1000)
+    store.begin_copy("lake", ORDERS, "c1", "f", [("0", 100), ("1", 300)])
+    store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 1000)
     store.set_table_status("lake", ITEMS, TableStatus(State.INIT, NOON))
     store.note_copy("lake", ITEMS, "waiting for pid 4711, 35 s: UPDATE items")
     errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", "by hand", "value")
@@ -85,9 +85,9 @@ def test_tables_show_state_and_progress_and_the_way_out(
 def test_a_copy_that_is_done_and_one_that_began_again(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.begin_copy("lake", ORDERS, "c2", "f", [(b"0", 100)])
-    store.begin_copy("lake", ITEMS, "c3", "f", [(b"0", 100)])
-    store.finish_range("lake", ITEMS, "c3", 0, 5, b"part", 77)
+    store.begin_copy("lake", ORDERS, "c2", "f", [("0", 100)])
+    store.begin_copy("lake", ITEMS, "c3", "f", [("0", 100)])
+    store.finish_range("lake", ITEMS, "c3", 0, 5, "part", 77)
     store.end_copy("lake", ITEMS)
     lines = output(capsys, "tables", file)
     assert "public.items Init 2026-05-04 12:00:00 UTC 77 100 %" in lines

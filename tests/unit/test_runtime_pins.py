@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from penstock.errors import TableFailed
 from penstock.fold.net_effect import NetEffect
 from penstock.runtime import pins as runtime_pins
 from penstock.runtime.pins import Pins
+from penstock.runtime.repair_file import write_repair
 from penstock.state.pin import EXPIRES_AFTER, Pin
 from pgoutput_messages import delete, insert, update
 
@@ -150,8 +150,7 @@ def test_a_repair_is_committed_at_the_position(bench: Bench, pins: Pins, tmp_pat
     bench.seal(300, (ORDERS, 210, insert("3", "three")), (ORDERS, 260, delete("3", None)))
     rows = pa.Table.from_pylist([{"id": 1, "state": "right"}], arrow_schema(ORDERS))
     net = NetEffect(False, rows, pa.array([1]), pa.array([1, 2]), (), 2, 0)
-    file = tmp_path / "repair"
-    file.write_bytes(pickle.dumps(net))
+    file = write_repair(net, tmp_path)
     bench.state.place_pin(number, 250, str(file))
     pins.tend()
     drain(bench)

@@ -23,7 +23,7 @@ def test_what_one_source_writes_no_other_sees() -> None:
     eu.record_progress("lake", {ORDERS: TableProgress(5, 1, 0.0, None, NOON)})
     eu.set_processed("lake", 7)
     eu.set_health("capture", Health("ok", NOON))
-    eu.begin_copy("lake", ORDERS, "a", "f", [(b"", 1)])
+    eu.begin_copy("lake", ORDERS, "a", "f", [("", 1)])
     eu.note_copy("lake", ORDERS, "waiting")
     number = eu.add_request("lake", ORDERS, "resync")
     eu.add_event("errored", "about a table", ORDERS)

@@ -121,7 +121,7 @@ def test_a_store_of_an_earlier_penstock_is_upgraded_in_place(
     assert store is not None
     assert store.table_status("lake") == {ORDERS: READY}
     assert store.copy_progress("lake") == {}
-    store.begin_copy("lake", ORDERS, "c", "f", [(b"range", 1)])
+    store.begin_copy("lake", ORDERS, "c", "f", [("range", 1)])
     assert store.copy_of("lake", ORDERS) is not None
     store.add_request("lake", ORDERS, "resync")
     assert len(store.requests()) == 1

@@ -143,6 +143,10 @@ class MaintenanceReport:
 class WrittenPart(Protocol):
     """What one task wrote, not yet visible. Picklable; the figures are for people."""
 
+    def to_json(self) -> str:
+        """Write a part of a copy (`CopyPlan.write_rows`) as a record that outlives the run, without its rows."""
+        ...
+
     @property
     def rows(self) -> int: ...  # rows written
 
@@ -377,6 +381,11 @@ class TableDestination(Protocol):
     ) -> None:
         """As `commit`, with position and history of the copy that was merged; StaleBase as `commit` and
         `commit_copy`."""
+        ...
+
+    def part_from_json(self, text: str) -> WrittenPart:
+        """Read a part as `WrittenPart.to_json` wrote it, or raise UnreadableRecord. The record may come from anywhere:
+        it names files that a copy has written, and no others."""
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:

@@ -285,6 +285,9 @@ class MemoryDestination:
                 f"table {target} has moved since its copy was planned", "Its copy goes on over its new state"
             )
 
+    def part_from_json(self, text: str) -> MemoryPart:
+        return MemoryPart.from_json(text)
+
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         return [part.name not in self.store.discarded for part in ours(parts)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,9 +27,12 @@ from penstock.fold.versions import Held, closed_versions, versions, with_rescued
 from penstock.fold.whole_rows import rows_missing
 from penstock.model.feed import Sid
 from penstock.model.position import Position
+from penstock.model.record import UnreadableRecord, read_record, write_record
 from penstock.model.table import TableId, TableSchema
 
 Rows = npt.NDArray[np.int64]
+
+_KIND, _VERSION = "part of a copy in memory", 1
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,25 @@ class MemoryPart:
     ended: Mapping[str, Rows] = field(default_factory=dict)  # over a copy: rows by the name of the part that has them
     removed: Rows | None = None  # of a table that is followed by its whole row: rows of the base
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def to_json(self) -> str:
+        """Write a part of a copy, with its rows: there are no files."""
+        if self.touched_keys is not None or self.ended or self.removed is not None:
+            raise ValueError("only a part of a copy is recorded")
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.upserts.schema) as stream:
+            stream.write_table(self.upserts)
+        return write_record(_KIND, _VERSION, {"name": self.name, "rows": b64encode(sink.getvalue()).decode()})
+
+    @classmethod
+    def from_json(cls, text: str) -> MemoryPart:
+        """Read what `to_json` wrote, or raise UnreadableRecord."""
+        record = read_record(text, _KIND, _VERSION)
+        try:
+            rows = pa.ipc.open_stream(b64decode(record.text("rows"), validate=True)).read_all()
+        except (ValueError, pa.ArrowException, OSError) as error:
+            raise UnreadableRecord(f"the record of a {_KIND} is damaged: its `rows` cannot be read") from error
+        return cls(rows, name=record.text("name"))
 
     @property
     def rows(self) -> int:

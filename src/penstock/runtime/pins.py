@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import pickle
 import time
 import uuid
 from collections.abc import Iterable
@@ -18,13 +17,14 @@ import structlog
 
 from penstock.decode.schema import arrow_schema
 from penstock.errors import CommitUnknown, PenstockError, StaleBase, StateError
-from penstock.fold.net_effect import NetEffect
 from penstock.model.position import Position, position_text
+from penstock.model.record import UnreadableRecord
 from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.runtime.apply.batch_writer import REDOS
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.loop import ApplyLoop
+from penstock.runtime.repair_file import read_repair
 from penstock.state.pin import EXPIRES_AFTER, Pin
 from penstock.state.store import StateStore
 
@@ -134,9 +134,9 @@ class Pins:
         """Commits the rows that were read at this very position. Done twice it changes nothing more."""
         destination = self._loop.destination
         try:
-            net: NetEffect = pickle.loads(Path(pin.repair).read_bytes())
-        except OSError as error:
-            raise Refused(f"table {pin.table}: the rows to repair are not there: {error}", "Ask again") from error
+            net = read_repair(Path(pin.repair))
+        except (OSError, UnreadableRecord) as error:
+            raise Refused(f"table {pin.table}: the rows to repair cannot be read: {error}", "Ask again") from error
         if not net.upserts.schema.equals(arrow_schema(tracked.schema)):
             raise Refused(
                 f"table {pin.table}: its structure has changed at the source, and no row of it since, so the lake does "

@@ -109,7 +109,7 @@ class MemoryStateStore:
             return dict(sorted(self._health.items()))
 
     def begin_copy(
-        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
     ) -> None:
         key = destination, table
         with self._lock:
@@ -128,7 +128,7 @@ class MemoryStateStore:
             )
 
     def finish_range(
-        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: str, rows: int
     ) -> bool:
         key = destination, table
         with self._lock:

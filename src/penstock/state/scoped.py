@@ -89,12 +89,12 @@ class ScopedStateStore:
         }
 
     def begin_copy(
-        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
     ) -> None:
         self._store.begin_copy(destination, self._named(table), copy, fingerprint, ranges)
 
     def finish_range(
-        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: str, rows: int
     ) -> bool:
         return self._store.finish_range(destination, self._named(table), copy, number, position, part, rows)
 

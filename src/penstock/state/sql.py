@@ -233,13 +233,13 @@ class SqlStateStore:
         return {row.component: Health(row.state, row.since, row.message, row.solution, row.attempts) for row in rows}
 
     def begin_copy(
-        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
     ) -> None:
         with self._writing() as connection:
             sql_copies.begin(connection, table_key(destination, table), copy, fingerprint, ranges)
 
     def finish_range(
-        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: str, rows: int
     ) -> bool:
         with self._transaction() as connection:
             place = {**table_key(destination, table), "copy": copy, "number": number}

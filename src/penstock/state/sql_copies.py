@@ -19,7 +19,7 @@ from penstock.state.store import CopyProgress, CopyRecord, RangeRecord
 Key = Mapping[str, Any]
 
 
-def begin(connection: Connection, key: Key, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]) -> None:
+def begin(connection: Connection, key: Key, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]) -> None:
     earlier = connection.scalar(select(COPIES.c.attempts).filter_by(**key, ended=None)) or 0
     for kept in (COPIES, COPY_RANGES, COPY_NOTES, RESCUED, ANOMALIES):
         connection.execute(delete(kept).filter_by(**key))
@@ -35,7 +35,7 @@ def begin(connection: Connection, key: Key, copy: str, fingerprint: str, ranges:
         )
 
 
-def finish_range(connection: Connection, place: Key, position: Position, part: bytes, rows: int) -> bool:
+def finish_range(connection: Connection, place: Key, position: Position, part: str, rows: int) -> bool:
     """`place` is the key with the copy and the range's number. Whether that copy is still the one under way."""
     values = {"position": position, "part": part, "rows": rows}
     return connection.execute(update(COPY_RANGES).filter_by(**place).values(**values)).rowcount == 1

@@ -136,9 +136,9 @@ COPY_RANGES = Table(
     Column("table_name", Text, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("copy", Text, nullable=False),
-    Column("content", LargeBinary, nullable=False),
+    Column("content", Text, nullable=False),  # a record of the source, as JSON
     Column("position", PositionText),
-    Column("part", LargeBinary),
+    Column("part", Text),  # a record of the destination, as JSON
     Column("rows", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
 )

@@ -58,12 +58,13 @@ class Event:
 
 @dataclass(frozen=True)
 class RangeRecord:
-    """One range of a copy. `content` and `part` are the runtime's own. `position` and `part` come when it is read."""
+    """One range of a copy. `content` and `part` are records (model/record.py) of the source and of the destination.
+    `position` and `part` come when it is read."""
 
     number: int
-    content: bytes
+    content: str
     position: Position | None
-    part: bytes | None
+    part: str | None
     rows: int
     bytes: int
 
@@ -164,13 +165,13 @@ class StateStore(Protocol):
     def health(self) -> dict[str, Health]: ...
 
     def begin_copy(
-        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[bytes, int]]
+        self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
     ) -> None:
         """A copy from zero, of ranges given as (content, bytes) and numbered from 0. Replaces an earlier one, its note
         too; one that had not ended counts as an attempt."""
 
     def finish_range(
-        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: bytes, rows: int
+        self, destination: str, table: TableId, copy: str, number: int, position: Position, part: str, rows: int
     ) -> bool:
         """False, and nothing kept, when `copy` is not the one under way. A range finished again replaces itself."""
 

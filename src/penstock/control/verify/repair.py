@@ -6,10 +6,7 @@ the source has are upserted, all others deleted, however often the lake has them
 
 from __future__ import annotations
 
-import pickle
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,14 +63,6 @@ def keys_of(schema: TableSchema, differences: Sequence[Difference]) -> pa.Table:
                 "Copy it again with `penstock resync`",
             ) from error
     return pa.Table.from_arrays(columns, schema=pa.schema([fields.field(name) for name in schema.key]))
-
-
-def written(net: NetEffect, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{uuid.uuid4().hex}.rows"
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(pickle.dumps(net))
-    return unfinished.replace(path)
 
 
 def encoded(rows: pa.Table, schema: TableSchema) -> pa.Array:

@@ -23,7 +23,7 @@ from penstock.control.query.spark_sql import reading_session
 from penstock.control.tables.requests import followed, is_whole_source
 from penstock.control.verify.compare import MOST_DIFFERENCES, Comparison, bucket_count, compare
 from penstock.control.verify.pin_client import Asking, pin_tables
-from penstock.control.verify.repair import net_effect, written
+from penstock.control.verify.repair import net_effect
 from penstock.control.verify.sides import SourceSide, lake_side, widened
 from penstock.errors import (
     EnvironmentMissing,
@@ -43,6 +43,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.copier import WHOLE
 from penstock.runtime.copy.copying_table import ProgressView
 from penstock.runtime.pipeline import run
+from penstock.runtime.repair_file import write_repair
 from penstock.runtime.source_threads import COMPONENT
 from penstock.source.postgres.connect import Connection, connect, source_errors
 from penstock.source.postgres.copy_ranges import leaves, plan_ranges
@@ -298,7 +299,7 @@ class _Verification:
                 repair.comparison.differences,
                 statement_timeout=self._pipeline.copying.statement_timeout,
             )
-        return written(net, self._pipeline.home / "repairs")
+        return write_repair(net, self._pipeline.home / "repairs")
 
     def _tell(self, what: str) -> None:
         self._wish.tell(f"{self._pipeline.source.name}: {what}" if self._pipeline.is_scoped else what)

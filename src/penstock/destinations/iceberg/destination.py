@@ -379,6 +379,9 @@ class IcebergDestination:
         if base != opened.copy_base:
             raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
 
+    def part_from_json(self, text: str) -> LakePart:
+        return LakePart.from_json(text)
+
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         with reaching("the files of a copy cannot be looked at"):
             return [

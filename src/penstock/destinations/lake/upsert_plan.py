@@ -11,6 +11,7 @@ committed yet is written over in the same way: all its files are of one age.
 from __future__ import annotations
 
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.destinations.lake.columns import LakeColumn
-from penstock.destinations.lake.data_files import PREFIX, DataFile, WrittenFile, in_groups
+from penstock.destinations.lake.columns import FIELD_ID, LakeColumn
+from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX, DataFile, WrittenFile, in_groups
 from penstock.destinations.lake.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
 from penstock.destinations.lake.history_files import KeyReader
 from penstock.destinations.lake.instances import removed_rows
@@ -33,10 +34,12 @@ from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.versions import with_rescued
 from penstock.model.position import Position
+from penstock.model.record import Fields, UnreadableRecord, read_record, write_record
 from penstock.model.table import TableId
 
 Rows = npt.NDArray[np.int64]
 NO_ROWS: Rows = np.empty(0, np.int64)
+_KIND, _VERSION = "part of a copy in a lake", 1
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,32 @@ class LakePart:
     past: tuple[WrittenFile, ...] = ()  # of a table of versions: all others, mostly with versions that have ended
     rescued: WrittenFile | None = None
     rescued_as: LakeColumn | None = None
+
+    def to_json(self) -> str:
+        """Write a part of a copy: its files, of which there are at most two."""
+        if self.delete is not None or self.past:
+            raise ValueError("only a part of a copy is recorded")
+        column = self.rescued_as
+        return write_record(
+            _KIND,
+            _VERSION,
+            {
+                "data": None if self.data is None else _described(self.data),
+                "columns": list(self.columns),
+                "rescued": None if self.rescued is None else _described(self.rescued),
+                "rescued_as": None if column is None else b64encode(pa.schema([column.field()]).serialize()).decode(),
+            },
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> LakePart:
+        """Read what `to_json` wrote, or raise UnreadableRecord."""
+        record = read_record(text, _KIND, _VERSION)
+        data, rescued = (_file(record.optional_fields(name)) for name in ("data", "rescued"))
+        if rescued is None:
+            return cls(data, columns=record.integers("columns"))
+        column = _column(record.text("rescued_as"))
+        return cls(data, columns=record.integers("columns"), rescued=rescued, rescued_as=column)
 
     @property
     def rows(self) -> int:
@@ -247,3 +276,26 @@ def as_one_age(parts: Sequence[LakePart]) -> tuple[tuple[IndexedFile, ...], tupl
 
 def _rescuing(rows: pa.Table, rescued: pa.Array | None, *, rescues: bool) -> pa.Table:
     return with_rescued(rows, rescued) if rescues else rows
+
+
+def _described(file: WrittenFile) -> dict[str, object]:
+    return {"path": file.path, "size": file.size, "records": file.records, "description": dict(file.description)}
+
+
+def _file(record: Fields | None) -> WrittenFile | None:
+    """A file that a copy wrote. A record that names another is refused: files of a void copy are removed."""
+    if record is None:
+        return None
+    path = record.text("path")
+    name = path.rpartition("/")[2]
+    if not name.startswith(COPY_PREFIX) or not name.endswith(".parquet"):
+        raise UnreadableRecord(f"the record of a {_KIND} names {path}, which no copy has written")
+    return WrittenFile(path, record.integer("size"), record.integer("records"), record.object("description"))
+
+
+def _column(text: str) -> LakeColumn:
+    try:
+        (field,) = pa.ipc.read_schema(pa.py_buffer(b64decode(text, validate=True)))
+        return LakeColumn(int(field.metadata[FIELD_ID]), field.name, field.type, not field.nullable)
+    except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
+        raise UnreadableRecord(f"the record of a {_KIND} is damaged: its `rescued_as` is no column") from error

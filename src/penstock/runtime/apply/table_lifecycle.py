@@ -132,7 +132,7 @@ class TableLifecycle:
             return
         record = self._state.copy_of(destination.name, feed.name)
         start = self._loop.log.start()
-        keep = unfinished_parts(record)
+        keep = unfinished_parts(record, destination)
         try:
             layout = layout_of(feed)
             position = destination.ensure_table(feed.target, schema, self._pipeline.key, None, keep, layout, feed.sid)

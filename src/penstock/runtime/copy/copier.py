@@ -9,7 +9,6 @@ its cores fairly between copy and batches.
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 import uuid
@@ -46,13 +45,14 @@ from penstock.fold.history import require_key
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
+from penstock.model.record import UnreadableRecord
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, difference
 from penstock.model.table_state import State, TableStatus
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_boundary import Contained, of_table
-from penstock.runtime.copy.copying_table import CopyingTable, ProgressView, recorded
+from penstock.runtime.copy.copying_table import CopyingTable, ProgressView, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.process.log_context import inherited, inheriting
@@ -269,7 +269,11 @@ class Copier:
         record = self._state.copy_of(self._destination.name, copying.name)
         if record is None:
             return copying.from_zero
-        ranges, finished = recorded(record)
+        try:
+            ranges, finished = recorded_ranges(record), finished_ranges(record, self._destination)
+        except UnreadableRecord as error:
+            LOG.warning("record of a copy not readable", table=str(copying.name), why=str(error))
+            return f"what an earlier run recorded of its copy cannot be read: {error}"
         before = self._state.marks(self._destination.name).get(copying.name)
         void = NOT_RECORDED if before is None else difference(before, marks)
         void = void or self._why_void(copying, planned, record, ranges, finished)
@@ -307,7 +311,7 @@ class Copier:
         """`void` says why what was read before does not count, if there was something; people see it in the state."""
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
-        content = [(pickle.dumps(item), item.bytes) for item in planned]
+        content = [(item.to_json(), item.bytes) for item in planned]
         fingerprint = self._fingerprint(copying)
         self._state.begin_copy(self._destination.name, copying.name, copying.copy, fingerprint, content)
         if void:
@@ -369,7 +373,7 @@ class Copier:
             copying.copy,
             item.number,
             read.position,
-            pickle.dumps(read.part),
+            read.part.to_json(),
             read.part.rows,
         )
         if not current:  # the table's copy was begun again meanwhile

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.destinations.contract import CopyPlan, WrittenPart
+from penstock.destinations.contract import CopyPlan, TableDestination, WrittenPart
 from penstock.fold.rule import rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
+from penstock.model.record import UnreadableRecord
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.replay import FinishedRange
 from penstock.source.postgres.copy_ranges import CopyRange
@@ -96,18 +96,27 @@ class CopyingTable:
         return [item for number, item in sorted(self.ranges.items()) if number not in self.finished]
 
 
-def recorded(record: CopyRecord) -> tuple[dict[int, CopyRange], dict[int, FinishedRange]]:
-    """A copy's ranges, and those that are finished, as the state store has them."""
-    ranges: dict[int, CopyRange] = {}
-    finished: dict[int, FinishedRange] = {}
-    for item in record.ranges:
-        ranges[item.number] = pickle.loads(item.content)
-        if item.part is not None and item.position is not None:
-            part: WrittenPart = pickle.loads(item.part)
-            finished[item.number] = FinishedRange(part, item.position)
-    return ranges, finished
+def recorded_ranges(record: CopyRecord) -> dict[int, CopyRange]:
+    """Return a copy's ranges as the state store has them; UnreadableRecord when they cannot be read."""
+    ranges = {item.number: CopyRange.from_json(item.content) for item in record.ranges}
+    if any(number != item.number for number, item in ranges.items()):
+        raise UnreadableRecord("the ranges of the copy are not in order")
+    return ranges
 
 
-def unfinished_parts(record: CopyRecord | None) -> list[WrittenPart]:
-    """The files of a copy that is not committed yet: no orphans."""
-    return [] if record is None else [item.part for item in recorded(record)[1].values()]
+def finished_ranges(record: CopyRecord, destination: TableDestination) -> dict[int, FinishedRange]:
+    """Return those ranges of a copy that are finished; UnreadableRecord when they cannot be read."""
+    return {
+        item.number: FinishedRange(destination.part_from_json(item.part), item.position)
+        for item in record.ranges
+        if item.part is not None and item.position is not None
+    }
+
+
+def unfinished_parts(record: CopyRecord | None, destination: TableDestination) -> list[WrittenPart]:
+    """Return what is written of a copy that is not committed yet: no orphans. None of it counts if the record cannot be
+    read, for then the copy starts from zero."""
+    try:
+        return [] if record is None else [item.part for item in finished_ranges(record, destination).values()]
+    except UnreadableRecord:
+        return []

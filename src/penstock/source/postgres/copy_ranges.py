@@ -11,12 +11,13 @@ was planned is therefore part of a range, and whoever reads it compares: RangeVo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from psycopg.rows import TupleRow
 
 from penstock.errors import RangeVoid, SourceMisconfigured
+from penstock.model.record import read_record, write_record
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, source_errors
 
@@ -38,6 +39,7 @@ _TREE = """
     JOIN pg_namespace n ON n.oid = c.relnamespace
     ORDER BY c.oid <> %s::oid, n.nspname, c.relname
 """
+_KIND, _VERSION = "range of blocks", 1
 _UNREADABLE = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}
 
 
@@ -57,6 +59,24 @@ class CopyRange:
     end_block: int | None
     number: int
     bytes: int
+
+    def to_json(self) -> str:
+        return write_record(_KIND, _VERSION, asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CopyRange:
+        """Read a range as `to_json` wrote it, or raise UnreadableRecord."""
+        record = read_record(text, _KIND, _VERSION)
+        return cls(
+            table=record.table("table"),
+            relation=record.table("relation"),
+            relation_id=record.integer("relation_id"),
+            filenode=record.integer("filenode"),
+            first_block=record.integer("first_block"),
+            end_block=record.optional_integer("end_block"),
+            number=record.integer("number"),
+            bytes=record.integer("bytes"),
+        )
 
 
 @dataclass(frozen=True)
