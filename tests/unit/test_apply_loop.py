@@ -471,7 +471,9 @@ def test_an_update_of_a_row_that_the_lake_lacks_is_no_null_in_place_of_what_was_
     assert bench.loop.tables[feed.name].errored, "the table goes on with a value that nobody sent"
     status = bench.state.table_status("lake")[feed.name]
     assert (status.state, status.retry) == (State.INIT, "at once")
-    assert "1 updated row is missing in lake.people, and Postgres did not send 1 unchanged large value" in status.reason
+    assert (
+        "1 updated row is missing in lake.people, and the source did not send 1 unchanged large value" in status.reason
+    )
     assert bench.loop.resyncs.get(timeout=5) == (feed.name, status.reason)
     assert bench.rows(PEOPLE, feed.target) == []
     assert bench.rows(ORDERS) == [(1, "new")], "other tables go on"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.decode.postgres.fitting import fitted
 from penstock.decode.postgres.types.registry import codec
-from penstock.decode.rescue import fitted
 from penstock.decode.schema import arrow_schema
 from penstock.model.table import ColumnType
 from pgoutput_messages import (

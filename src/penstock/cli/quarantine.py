@@ -18,7 +18,7 @@ from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control import quarantine
 from penstock.control.text.figures import bytes_text
-from penstock.decode.postgres.explain import explain
+from penstock.decode.dialect import dialect_of
 from penstock.errors import CheckFailed, UsageError
 from penstock.model.quarantine import Quarantined
 
@@ -67,8 +67,9 @@ def quarantine_show(
     pipeline = load(file)
     for one in quarantine.chosen(pipeline, quarantine.kept(pipeline), [name]):
         message = one.message
+        parts = dialect_of(message.schema).explain(message)
         if json_output:
-            typer.echo(json.dumps({**_json(one), "data": message.data.hex(), "parts": explain(message)}, indent=2))
+            typer.echo(json.dumps({**_json(one), "data": message.data.hex(), "parts": parts}, indent=2))
             continue
         since = one.at.isoformat(timespec="seconds")
         lines = [
@@ -77,7 +78,7 @@ def quarantine_show(
             f"schema   {message.schema.fingerprint[:16]}, relation {message.schema.relation_id}",
             f"reason   {message.reason}",
             "",
-            *explain(message),
+            *parts,
             "",
             *_hexadecimal(message.data),
         ]

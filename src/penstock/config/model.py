@@ -27,7 +27,7 @@ from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_url import checked_source_url
 from penstock.config.units import Duration, Size
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.table import TableId, TableSchema

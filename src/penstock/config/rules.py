@@ -22,7 +22,8 @@ from pydantic_core import PydanticCustomError
 from penstock.config.facts import FACTS, expand_facts
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.section import Identifier, Section
-from penstock.decode.postgres.types.choices import Choices, parse_choice, parse_key
+from penstock.decode.dialect import Choices
+from penstock.decode.postgres.types.choices import parse_choice, parse_key
 from penstock.fold.condition import parse
 from penstock.model.feed import ColumnChoice, Feed, Mode, Period, Projection, Sid, feed_name
 from penstock.model.table import TableId

@@ -1,20 +1,20 @@
 """Rescue: a cell whose value its column cannot hold is null there, and its original text is kept beside the row.
 
-`fitted` finds such cells among a column's texts; `Rescued` gathers those of all columns of some rows, and makes of them
-what destinations put into the column RESCUED: a map from column to text, null for a row that has none. Used by
-columns.py for the stream and by the copy, so both say the same. Columns in which everything fits do not come here.
+A source's decoder finds such cells; `Rescued` gathers those of all columns of some rows, and makes of them what
+destinations put into the column RESCUED: a map from column to text, null for a row that has none. Used for the stream
+and for the copy, so both say the same. Columns in which everything fits do not come here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.postgres.types.codec import Mask, TypeCodec
 from penstock.model.rescue import RescueCount, merged
 
 RESCUED = "_rescued"
@@ -22,16 +22,19 @@ RESCUED_TYPE = pa.map_(pa.string(), pa.string())
 _SHOWN = 40  # characters of a value in a message
 
 
+Places = npt.NDArray[np.int64]
+
+
 class Rescued:
     """The rescued cells of rows that are numbered from 0."""
 
     def __init__(self) -> None:
-        self._rows: list[npt.NDArray[np.int64]] = []
+        self._rows: list[Places] = []
         self._names: list[str] = []
         self._texts: list[list[str]] = []
         self._counts: dict[str, RescueCount] = {}
 
-    def keep(self, column: str, rows: npt.NDArray[np.int64], texts: Sequence[str], place: str) -> None:
+    def keep(self, column: str, rows: Places, texts: Sequence[str], place: str) -> None:
         """One or more cells of a column; `place` is where the first of them came from."""
         self._rows.append(rows)
         self._names.append(column)
@@ -52,7 +55,18 @@ class Rescued:
         return rescued_cells(rows, np.concatenate(self._rows), names, texts)
 
 
-def rescued_cells(rows: int, places: npt.NDArray[np.int64], names: Sequence[str], texts: Sequence[str]) -> pa.Array:
+@dataclass(frozen=True)
+class Into:
+    """Where the cells of a column go that do not fit: the column's name there, and the rows that cells belong to, or
+    the first of them when they follow one another.
+    """
+
+    rescued: Rescued
+    column: str
+    rows: Places | int = 0
+
+
+def rescued_cells(rows: int, places: Places, names: Sequence[str], texts: Sequence[str]) -> pa.Array:
     """Cells given by row, column and text, as an array of RESCUED_TYPE."""
     order = np.argsort(places, kind="stable")
     offsets = np.searchsorted(places[order], np.arange(rows + 1)).astype(np.int32)
@@ -68,7 +82,7 @@ def rescued_cells(rows: int, places: npt.NDArray[np.int64], names: Sequence[str]
 def with_cells(
     rescued: pa.Array | None,
     rows: int,
-    places: npt.NDArray[np.int64],
+    places: Places,
     names: Sequence[str],
     texts: Sequence[str],
 ) -> pa.Array | None:
@@ -81,7 +95,7 @@ def with_cells(
     return rescued_cells(rows, np.concatenate([at, places]), [*known_names, *names], [*known_texts, *texts])
 
 
-def entries(cells: pa.Array) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+def entries(cells: pa.Array) -> tuple[Places, list[str], list[str]]:
     """Row, column and text of every cell that an array of RESCUED_TYPE holds."""
     some = cells.drop_null().to_pylist()
     rows = np.repeat(np.flatnonzero(np.asarray(cells.is_valid())), np.array([len(one) for one in some], np.int64))
@@ -127,34 +141,6 @@ def counted(cells: pa.Array | None, place_of: Callable[[str], str]) -> tuple[Res
 def rescued_of(cells: pa.Array, column: str) -> pa.Array:
     """The rescued texts of one column, null where there is none, from an array of RESCUED_TYPE."""
     return pc.map_lookup(cells, pa.scalar(column), "first")
-
-
-def fitted(codec: TypeCodec, texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """The values of those texts that fit, null for the others, and which those others are."""
-    misfits: Mask = np.zeros(len(texts), np.bool_) if codec.misfits is None else codec.misfits(texts)
-    likely = texts if not misfits.any() else pc.if_else(pa.array(misfits), pa.scalar(None, texts.type), texts)
-    pieces: list[pa.Array] = []
-    ranges = [(0, len(texts))]
-    while ranges:
-        low, high = ranges.pop()
-        try:
-            pieces.append(codec.parse(likely[low:high]))
-        except ValueError:
-            if high - low == 1:
-                misfits[low] = True
-                pieces.append(pa.nulls(1, codec.arrow_type))
-            else:
-                middle = (low + high) // 2
-                ranges += [(middle, high), (low, middle)]
-    return pa.concat_arrays(pieces), misfits
-
-
-def original(text: bytes) -> str:
-    r"""As it was sent; what is no UTF-8, whole, as Postgres writes bytea: `\x` and hexadecimal digits."""
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return "\\x" + text.hex()
 
 
 def shown(text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.decode.postgres.types.registry import codec
+from penstock.decode.dialect import dialect_of
 from penstock.decode.rescue import RESCUED
 from penstock.errors import ColumnNotCarried
 from penstock.model.table import Column, TableSchema
@@ -19,17 +19,18 @@ def arrow_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _field(schema: TableSchema, column: Column) -> pa.Field:
+    dialect = dialect_of(schema)
     if column.name == RESCUED:
         raise ColumnNotCarried(
             f"table {schema.table}: its column {RESCUED} has the name under which penstock keeps values that fit "
             "nowhere else",
-            f"Rename the column, or leave it out: ALTER PUBLICATION … SET TABLE {schema.table} (its other columns)",
+            f"Rename the column, or leave it out: {dialect.leave_out(schema.table)}",
         )
     try:
-        arrow_type = codec(column.type).arrow_type
+        arrow_type = dialect.arrow_type(column.type)
     except ValueError as unfit:
         raise ColumnNotCarried(
             f'table {schema.table}: column "{column.name}" cannot be carried as chosen under `types:`: {unfit}',
-            "Choose `text` for it, or nothing; decimal(p,s) is for numeric columns and arrays of numeric",
+            dialect.choice_help(),
         ) from unfit
     return pa.field(column.name, arrow_type, nullable=column.name not in schema.key)

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.columns import require_key_cells
-from penstock.decode.postgres.messages import Messages
+from penstock.decode.dialect import read
 from penstock.decode.undecodable import Undecodable
-from penstock.model.change import TRUNCATE, RawChanges
+from penstock.model.change import RawChanges
 from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage, raw_message
 
@@ -26,7 +25,7 @@ def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
     fit = changes
     while True:
         try:
-            _decode(Messages(fit))
+            read(fit).check()
         except Undecodable as error:
             failed = list(error.rows)
             reasons.update(dict.fromkeys(left[failed].tolist(), error.messages[0].reason))
@@ -52,12 +51,3 @@ def limited(messages: Sequence[RawMessage], most: int, most_bytes: int) -> list[
     """The first of them, up to so many and so many bytes; one at least, if there is one."""
     sizes = np.cumsum([len(message.data) for message in messages])
     return list(messages[: max(1, min(most, int(np.searchsorted(sizes, most_bytes, side="right"))))])
-
-
-def _decode(messages: Messages) -> None:
-    is_row = messages.op != TRUNCATE
-    messages.images(np.flatnonzero(messages.new >= 0), whole_inserts=False)
-    messages.old_images(np.flatnonzero(messages.old >= 0))
-    if messages.schema.key:
-        require_key_cells(messages, messages.keys(np.flatnonzero(is_row)))
-        require_key_cells(messages, messages.old_keys(np.flatnonzero(messages.old >= 0)))

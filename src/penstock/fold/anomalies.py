@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.messages import Mask, Messages
+from penstock.decode.dialect import read
+from penstock.decode.reader import Mask
 from penstock.fold.clone import ranks_of, within
 from penstock.fold.events import events_of
 from penstock.model.anomaly import MOST_PLACES, AnomalyCount
 from penstock.model.change import DELETE, INSERT, TRUNCATE, RawChanges
-from penstock.model.position import Position, order_text
+from penstock.model.position import Position
 
 
 def find_anomalies(
@@ -33,18 +34,18 @@ def find_anomalies(
     counted = [one for one in given if one.batch.num_rows]
     if not counted or not counted[-1].schema.key:
         return ()
-    sources = [Messages(one) for one in counted]
+    sources = [read(one) for one in counted]
     ranks = ranks_of(sources)
-    rows = [np.flatnonzero(messages.op != TRUNCATE) for messages in sources]
+    rows = [np.flatnonzero(reader.op != TRUNCATE) for reader in sources]
     places = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, places, bucket, buckets)
     if len(events.key) == 0:
         return ()
     rank = np.empty(len(events.key), np.int64)
     op = np.empty(len(events.key), np.uint8)
-    for number, messages in enumerate(sources):
+    for number, reader in enumerate(sources):
         here = events.source == number
-        rank[here], op[here] = ranks[number][events.row[here]], messages.op[events.row[here]]
+        rank[here], op[here] = ranks[number][events.row[here]], reader.op[events.row[here]]
     truncates = np.sort(np.concatenate([r[m.op == TRUNCATE] for m, r in zip(sources, ranks, strict=True)]))
     era = np.searchsorted(truncates, rank)  # how many truncates came before
     by_key = np.argsort(events.key, kind="stable")
@@ -65,9 +66,9 @@ def find_anomalies(
         if len(at):
             shown = at[np.argsort(rank[at])][:MOST_PLACES]
             told = [
-                order_text(int(messages.commit_position[row]), int(messages.ordinal[row]))
+                reader.order(int(row))
                 for event in shown
-                for messages, row in [(sources[events.source[event]], events.row[event])]
+                for reader, row in [(sources[events.source[event]], events.row[event])]
             ]
             found.append(AnomalyCount(kind, len(at), tuple(told)))
     return tuple(found)

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.postgres.columns import Into, column
-from penstock.decode.postgres.messages import UNCHANGED, Mask, Messages, Places
-from penstock.decode.rescue import Rescued
+from penstock.decode.dialect import dialect_of, read
+from penstock.decode.reader import Places, RowReader
+from penstock.decode.rescue import Into, Rescued
 from penstock.decode.schema import arrow_schema
 from penstock.errors import KeyRequired, SchemaChanged
 from penstock.fold.events import Events, events_of
@@ -31,7 +31,7 @@ from penstock.fold.unsent import UnsentCells, resolve
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableSchema
 
 _AND_THEN = "a clone is then copied again by itself; in other modes drop it at the destination and `penstock retry`"
 
@@ -53,7 +53,7 @@ def fold_clone(
     not fit their column are rescued; with `strict` they are ValueDoesNotFit.
 
     All buckets must be given the same changes, or each its share (`sharing.py`). More than one bucket may be asked for
-    only while rows whose key changes bring a complete image along, as they always do under replica identity FULL.
+    only while rows whose key changes bring a complete image along, as they always do where old images are whole.
     """
     given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
     if not given:
@@ -61,7 +61,7 @@ def fold_clone(
     counted = [one for one in given if one.batch.num_rows] or given[-1:]
     schema = schema or counted[-1].schema
     require_one_key(schema, counted)
-    sources = [Messages(one) for one in counted]
+    sources = [read(one) for one in counted]
     check_key(sources)
     ranks = ranks_of(sources)
     cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
@@ -139,7 +139,7 @@ def require_one_key(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
 
 
 def _key_types(schema: TableSchema) -> list[pa.DataType]:
-    return [arrow_type(schema.column(name)) for name in schema.key]
+    return [arrow_type(schema, schema.column(name)) for name in schema.key]
 
 
 def _outline(schema: TableSchema) -> str:
@@ -147,43 +147,29 @@ def _outline(schema: TableSchema) -> str:
     return f"({columns}; key: {', '.join(schema.key) or 'none'})"
 
 
-def check_key(sources: Sequence[Messages]) -> None:
-    for messages in sources:
-        schema = messages.schema
+def check_key(sources: Sequence[RowReader]) -> None:
+    for reader in sources:
+        schema = reader.schema
         if schema.key and schema.identity != "nothing":
             continue
-        needs_key = (messages.op == UPDATE) | (messages.op == DELETE)
+        needs_key = (reader.op == UPDATE) | (reader.op == DELETE)
         if not needs_key.any():
             continue
         row = int(np.argmax(needs_key))
-        operation = "UPDATE" if messages.op[row] == UPDATE else "DELETE"
-        name = _quoted(schema.table)
-        if schema.key:
-            raise KeyRequired(
-                f"{messages.place(row)}: {operation} of a table whose replica identity is NOTHING",
-                f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`; {_AND_THEN}",
-            )
-        by_row = "" if schema.by_row else f"; a clone can do with `ALTER TABLE {name} REPLICA IDENTITY FULL`"
-        raise KeyRequired(
-            f"{messages.place(row)}: {operation} of a table without a key",
-            f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
-            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`{by_row}; {_AND_THEN}",
-        )
+        operation = "UPDATE" if reader.op[row] == UPDATE else "DELETE"
+        advice = dialect_of(schema).unidentified(schema)
+        raise KeyRequired(f"{reader.place(row)}: {operation} of {advice.what}", f"{advice.solution}; {_AND_THEN}")
 
 
-def _quoted(table: TableId) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
-
-
-def ranks_of(sources: Sequence[Messages]) -> list[Places]:
+def ranks_of(sources: Sequence[RowReader]) -> list[Places]:
     """Each row's place in the stream. Slices mostly follow one another; those of two schema versions may interleave."""
-    commit_position = np.concatenate([messages.commit_position for messages in sources])
-    ordinal = np.concatenate([messages.ordinal for messages in sources])
+    commit_position = np.concatenate([reader.commit_position for reader in sources])
+    ordinal = np.concatenate([reader.ordinal for reader in sources])
     rank = np.arange(len(commit_position))
     same = commit_position[1:] == commit_position[:-1]
     if not np.all((commit_position[1:] > commit_position[:-1]) | (same & (ordinal[1:] > ordinal[:-1]))):
         rank[np.lexsort((ordinal, commit_position))] = np.arange(len(commit_position))
-    return np.split(rank, np.cumsum([len(messages) for messages in sources])[:-1])
+    return np.split(rank, np.cumsum([len(reader) for reader in sources])[:-1])
 
 
 def last_commit_time(batch: pa.RecordBatch) -> int:
@@ -219,7 +205,7 @@ class Upserts:
     """
 
     schema: TableSchema
-    sources: Sequence[Messages]
+    sources: Sequence[RowReader]
     rows: Sequence[Places]
     rescued: Rescued | None = None
     old: bool = False
@@ -232,18 +218,18 @@ class Upserts:
         self.chunks = [[] for _ in range(width)]
         unsent: list[list[Places]] = [[] for _ in range(width)]
         begin = 0
-        for messages, chosen in zip(self.sources, self.rows, strict=True):
+        for reader, chosen in zip(self.sources, self.rows, strict=True):
             if len(chosen) == 0:
                 continue
-            cells = messages.old_images(chosen) if self.old else messages.images(chosen)
-            for index, place in enumerate(places(messages.schema, self.schema)):
+            images = reader.old_images(chosen) if self.old else reader.images(chosen)
+            for index, place in enumerate(places(reader.schema, self.schema)):
                 if place is None:
                     self.chunks[index].append(pa.nulls(len(chosen), types[index]))
                     continue
                 into = None if self.rescued is None else Into(self.rescued, self.schema.columns[index].name, begin)
-                decoded = column(messages, cells, place, into)
+                decoded = images.values(place, into)
                 self.chunks[index].append(decoded if decoded.type == types[index] else decoded.cast(types[index]))
-                is_unsent: Mask = cells.kind[place] == UNCHANGED
+                is_unsent = images.unsent(place)
                 if is_unsent.any():
                     unsent[index].append(begin + np.flatnonzero(is_unsent))
             begin += len(chosen)
@@ -261,19 +247,18 @@ class Upserts:
 
 
 def complete(
-    upserts: Upserts, events: Events, made_by: Places, sources: Sequence[Messages], truncated: bool
+    upserts: Upserts, events: Events, made_by: Places, sources: Sequence[RowReader], truncated: bool
 ) -> tuple[Fetch, ...]:
     """Fills what the batch itself knows into the upserts; what is left is for the destination to fetch."""
     if not upserts.unsent:
         return ()
     unsent = {index: UnsentCells(rows, made_by[rows]) for index, rows in upserts.unsent.items()}
     fetches = []
-    where = [places(messages.schema, upserts.schema) for messages in sources]
+    where = [places(reader.schema, upserts.schema) for reader in sources]
     for index, (found, missing) in resolve(events, sources, unsent, where).items():
-        at = [of_source[index] for of_source in where]
         name = upserts.schema.columns[index].name
         into = None if upserts.rescued is None else Into(upserts.rescued, name)
-        upserts.chunks[index] = fill(upserts.chunks[index], sources, at, found, into)
+        upserts.chunks[index] = fill(upserts.chunks[index], found, into)
         if len(missing.rows) == 0:
             continue
         if truncated:

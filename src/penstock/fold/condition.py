@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.dialect import dialect_of
 from penstock.decode.schema import arrow_schema
 from penstock.model.table import TableSchema
 
 ALLOWED = "comparisons of a column with a value, IN, LIKE, BETWEEN, IS NULL, and AND, OR, NOT, ( ) around them"
-TEXTS = frozenset({"text", "varchar", "bpchar", "name", "uuid", "citext"})
 _COMPARISONS = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -95,7 +95,7 @@ class Condition:
             if pa.types.is_nested(type) or pa.types.is_binary(type):
                 comparable = test.operator == "is null"
             elif pa.types.is_string(type):
-                comparable = described.type.name in TEXTS or test.operator in ("is null", "like")
+                comparable = dialect_of(schema).compares_as_text(described.type) or test.operator in ("is null", "like")
             else:
                 comparable = test.operator != "like"
             if test.operator == "holds":

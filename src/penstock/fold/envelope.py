@@ -7,7 +7,7 @@
 | commit_lsn, tx_ordinal      | its place: sorted by both, events are in the order of the stream              |
 | start_lsn, commit_time, xid | where and when, and by which transaction                                      |
 | schema_version              | the fingerprint, in the schema registry, of the structure that it was under   |
-| before, after               | the row's images, as far as Postgres sends them                               |
+| before, after               | the row's images, as far as the source sends them                             |
 | unchanged                   | columns that are null in `after` because an UPDATE left a large value alone   |
 
 What was rescued of the images stands beside them, under `before.` or `after.` and the column's name.
@@ -24,23 +24,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.postgres.columns import Into, column
-from penstock.decode.postgres.messages import UNCHANGED, Cells, Mask, Messages, Places
-from penstock.decode.postgres.types.choices import unchosen
-from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, counted, entries, renamed, rescued_cells, whole
+from penstock.decode.choices import unchosen
+from penstock.decode.dialect import dialect_of, read
+from penstock.decode.reader import Images, Mask, Places, RowReader
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Into, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
-from penstock.errors import RowIncomplete
 from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
 from penstock.fold.evolution import places
 from penstock.fold.net_effect import NetEffect
-from penstock.fold.projection import FIRST_CONSTANT, condition_of, kept_counts, kept_rescued, kept_schema, shaped
+from penstock.fold.projection import (
+    FIRST_CONSTANT,
+    condition_of,
+    kept_counts,
+    kept_rescued,
+    kept_schema,
+    shaped,
+    where_incomplete,
+)
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.feed import EVERYTHING, Projection
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
-from penstock.model.table import Column, ColumnType, TableSchema
+from penstock.model.table import Column, TableSchema
 
-TEXT, INT8, TIMESTAMPTZ = ColumnType(25, "text"), ColumnType(20, "int8"), ColumnType(1184, "timestamptz")
 FIRST_NUMBER = -2_000_000  # its columns are none of the source's
 OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # tx_ordinal of the markers of a transaction
@@ -58,17 +64,18 @@ def event_schema(kept: TableSchema) -> TableSchema:
     """The table of a table's events. `kept` is what is kept of the source's. In the images constants come first, so
     that a column which comes at the source comes behind all others."""
     ordered = sorted(kept.columns, key=lambda one: one.number > FIRST_CONSTANT)
-    image = ColumnType(0, "record", kind="composite", fields=tuple((one.name, one.type) for one in ordered))
-    names = ColumnType(1009, "_text", kind="array", element=TEXT)
+    dialect = dialect_of(kept)
+    image = dialect.record_type([(one.name, one.type) for one in ordered])
+    text, number = dialect.own_type("text"), dialect.own_type("int64")
     types = {
-        **dict.fromkeys(("op", "schema", "table"), TEXT),
-        **dict.fromkeys(("commit_lsn", "tx_ordinal", "start_lsn"), INT8),
-        "commit_time": TIMESTAMPTZ,
-        "xid": INT8,
-        "schema_version": TEXT,
+        **dict.fromkeys(("op", "schema", "table"), text),
+        **dict.fromkeys(("commit_lsn", "tx_ordinal", "start_lsn"), number),
+        "commit_time": dialect.own_type("timestamptz"),
+        "xid": number,
+        "schema_version": text,
         "before": image,
         "after": image,
-        "unchanged": names,
+        "unchanged": dialect.own_type("text list"),
     }
     columns = tuple(Column(name, type, number=FIRST_NUMBER - place) for place, (name, type) in enumerate(types.items()))
     return replace(kept, columns=columns, key=())
@@ -106,14 +113,14 @@ def fold_events(
         raise ValueError("fold_events needs at least one slice: an empty one will do")
     used = [one for one in given if one.batch.num_rows] or given[-1:]
     schema = schema or used[-1].schema
-    sources = [Messages(one) for one in used]
+    sources = [read(one) for one in used]
     ranks = ranks_of(sources)
-    chosen = share_rows([np.arange(len(messages)) for messages in sources], bucket, buckets)
+    chosen = share_rows([np.arange(len(reader)) for reader in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
     tables, rescued, places = [wanted.empty_table()], [pa.nulls(0, RESCUED_TYPE)], dict[str, str]()
-    for one, messages, rows in zip(used, sources, chosen, strict=True):
+    for one, reader, rows in zip(used, sources, chosen, strict=True):
         if len(rows):
-            made, beside = _events(one, messages, rows, schema, projection, wanted, places, strict=strict)
+            made, beside = _events(one, reader, rows, schema, projection, wanted, places, strict=strict)
             tables.append(made)
             rescued.append(beside)
     if markers:
@@ -157,7 +164,7 @@ def read_events(
 
 def _events(
     changes: RawChanges,
-    messages: Messages,
+    reader: RowReader,
     rows: Places,
     schema: TableSchema,
     projection: Projection,
@@ -167,19 +174,19 @@ def _events(
     strict: bool,
 ) -> tuple[pa.Table, pa.Array]:
     """The events, and what was rescued of them. `places` learns where the cells of each column came from."""
-    op = messages.op[rows]
+    op = reader.op[rows]
     has_after = np.flatnonzero((op == INSERT) | (op == UPDATE))
-    has_before = np.flatnonzero((messages.old[rows] >= 0) & (op != TRUNCATE))
-    after = _images(messages, has_after, messages.images(rows[has_after]), schema, projection, strict=strict)
-    old = messages.old_images(rows[has_before])
-    before = _images(messages, has_before, old, schema, projection, strict=strict)
+    has_before = np.flatnonzero(reader.has_old[rows] & (op != TRUNCATE))
+    after = _images(reader, has_after, reader.images(rows[has_after]), schema, projection, strict=strict)
+    old = reader.old_images(rows[has_before])
+    before = _images(reader, has_before, old, schema, projection, strict=strict)
     names = np.array([OPERATIONS[int(one)] for one in op], object)
     shown = np.ones(len(rows), np.bool_)
     with_before = np.ones(len(rows), np.bool_)
     with_after = np.zeros(len(rows), np.bool_)
     with_after[has_after] = True
     if projection.where:
-        names, shown, with_after = _within_where(names, op, after, before, messages.old_is_full[rows])
+        names, shown, with_after = _within_where(names, op, after, before, reader.old_is_full[rows])
         with_before = names != "insert"
     batch = changes.batch.take(pa.array(rows))
     values = {
@@ -222,19 +229,19 @@ def _beside(before: _Images, after: _Images, with_before: Mask, with_after: Mask
 
 
 def _images(
-    messages: Messages, at: Places, cells: Cells, schema: TableSchema, projection: Projection, *, strict: bool
+    reader: RowReader, at: Places, images: Images, schema: TableSchema, projection: Projection, *, strict: bool
 ) -> _Images:
-    """`cells` are of the changes `at`; what is decoded is aligned with `schema`."""
+    """`images` are of the changes `at`; what is decoded is aligned with `schema`."""
     lost = Rescued()
     arrow = arrow_schema(schema)
     columns, unsent = [], {}
-    for field, place in zip(arrow, places(messages.schema, schema), strict=True):
+    for field, place in zip(arrow, places(reader.schema, schema), strict=True):
         if place is None:
             columns.append(pa.nulls(len(at), field.type))
             continue
-        decoded = column(messages, cells, place, None if strict else Into(lost, field.name))
+        decoded = images.values(place, None if strict else Into(lost, field.name))
         columns.append(decoded if decoded.type == field.type else decoded.cast(field.type))
-        missing = cells.kind[place] == UNCHANGED
+        missing = images.unsent(place)
         if missing.any():
             unsent[field.name] = missing
     nullable = pa.schema([field.with_nullable(True) for field in arrow])
@@ -244,11 +251,7 @@ def _images(
     if condition is not None:
         needed = [name for name in condition.columns if name in unsent]
         if needed:
-            raise RowIncomplete(
-                f"table {schema.table}: `where` needs column {needed[0]}, whose value Postgres does not send when an "
-                "UPDATE leaves a large one unchanged",
-                f"Run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`, with which it does; then `penstock retry`",
-            )
+            raise where_incomplete(schema, needed[0], "`penstock retry`")
         holds = np.asarray(condition.holds(rows).combine_chunks(), np.bool_)
     rescued = lost.cells(len(at))
     kept = kept_rescued(projection, schema, rescued)

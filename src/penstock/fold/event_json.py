@@ -10,7 +10,7 @@
 | before, after | the images, null or an object by column (values: `decode/json_values.py`)                        |
 | _rescued      | texts of values that fit no column, by image and column; not there when there are none           |
 
-An `after` that Postgres did not send all of lacks those columns, and names them in `__unchanged_toast__`. When a
+An `after` that the source did not send all of lacks those columns, and names them in `__unchanged_toast__`. When a
 table's structure changes, its images go on in new columns; here they are `before` and `after` all the same.
 """
 

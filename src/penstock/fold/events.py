@@ -1,4 +1,4 @@
-"""The events of a batch: what happens to which key, in stream order. Made from located messages, read by `clone.py`.
+"""The events of a batch: what happens to which key, in stream order. Made from a source's changes, read by `clone.py`.
 
 A row change is one event; a change of a row's key is two: its old key is left, then its new key has an image. Keys are
 numbered, so that the rest of the fold works on numbers whatever the key's type.
@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.postgres.columns import key_columns
-from penstock.decode.postgres.messages import Mask, Messages, Places
+from penstock.decode.reader import Mask, Places, RowReader
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.model.change import DELETE, UPDATE
 
@@ -27,7 +26,7 @@ class Events:
 
     keys: pa.Array
     key: Places
-    source: Places  # which of the batch's Messages
+    source: Places  # which of the batch's readers
     row: Places  # its row there
     is_image: Mask  # the key has the row's new image afterwards; otherwise it has no row
     moved_from: Places  # for an image whose row had another key before: that key; otherwise NOT_MOVED
@@ -48,29 +47,29 @@ class _Touches:
 
 
 def events_of(
-    sources: Sequence[Messages], rows: Sequence[Places], ranks: Sequence[Places], bucket: int, buckets: int
+    sources: Sequence[RowReader], rows: Sequence[Places], ranks: Sequence[Places], bucket: int, buckets: int
 ) -> Events:
     """The events of the given rows whose key is in the bucket. `ranks` are the rows' places in the stream."""
     touches: list[_Touches] = []
     changes = 0
-    for number, (messages, chosen, rank) in enumerate(zip(sources, rows, ranks, strict=True)):
-        keys = encode_keys(key_columns(messages, messages.keys(chosen)))
+    for number, (reader, chosen, rank) in enumerate(zip(sources, rows, ranks, strict=True)):
+        keys = encode_keys(reader.keys(chosen))
         own = _own(keys, bucket, buckets)
         changes += int(own.sum())
-        is_image = messages.op[chosen] != DELETE
+        is_image = reader.op[chosen] != DELETE
         touches.append(_touch(keys, number, chosen, 2 * rank + 1, is_image, False, own))
 
-        with_old = np.flatnonzero((messages.op[chosen] == UPDATE) & (messages.old[chosen] >= 0))
-        old = encode_keys(key_columns(messages, messages.old_keys(chosen[with_old])))
+        with_old = np.flatnonzero((reader.op[chosen] == UPDATE) & reader.has_old[chosen])
+        old = encode_keys(reader.old_keys(chosen[with_old]))
         differs = _differs(old, keys.take(pa.array(with_old)))
         if not differs.any():
             continue
         moved = with_old[differs]
         left = old.filter(pa.array(differs))
         leaves = _own(left, bucket, buckets)
-        if messages.lacking(chosen[moved[leaves != own[moved]]]).any():
+        if reader.lacking(chosen[moved[leaves != own[moved]]]).any():
             raise ValueError(
-                f"{messages.schema.table}: a key changes in this batch, and the row's new image is not complete: one "
+                f"{reader.schema.table}: a key changes in this batch, and the row's new image is not complete: one "
                 "bucket must take all of it"
             )
         gone = np.zeros(len(moved), np.bool_)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.decode.postgres.types.registry import codec
+from penstock.decode.dialect import dialect_of
 from penstock.fold.column_identity import identify, resolve
 from penstock.model.table import Column, TableSchema
 
@@ -104,12 +104,12 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
         old = was.get(label)
         if old is None:
             shown = "" if column.filled is None else f", {column.filled!r} in older rows"
-            told.append(f"column {column.name} added ({type_text(column)}{shown})")
+            told.append(f"column {column.name} added ({type_text(after, column)}{shown})")
             continue
         if old.name != column.name:
             told.append(f"column {old.name} renamed to {column.name}")
         if old.type != column.type:
-            told.append(f"column {column.name} changed from {type_text(old)} to {type_text(column)}")
+            told.append(f"column {column.name} changed from {type_text(before, old)} to {type_text(after, column)}")
         if old.nullable != column.nullable:
             told.append(f"column {column.name} {'may be null' if column.nullable else 'is not null'}")
         if old.generated != column.generated:
@@ -121,14 +121,9 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
     return told
 
 
-def type_text(column: Column) -> str:
-    """The type as people write it, with its modifier where that is a length or a precision, and with their choice."""
-    name, modifier = column.type.name, column.type.modifier
-    if name == "numeric" and modifier >= 4:
-        name = f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
-    elif name in ("varchar", "bpchar") and modifier >= 4:
-        name = f"{name}({modifier - 4})"
-    return f"{name} carried as {column.type.carried_as}" if column.type.carried_as else name
+def type_text(schema: TableSchema, column: Column) -> str:
+    """The type as people write it, with their choice for it."""
+    return dialect_of(schema).type_text(column.type)
 
 
 def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[str]:
@@ -143,14 +138,14 @@ def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[
     why = [one for column in added if (one := _old_rows(column, before, given))]
     if key_numbers(before) != key_numbers(after):
         why.append(f"its key changed from ({', '.join(before.key)}) to ({', '.join(after.key)})")
-    elif any(arrow_type(was[label]) != arrow_type(now[label]) for label in key_numbers(after)):
+    elif any(arrow_type(before, was[label]) != arrow_type(after, now[label]) for label in key_numbers(after)):
         why.append("a column of its key has another type")
     if _rewritten(before, given):
         why.append("its rows were written again, and their values may be others (ALTER TYPE, a computed default)")
     why += [
-        f"column {new.name} changed from {type_text(old)} to {type_text(new)}"
+        f"column {new.name} changed from {type_text(before, old)} to {type_text(after, new)}"
         for old, new in retyped
-        if arrow_type(old) != arrow_type(new) and not widens(arrow_type(old), arrow_type(new))
+        if _misfit(arrow_type(before, old), arrow_type(after, new))
     ]
     return why
 
@@ -169,11 +164,9 @@ def _old_rows(column: Column, before: TableSchema, given: TableSchema) -> str:
 def _misfits(before: TableSchema, after: TableSchema) -> list[str]:
     was = _by_label(before)
     return [
-        f"column {column.name} changed from {type_text(was[label])} to {type_text(column)}"
+        f"column {column.name} changed from {type_text(before, was[label])} to {type_text(after, column)}"
         for label, column in _by_label(after).items()
-        if label in was
-        and arrow_type(was[label]) != arrow_type(column)
-        and not widens(arrow_type(was[label]), arrow_type(column))
+        if label in was and _misfit(arrow_type(before, was[label]), arrow_type(after, column))
     ]
 
 
@@ -183,8 +176,12 @@ def _rewritten(before: TableSchema, after: TableSchema) -> bool:
     return known and before.storage != after.storage and before.stamp != after.stamp
 
 
-def arrow_type(column: Column) -> pa.DataType:
-    return codec(column.type).arrow_type
+def arrow_type(schema: TableSchema, column: Column) -> pa.DataType:
+    return dialect_of(schema).arrow_type(column.type)
+
+
+def _misfit(old: pa.DataType, new: pa.DataType) -> bool:
+    return bool(old != new) and not widens(old, new)
 
 
 def _type_differs(old: Column, new: Column) -> bool:

@@ -1,9 +1,9 @@
 """History mode: what became of each key at each moment of the batch. Raw changes in, NetEffect with Steps out.
 
-The moment of a change is its transaction's commit time, but never before that of an earlier transaction: Postgres takes
-the time before it takes the place in the log, and clocks are set back. So moments do not decrease in stream order, and
-several changes of a key at one moment are one step: its last. Whether a step opens a version is for `versions.py` to
-say, which knows the version that is open. Rows are decoded and completed as in `clone.py`.
+The moment of a change is its transaction's commit time, but never before that of an earlier transaction: a source may
+take the time before it takes the place in its log, and clocks are set back. So moments do not decrease in stream
+order, and several changes of a key at one moment are one step: its last. Whether a step opens a version is for
+`versions.py` to say, which knows the version that is open. Rows are decoded and completed as in `clone.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.messages import Messages, Places
+from penstock.decode.dialect import read
+from penstock.decode.reader import Places
 from penstock.decode.rescue import Rescued
 from penstock.errors import KeyRequired
 from penstock.fold.clone import Upserts, check_key, complete, last_commit_time, ranks_of, require_one_key, within
@@ -52,17 +53,17 @@ def fold_history(
     schema = schema or counted[-1].schema
     require_key(schema)
     require_one_key(schema, counted)
-    sources = [Messages(one) for one in counted]
+    sources = [read(one) for one in counted]
     check_key(sources)
     ranks = ranks_of(sources)
     moments = _moments(counted, ranks, since)
-    rows = [np.flatnonzero(messages.op != TRUNCATE) for messages in sources]
+    rows = [np.flatnonzero(reader.op != TRUNCATE) for reader in sources]
     places = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, places, bucket, buckets)
     truncates = [
         (int(ranks[number][row]), number, int(row))
-        for number, messages in enumerate(sources)
-        for row in np.flatnonzero(messages.op == TRUNCATE)
+        for number, reader in enumerate(sources)
+        for row in np.flatnonzero(reader.op == TRUNCATE)
     ]
     if truncates:
         events = _with_truncates(events, ranks, sorted(truncates))

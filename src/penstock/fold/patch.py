@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.postgres.columns import Into, values
-from penstock.decode.postgres.messages import TEXT, Messages, Places
+from penstock.decode.reader import Places
+from penstock.decode.rescue import Into
 from penstock.fold.unsent import FoundCells
 
 _PIECE_SHIFT = 30  # one value has at most 1 GiB; pieces cut at 1 GiB stay within the 2 GiB that 32-bit offsets reach
@@ -19,25 +19,23 @@ _PIECE_SHIFT = 30  # one value has at most 1 GiB; pieces cut at 1 GiB stay withi
 
 def fill(
     chunks: Sequence[pa.Array],
-    sources: Sequence[Messages],
-    at: Sequence[int | None],
     found: FoundCells,
     into: Into | None,
 ) -> list[pa.Array]:
     """A column, whose rows are numbered through its chunks, with the found cells in their places.
 
-    `at` is where each source has the column; `into` is where cells go that do not fit.
+    `into` is where cells go that do not fit.
     """
     filled: list[pa.Array] = []
     begin = 0
     for chunk in chunks:
-        inside = np.flatnonzero((found.rows >= begin) & (found.rows < begin + len(chunk)) & (found.kind == TEXT))
+        inside = np.flatnonzero((found.rows >= begin) & (found.rows < begin + len(chunk)))
         if len(inside) == 0:
             filled.append(chunk)
         else:
-            for low, high in _pieces(chunk, found.rows[inside] - begin, found.end[inside] - found.start[inside]):
+            for low, high in _pieces(chunk, found.rows[inside] - begin, found.sizes[inside]):
                 here = inside[(found.rows[inside] >= begin + low) & (found.rows[inside] < begin + high)]
-                filled.append(_patched(chunk[low:high], begin + low, sources, at, found, here, into))
+                filled.append(_patched(chunk[low:high], begin + low, found, here, into))
         begin += len(chunk)
     return filled
 
@@ -52,26 +50,15 @@ def _pieces(chunk: pa.Array, rows: Places, added: Places) -> list[tuple[int, int
     return list(pairwise([0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(chunk)]))
 
 
-def _patched(
-    chunk: pa.Array,
-    begin: int,
-    sources: Sequence[Messages],
-    at: Sequence[int | None],
-    found: FoundCells,
-    cells: Places,
-    into: Into | None,
-) -> pa.Array:
+def _patched(chunk: pa.Array, begin: int, found: FoundCells, cells: Places, into: Into | None) -> pa.Array:
     arrays = [chunk]
     picked = np.arange(len(chunk))
     end = len(chunk)
     for number in np.unique(found.source[cells]).tolist():
         of_source = cells[found.source[cells] == number]
-        of_source = of_source[np.argsort(found.row[of_source])]
-        kind, start, stop = found.kind[of_source], found.start[of_source], found.end[of_source]
-        place = at[number]
-        assert place is not None, "a cell was found in a source that does not have the column"
+        of_source = of_source[np.argsort(found.at[of_source])]
         kept = None if into is None else replace(into, rows=found.rows[of_source])
-        decoded = values(sources[number], place, found.row[of_source], kind, start, stop, kept)
+        decoded = found.values(number, found.at[of_source], kept)
         arrays.append(decoded if decoded.type == chunk.type else decoded.cast(chunk.type))
         picked[found.rows[of_source] - begin] = end + np.arange(len(of_source))
         end += len(of_source)

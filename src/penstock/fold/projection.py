@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.dialect import OwnType, dialect_of
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, counted, renamed, rescued_of, whole
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RowIncomplete, SchemaChanged
@@ -27,10 +28,9 @@ from penstock.fold.condition import BadCondition, Condition, parse
 from penstock.fold.net_effect import NO_ROW, NetEffect
 from penstock.model.feed import ColumnChoice, Projection
 from penstock.model.rescue import RescueCount
-from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.table import Column, ColumnType, TableSchema
 
-TEXT = ColumnType(25, "text")
-CONSTANT_TYPES = {bool: ColumnType(16, "bool"), int: ColumnType(20, "int8"), str: TEXT}
+CONSTANT_TYPES: dict[type, OwnType] = {bool: "bool", int: "int64", str: "text"}
 FIRST_CONSTANT = -1_000_000  # constants are columns too, with numbers that no source gives
 
 
@@ -42,13 +42,14 @@ def kept_schema(projection: Projection, schema: TableSchema) -> TableSchema:
     problem = next(_problems(projection, schema), None)
     if problem is not None:
         raise SchemaChanged(f"table {schema.table}: {problem}", "Correct the table's rule, and start again")
+    dialect = dialect_of(schema)
     columns = [
-        _chosen(column, choices.get(column.name))
+        _chosen(column, choices.get(column.name), dialect.own_type("text"))
         for column in schema.columns
         if not (column.name in choices and choices[column.name].dropped)
     ]
     for place, (name, value) in enumerate(projection.constants):
-        columns.append(Column(name, CONSTANT_TYPES[type(value)], number=FIRST_CONSTANT - place))
+        columns.append(Column(name, dialect.own_type(CONSTANT_TYPES[type(value)]), number=FIRST_CONSTANT - place))
     return replace(schema, columns=tuple(columns))
 
 
@@ -91,11 +92,7 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
     if condition is not None:
         needed = [fetch.column for fetch in net.fetches if fetch.column in condition.columns]
         if needed:
-            raise RowIncomplete(
-                f"table {schema.table}: `where` needs column {needed[0]}, whose value Postgres does not send when an "
-                "UPDATE leaves a large one unchanged",
-                f"Run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`, with which it does; then `penstock resync`",
-            )
+            raise where_incomplete(schema, needed[0], "`penstock resync`")
         kept = np.asarray(condition.holds(net.upserts).combine_chunks(), np.bool_)
     choices = {choice.column: choice for choice in projection.columns}
     place = np.where(kept, np.cumsum(kept) - 1, NO_ROW)
@@ -126,19 +123,28 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
     )
 
 
-def let_in_without_values(table: TableId) -> RowIncomplete:
-    """A row that `where` lets in from now on: what was not sent of it is nowhere at the destination."""
+def where_incomplete(schema: TableSchema, column: str, then: str) -> RowIncomplete:
+    """The error for a change that lacks a value which `where` needs; `then` is what to run in the end."""
+    advice = dialect_of(schema).unsent_value(schema.table)
     return RowIncomplete(
-        f"table {table}: an UPDATE brought a row into `where` and left a large value unchanged, which Postgres then "
-        "does not send",
-        f"Run `ALTER TABLE {table} REPLICA IDENTITY FULL`, with which it does; then `penstock resync`",
+        f"table {schema.table}: `where` needs column {column}, whose value {advice.what}",
+        f"{advice.solution}; then {then}",
     )
 
 
-def _chosen(column: Column, choice: ColumnChoice | None) -> Column:
+def let_in_without_values(schema: TableSchema) -> RowIncomplete:
+    """A row that `where` lets in from now on: what was not sent of it is nowhere at the destination."""
+    advice = dialect_of(schema).unsent_value(schema.table)
+    return RowIncomplete(
+        f"table {schema.table}: an UPDATE brought a row into `where` and left a value as it was, which {advice.what}",
+        f"{advice.solution}; then `penstock resync`",
+    )
+
+
+def _chosen(column: Column, choice: ColumnChoice | None, text: ColumnType) -> Column:
     if choice is None:
         return column
-    name, type = choice.name or column.name, TEXT if choice.masked else column.type
+    name, type = choice.name or column.name, text if choice.masked else column.type
     return replace(column, name=name, type=type)
 
 
@@ -150,7 +156,7 @@ def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
             yield f"`columns` names {choice.column}, which it does not have; it has {', '.join(sorted(names))}"
         elif choice.column in schema.key:
             yield f"column {choice.column} is of its key, which is kept as it is"
-        elif choice.masked and not choice.dropped and not _can_be_masked(schema.column(choice.column)):
+        elif choice.masked and not choice.dropped and not _can_be_masked(schema, schema.column(choice.column)):
             yield (
                 f"column {choice.column} of type {_type_name(schema.column(choice.column).type)} cannot be masked; "
                 f"carry it as text (`types: {{{choice.column}: text}}`), or drop it"
@@ -168,9 +174,9 @@ def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
             yield f"`where`: {bad}"
 
 
-def _can_be_masked(column: Column) -> bool:
+def _can_be_masked(schema: TableSchema, column: Column) -> bool:
     """Whether values of the column's type have a text to be hashed: lists and structs have none."""
-    (field,) = arrow_schema(TableSchema(TableId("", ""), 0, (column,), ()))
+    (field,) = arrow_schema(replace(schema, columns=(column,), key=()))
     try:
         _masked(pa.chunked_array([pa.array([], field.type)]), "")
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):

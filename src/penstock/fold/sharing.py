@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.columns import key_columns
-from penstock.decode.postgres.messages import Messages, Places
+from penstock.decode.dialect import read
+from penstock.decode.reader import Places, RowReader
 from penstock.decode.rescue import Rescued
 from penstock.fold.clone import within
 from penstock.fold.keys import bucket_of, encode_keys
@@ -73,22 +73,22 @@ def _as_one(held: list[RawChanges]) -> RawChanges:
 
 def _rows_of(changes: RawChanges, buckets: int, by_row: ByRow | None) -> list[Places]:
     """The rows of each bucket."""
-    messages = Messages(changes)
-    count = len(messages)
-    is_truncate = messages.op == TRUNCATE
+    reader = read(changes)
+    count = len(reader)
+    is_truncate = reader.op == TRUNCATE
     row = np.flatnonzero(~is_truncate)
     if by_row is not None:
-        bucket, also_row, also_bucket = _buckets_by_row(messages, row, buckets, by_row)
+        bucket, also_row, also_bucket = _buckets_by_row(reader, row, buckets, by_row)
     elif not changes.schema.key:
         bucket = row * buckets // max(count, 1)
         also_row = also_bucket = np.empty(0, np.int64)
     else:
-        bucket = bucket_of(encode_keys(key_columns(messages, messages.keys(row))), buckets)
-        with_old = np.flatnonzero((messages.op[row] == UPDATE) & (messages.old[row] >= 0))
-        left = bucket_of(encode_keys(key_columns(messages, messages.old_keys(row[with_old]))), buckets)
+        bucket = bucket_of(encode_keys(reader.keys(row)), buckets)
+        with_old = np.flatnonzero((reader.op[row] == UPDATE) & reader.has_old[row])
+        left = bucket_of(encode_keys(reader.old_keys(row[with_old])), buckets)
         moves = left != bucket[with_old]
         also_row, also_bucket = row[with_old[moves]], left[moves]
-        if messages.lacking(also_row).any():
+        if reader.lacking(also_row).any():
             raise Entangled
     truncates = np.flatnonzero(is_truncate)
     if len(also_row) or len(truncates):
@@ -102,14 +102,14 @@ def _rows_of(changes: RawChanges, buckets: int, by_row: ByRow | None) -> list[Pl
     return np.split(row[by_bucket], ends)
 
 
-def _buckets_by_row(messages: Messages, row: Places, buckets: int, by_row: ByRow) -> tuple[Places, Places, Places]:
+def _buckets_by_row(reader: RowReader, row: Places, buckets: int, by_row: ByRow) -> tuple[Places, Places, Places]:
     """The bucket of each row after its change, or before it where it was deleted; and the rows of updates that are of
     another bucket before, with that bucket."""
-    require_whole_rows([messages])
-    op = messages.op[row]
+    require_whole_rows([reader])
+    op = reader.op[row]
 
     def found(at: Places, *, old: bool) -> Places:
-        images = images_of(by_row.schema, by_row.projection, [messages], [row[at]], old=old, rescued=Rescued())
+        images = images_of(by_row.schema, by_row.projection, [reader], [row[at]], old=old, rescued=Rescued())
         return images.buckets(buckets)
 
     new, gone, updated = np.flatnonzero(op != DELETE), np.flatnonzero(op == DELETE), np.flatnonzero(op == UPDATE)

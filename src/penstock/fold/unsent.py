@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from penstock.decode.postgres.messages import NULL, UNCHANGED, Cells, Mask, Messages, Octets, Places
+from penstock.decode.reader import Images, Mask, Octets, Places, RowReader
+from penstock.decode.rescue import Into
 from penstock.fold.events import NOT_MOVED, Events
 from penstock.model.change import INSERT
 
-_NEVER_SENT = 255  # the kind of a cell that an INSERT lacks: nothing before it has its value
+# What an event says of a cell. Nothing before a cell that an INSERT lacks has its value.
+_GONE, _SENT, _NULL, _UNSENT, _NEVER_SENT = range(5)
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,19 @@ class UnsentCells:
 
 @dataclass(frozen=True)
 class FoundCells:
-    """Of one column: for rows of the upserts, the earlier cell that fills them."""
+    """Of one column: for rows of the upserts, the earlier cell that fills them: of which source, and of which of its
+    `images`. Cells of images from before the column are NULL, as the rows are already, and not among them."""
 
     rows: Places
     source: Places
-    row: Places
-    kind: Octets
-    start: Places
-    end: Places
+    at: Places
+    sizes: Places  # in bytes, if they are text or binary
+    images: Mapping[int, tuple[Images, int]]  # by source, with the column's place there
+
+    def values(self, source: int, at: Places, into: Into | None) -> pa.Array:
+        """The cells of some images of a source."""
+        images, column = self.images[source]
+        return images.values(column, into, at)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class MissingCells:
 
 def resolve(
     events: Events,
-    sources: Sequence[Messages],
+    sources: Sequence[RowReader],
     unsent: Mapping[int, UnsentCells],
     where: Sequence[Sequence[int | None]],
 ) -> dict[int, tuple[FoundCells, MissingCells]]:
@@ -103,7 +111,7 @@ class _Earlier:
     def __init__(
         self,
         events: Events,
-        sources: Sequence[Messages],
+        sources: Sequence[RowReader],
         lineage: Places,
         members: Places,
         where: Sequence[Sequence[int | None]],
@@ -114,41 +122,48 @@ class _Earlier:
         self._begin = np.repeat(begins, np.diff(begins, append=len(members)))
         self._place = np.full(len(events.key), -1, np.int64)
         self._place[members] = np.arange(len(members))
-        self._images: list[tuple[Places, Cells, Sequence[int | None]]] = []
+        self._images: list[tuple[int, Places, Images, Sequence[int | None]]] = []
+        self._number = np.zeros(len(members), np.int64)  # of an image among those of its source
         images = np.flatnonzero(events.is_image[members])
         images = images[np.lexsort((events.row[members[images]], events.source[members[images]]))]
         ends = np.searchsorted(events.source[members[images]], np.arange(1, len(sources)))
-        for messages, at, places in zip(sources, np.split(images, ends), where, strict=True):
+        for source, (reader, at, places) in enumerate(zip(sources, np.split(images, ends), where, strict=True)):
             if len(at):
-                self._images.append((at, messages.images(events.row[members[at]], whole_inserts=False), places))
+                found = reader.images(events.row[members[at]], whole_inserts=False)
+                self._images.append((source, at, found, places))
+                self._number[at] = np.arange(len(at))
 
     def search(self, column: int, unsent: UnsentCells) -> tuple[FoundCells, MissingCells]:
-        kind = np.zeros(len(self._members), np.uint8)  # stays 0 where a row was deleted: a search ends there too
-        start, end = np.zeros(len(self._members), np.int64), np.zeros(len(self._members), np.int64)
-        for at, cells, places in self._images:
+        kind: Octets = np.full(len(self._members), _GONE, np.uint8)  # a search ends where a row was deleted, too
+        size = np.zeros(len(self._members), np.int64)
+        having: dict[int, tuple[Images, int]] = {}
+        for source, at, images, places in self._images:
             place = places[column]
             if place is None:
-                kind[at] = NULL
-            else:
-                kind[at], start[at], end[at] = cells.kind[place], cells.start[place], cells.end[place]
-                kind[at[(kind[at] == UNCHANGED) & self._is_insert(at)]] = _NEVER_SENT
-        last_known = np.maximum.accumulate(np.where(kind != UNCHANGED, np.arange(len(kind)), -1))
+                kind[at] = _NULL
+                continue
+            having[source] = images, place
+            unsent_here = images.unsent(place)
+            kind[at] = np.where(unsent_here, np.where(self._is_insert(at), _NEVER_SENT, _UNSENT), _SENT)
+            size[at] = images.sizes(place, np.arange(len(at)))
+        last_known = np.maximum.accumulate(np.where(kind != _UNSENT, np.arange(len(kind)), -1))
         event = self._place[unsent.events]
         known = last_known[event]
         found = known >= self._begin[event]
         self._check_origin(found, known, event)
-        at = known[found]
-        self._check_sent(at[kind[at] == _NEVER_SENT])
-        source, row = self._events.source[self._members[at]], self._events.row[self._members[at]]
+        self._check_sent(known[found & (kind[known] == _NEVER_SENT)])
+        sent = found & (kind[known] == _SENT)
+        at = known[sent]
+        source = self._events.source[self._members[at]]
         return (
-            FoundCells(unsent.rows[found], source, row, kind[at], start[at], end[at]),
+            FoundCells(unsent.rows[sent], source, self._number[at], size[at], having),
             MissingCells(unsent.rows[~found], self._lineage[event[~found]]),
         )
 
     def _is_insert(self, at: Places) -> Mask:
         """Of images of one source."""
-        messages = self._sources[self._events.source[self._members[at[0]]]]
-        inserts: Mask = messages.op[self._events.row[self._members[at]]] == INSERT
+        reader = self._sources[self._events.source[self._members[at[0]]]]
+        inserts: Mask = reader.op[self._events.row[self._members[at]]] == INSERT
         return inserts
 
     def _check_sent(self, lacking: Places) -> None:
@@ -163,5 +178,5 @@ class _Earlier:
         gone |= ~found & (self._lineage[place] >= len(self._events.keys))
         if gone.any():
             event = self._members[place[np.argmax(gone)]]
-            messages = self._sources[self._events.source[event]]
-            raise messages.broken(int(self._events.row[event]), "it updates a row that is not there")
+            reader = self._sources[self._events.source[event]]
+            raise reader.broken(int(self._events.row[event]), "it updates a row that is not there")

@@ -1,4 +1,4 @@
-"""Clone mode of a table without a key under replica identity FULL: a change names its row by the whole old row.
+"""Clone mode of a table without a key whose changes bring the whole old row along, which says which row it is.
 
 Such a table is a multiset: an UPDATE takes one instance of the old row away and adds the new one, a DELETE takes one
 away. Rows are compared as the destination stores them (`row_keys`), so `where`, `columns` and `set` are applied here,
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.messages import Mask, Messages, Places
+from penstock.decode.dialect import dialect_of, read
+from penstock.decode.reader import Mask, Places, RowReader
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, whole
 from penstock.errors import KeyRequired, RowsMissing, SchemaChanged
 from penstock.fold.clone import Upserts, last_commit_time, ranks_of, require_one_key, within
@@ -50,7 +51,7 @@ class Images:
 def images_of(
     schema: TableSchema,
     projection: Projection,
-    sources: Sequence[Messages],
+    sources: Sequence[RowReader],
     rows: Sequence[Places],
     *,
     old: bool,
@@ -100,7 +101,7 @@ def fold_rows(
     counted = [one for one in given if one.batch.num_rows] or given[-1:]
     schema = schema or counted[-1].schema
     require_by_row(schema, counted)
-    sources = [Messages(one) for one in counted]
+    sources = [read(one) for one in counted]
     require_whole_rows(sources)
     ranks = ranks_of(sources)
     cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
@@ -151,16 +152,16 @@ def require_by_row(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
         )
 
 
-def require_whole_rows(sources: Sequence[Messages]) -> None:
-    """KeyRequired for a change without its whole old row: a partition's own replica identity decides what is sent."""
-    for messages in sources:
-        lacking = ~messages.old_is_full & (messages.op != INSERT) & (messages.op != TRUNCATE)
+def require_whole_rows(sources: Sequence[RowReader]) -> None:
+    """KeyRequired for a change without its whole old row."""
+    for reader in sources:
+        lacking = ~reader.old_is_full & (reader.op != INSERT) & (reader.op != TRUNCATE)
         if lacking.any():
+            advice = dialect_of(reader.schema).old_row_missing()
             raise KeyRequired(
-                f"{messages.place(int(np.argmax(lacking)))}: a change without the whole old row, of a table without a "
-                "key: one of its partitions has another replica identity",
-                "Run `ALTER TABLE … REPLICA IDENTITY FULL` for each partition (`penstock check` names them); then "
-                "`penstock resync`",
+                f"{reader.place(int(np.argmax(lacking)))}: a change without the whole old row, of a table without a "
+                f"key: {advice.what}",
+                f"{advice.solution}; then `penstock resync`",
             )
 
 

@@ -76,6 +76,8 @@ class TableSchema:
     definition does; `numbered` is how many column numbers were ever given, and `live` are the numbers of the columns
     that a publication without a column list sends (0 and (): not known). `guessed`: the catalogue had other columns by
     then, or could not be read. `exact`: the catalogue is proven to be of this very place.
+
+    `dialect` is the type of its source: who reads its changes and knows its types (`decode/dialect.py`).
     """
 
     table: TableId
@@ -89,6 +91,7 @@ class TableSchema:
     guessed: bool = False
     live: tuple[int, ...] = ()
     exact: bool = False
+    dialect: str = "postgres"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -126,6 +129,7 @@ class TableSchema:
             key=tuple(raw["key"]),
             live=tuple(raw.get("live", ())),
             exact=raw.get("exact", False),
+            dialect=raw.get("dialect", "postgres"),
             **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed")},
         )
 

@@ -97,6 +97,8 @@ def _columns(version: SchemaVersion) -> RenderableType:
             "" if column.filled is None else f"older rows show {column.filled!r}",
         ]
         number = str(column.number) if column.number > 0 else "?"
-        table.add_row(number, Text(column.name), Text(type_text(column)), ", ".join(filter(None, remarks)))
+        table.add_row(
+            number, Text(column.name), Text(type_text(version.schema, column)), ", ".join(filter(None, remarks))
+        )
     title = Text(f"{version.table} version {version.version}, replica identity {version.schema.identity}", "bold")
     return Group(title, Padding(table, (0, 0, 0, 2), expand=False))

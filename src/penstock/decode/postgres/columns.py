@@ -1,4 +1,4 @@
-"""Located cells into typed Arrow columns. Called by fold, for the images that count; see `messages.py` for the places.
+"""Located cells into typed Arrow columns. Called by `reader.py`; see `messages.py` for the places.
 
 For one column, a BinaryArray over the batch's own bytes with the offsets [start0, end0, start1, end1, …] has the values
 at its even places: one `take` gathers them, and the type's parser turns them into the column. Only when that fails is
@@ -7,26 +7,15 @@ anybody asked which cells it was: they are rescued if there is somewhere to keep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.postgres.messages import TEXT, Cells, Messages, Octets, Places
+from penstock.decode.postgres.fitting import fitted, original
+from penstock.decode.postgres.messages import TEXT, Cells, Messages
 from penstock.decode.postgres.types.registry import codec
-from penstock.decode.rescue import Rescued, fitted, original, shown
+from penstock.decode.reader import Octets, Places
+from penstock.decode.rescue import Into, shown
 from penstock.errors import ValueDoesNotFit
-
-
-@dataclass(frozen=True)
-class Into:
-    """Where the cells of a column go that do not fit: the column's name there, and the rows that cells belong to, or
-    the first of them when they follow one another.
-    """
-
-    rescued: Rescued
-    column: str
-    rows: Places | int = 0
 
 
 def column(messages: Messages, cells: Cells, index: int, into: Into | None = None) -> pa.Array:

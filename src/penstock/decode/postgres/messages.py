@@ -10,22 +10,14 @@ Undecodable and never a wrong value. An image that nobody asks for is not looked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.decode.undecodable import Undecodable
+from penstock.decode.reader import Mask, Octets, Places, RawRows
 from penstock.errors import RowIncomplete
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
-from penstock.model.position import order_text
-from penstock.model.quarantine import raw_message
-from penstock.model.table import TableSchema
-
-Places = npt.NDArray[np.int64]
-Octets = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 
 TEXT, UNCHANGED, NULL = b"tun"  # kinds of a cell
 _NEW, _OLD_KEY, _OLD_ROW = b"NKO"  # what precedes an image
@@ -44,7 +36,7 @@ class Cells:
     after: Places  # where the image ends
 
 
-class Messages:
+class Messages(RawRows):
     """A raw batch with its images located. Rows are numbered as in the batch.
 
     `new` and `old` say where an image begins, or -1 where there is none. An old image that is not `old_is_full` holds
@@ -52,13 +44,8 @@ class Messages:
     """
 
     def __init__(self, changes: RawChanges) -> None:
-        batch = changes.batch
-        data = batch.column("data")
-        self._changes = changes
-        self.schema: TableSchema = changes.schema
-        self.op: Octets = np.asarray(batch.column("op"))
-        self.commit_position: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_position"))
-        self.ordinal: npt.NDArray[np.uint64] = np.asarray(batch.column("ordinal"))
+        super().__init__(changes)
+        data = changes.batch.column("data")
         self.old: Places = np.full(len(data), _NOWHERE, np.int64)
         self.new: Places = np.full(len(data), _NOWHERE, np.int64)
         self.old_is_full: Mask = np.zeros(len(data), np.bool_)
@@ -74,9 +61,6 @@ class Messages:
         self._fours: npt.NDArray[np.int32] = np.ndarray((len(self._octets) - 3,), ">i4", self.bytes, 0, (1,))
         self._twos: npt.NDArray[np.int16] = np.ndarray((len(self._octets) - 1,), ">i2", self.bytes, 0, (1,))
         self._locate()
-
-    def __len__(self) -> int:
-        return len(self.op)
 
     def images(self, rows: Places, *, whole_inserts: bool = True) -> Cells:
         """Whole new images. A cell that was not sent has the same message's old value where that has one.
@@ -122,28 +106,6 @@ class Messages:
         is_last = self.op[rows] == DELETE
         self._check((cells.after == self._end[rows]) | ~is_last, rows, "it goes on after its last column")
         return cells
-
-    def place(self, row: int) -> str:
-        """Where a change stands, for messages to people."""
-        return f"table {self.schema.table}, change {self.order(row)}"
-
-    def order(self, row: int) -> str:
-        """The change's place in the stream."""
-        return order_text(int(self.commit_position[row]), int(self.ordinal[row]))
-
-    def broken(self, row: int, why: str) -> Undecodable:
-        return self.broken_all([row], why)
-
-    def broken_all(self, rows: Sequence[int], why: str) -> Undecodable:
-        """For rows that fail the same check; it is the first that is named."""
-        row = rows[0]
-        error = Undecodable(
-            f"{self.place(row)}: the message cannot be decoded: {why}",
-            "It is kept: see `penstock quarantine list FILE`. Report it; `penstock resync` brings the table back",
-        )
-        error.messages = (raw_message(self._changes, row, why),)
-        error.rows = tuple(rows)
-        return error
 
     def incomplete(self, row: int) -> RowIncomplete:
         table = ".".join('"' + part.replace('"', '""') + '"' for part in astuple(self.schema.table))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.changelog.log import ChangeLog, SegmentName
 from penstock.config.model import BatchConfig
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import Scratch
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.decode.sift import unfit
 from penstock.decode.undecodable import Undecodable
 from penstock.errors import PenstockError

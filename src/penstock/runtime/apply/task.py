@@ -170,11 +170,11 @@ def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
     """The error of an update whose row the table lacks, and of which large values were not sent: nobody but the source
     has those values."""
     if task.feed.projection.where:
-        return let_in_without_values(task.schema.table)
+        return let_in_without_values(task.schema)
     rows = "1 updated row is" if len(part.unresolved_rows) == 1 else f"{len(part.unresolved_rows)} updated rows are"
     cells = "1 unchanged large value" if part.unresolved == 1 else f"{part.unresolved} unchanged large values"
     return CopyNeeded(
-        f"table {task.feed.name}: {rows} missing in {task.plan.target}, and Postgres did not send {cells} of theirs; "
+        f"table {task.feed.name}: {rows} missing in {task.plan.target}, and the source did not send {cells} of theirs; "
         "somebody may have deleted rows there",
         "Nothing: it is copied again by itself",
     )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.changelog.log import ChangeLog
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.decode.sift import limited, sift
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.stream_contract import Publisher, Records, ShardPlace

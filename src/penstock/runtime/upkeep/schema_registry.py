@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.changelog.log import ChangeLog
-from penstock.decode.postgres.types.choices import unchosen
+from penstock.decode.choices import unchosen
 from penstock.errors import StateError
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema

@@ -28,8 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.postgres.fitting import fitted, original
 from penstock.decode.postgres.types.registry import codec
-from penstock.decode.rescue import fitted, original
 from penstock.model.table import Column
 from penstock.source.postgres.statements import quoted
 

@@ -1,7 +1,7 @@
 """What a user may choose for columns and types, and how the choice gets into a schema: `carried_as`.
 
-`chosen` is the one place where choices are applied: by the driver, to every schema that comes from the catalogue or
-from the log, before anybody decodes under it. `config/` checks the words, `codec` in registry.py does what they say.
+`chosen` applies them (by way of `decode/choices.py`), `config/` checks the words, `codec` in registry.py does what they
+say.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.decode.dialect import Choices
 from penstock.decode.postgres.types import numeric
 from penstock.model.table import ColumnType, TableSchema
 
 TEXT = "text"
 OF_TYPES = "pg:"  # begins a key that names a type and not a column
-Choices = tuple[tuple[str, str], ...]  # column or `pg:type`, then `text` or `decimal(p,s)`
 
 _ALIASES = {
     "bigint": "int8",
@@ -80,17 +80,6 @@ def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
         for column in schema.columns
     )
     return schema if columns == schema.columns else replace(schema, columns=columns)
-
-
-def unchosen(schema: TableSchema) -> TableSchema:
-    """The schema as the source has it, without anybody's choices."""
-    columns = tuple(replace(column, type=_bare(column.type)) for column in schema.columns)
-    return schema if columns == schema.columns else replace(schema, columns=columns)
-
-
-def _bare(type: ColumnType) -> ColumnType:
-    element = None if type.element is None else _bare(type.element)
-    return replace(type, element=element, fields=tuple((name, _bare(one)) for name, one in type.fields), carried_as="")
 
 
 def _of_column(type: ColumnType, choice: str | None, of_types: dict[str, str]) -> ColumnType:

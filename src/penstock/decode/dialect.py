@@ -1,0 +1,102 @@
+"""What a kind of source gives to the rest of penstock: how its changes are read, what its types are, what to advise.
+
+A schema says which one it is of (`TableSchema.dialect`), so that whoever has a schema, or raw changes with theirs, can
+ask; a task on an executor finds it by that name too. Those that penstock brings along are imported when they are first
+needed. A further source calls `register` before anything of it is read, in every process that reads it.
+
+To add a source: implement `Dialect` and `RowReader` in a folder beside `postgres/`, name it in `_OWN`, and have the
+source give the name to the schemas that it describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from penstock.decode.reader import RowReader
+from penstock.model.change import RawChanges
+from penstock.model.quarantine import RawMessage
+from penstock.model.table import ColumnType, TableId, TableSchema
+
+OwnType = Literal["bool", "int64", "text", "timestamptz", "text list"]
+Choices = tuple[tuple[str, str], ...]  # what `types:` says: a column or a type, then `text` or `decimal(p,s)`
+
+
+class Advice(NamedTuple):
+    """Half an error: what is the matter, and what to do about it."""
+
+    what: str
+    solution: str
+
+
+class Dialect(Protocol):
+    """One kind of source. Without state: everything it is asked is answered from what it is given."""
+
+    def reader(self, changes: RawChanges) -> RowReader:
+        """Undecodable when the changes cannot be told apart."""
+
+    def explain(self, message: RawMessage) -> list[str]:
+        """Read one message for an operator, as far as it can be read: lines, each with the place of its first byte."""
+
+    def arrow_type(self, type: ColumnType) -> pa.DataType:
+        """The widest type that holds the values. ValueError for a choice that the type does not allow."""
+
+    def own_type(self, type: OwnType) -> ColumnType:
+        """The source's type for a column that penstock adds."""
+
+    def record_type(self, fields: Sequence[tuple[str, ColumnType]]) -> ColumnType:
+        """The source's type for a row of these fields."""
+
+    def type_text(self, type: ColumnType) -> str:
+        """The type as its users write it, with the choice that was made for it."""
+
+    def compares_as_text(self, type: ColumnType) -> bool:
+        """Whether values that are carried as text are equal, and in order, as their texts are."""
+
+    def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
+        """The schema with what users chose for its columns and types."""
+
+    def unidentified(self, schema: TableSchema) -> Advice:
+        """For a change of a row of a table whose rows cannot be told apart: why not, and how they can be."""
+
+    def old_row_missing(self) -> Advice:
+        """For a change without its whole old row, of a table that is followed by whole rows."""
+
+    def unsent_value(self, table: TableId) -> Advice:
+        """Why an update may lack a value that it left unchanged, as a clause that begins with the source, and how to
+        have all values sent."""
+
+    def leave_out(self, table: TableId) -> str:
+        """How to leave a column out at the source."""
+
+    def choice_help(self) -> str:
+        """What may be chosen under `types:`."""
+
+
+_OWN = {"postgres": "penstock.decode.postgres.dialect:POSTGRES"}
+_KNOWN: dict[str, Dialect] = {}
+
+
+def register(name: str, dialect: Dialect) -> None:
+    """Make a dialect known in this process."""
+    _KNOWN[name] = dialect
+
+
+def dialect_of(schema: TableSchema) -> Dialect:
+    """The dialect of a table's source. ValueError when nobody has registered it."""
+    known = _KNOWN.get(schema.dialect)
+    if known is None:
+        where = _OWN.get(schema.dialect)
+        if where is None:
+            raise ValueError(f"{schema.table}: no source of type {schema.dialect} is registered")
+        module, _, name = where.partition(":")
+        known = _KNOWN[schema.dialect] = getattr(import_module(module), name)
+    return known
+
+
+def read(changes: RawChanges) -> RowReader:
+    """A reader of raw changes."""
+    return dialect_of(changes.schema).reader(changes)

@@ -1,0 +1,96 @@
+"""Postgres as a dialect: pgoutput messages, the types of its catalogue, and advice in its SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+import pyarrow as pa
+
+from penstock.decode.dialect import Advice, Choices, Dialect, OwnType
+from penstock.decode.postgres.explain import explain
+from penstock.decode.postgres.reader import PgoutputReader
+from penstock.decode.postgres.types import choices as type_choices
+from penstock.decode.postgres.types.registry import codec
+from penstock.model.change import RawChanges
+from penstock.model.quarantine import RawMessage
+from penstock.model.table import ColumnType, TableId, TableSchema
+
+_TEXT = ColumnType(25, "text")
+_OWN_TYPES: dict[OwnType, ColumnType] = {
+    "bool": ColumnType(16, "bool"),
+    "int64": ColumnType(20, "int8"),
+    "text": _TEXT,
+    "timestamptz": ColumnType(1184, "timestamptz"),
+    "text list": ColumnType(1009, "_text", kind="array", element=_TEXT),
+}
+_TEXTS = frozenset({"text", "varchar", "bpchar", "name", "uuid", "citext"})
+
+
+class PostgresDialect:
+    def reader(self, changes: RawChanges) -> PgoutputReader:
+        return PgoutputReader(changes)
+
+    def explain(self, message: RawMessage) -> list[str]:
+        return explain(message)
+
+    def arrow_type(self, type: ColumnType) -> pa.DataType:
+        return codec(type).arrow_type
+
+    def own_type(self, type: OwnType) -> ColumnType:
+        return _OWN_TYPES[type]
+
+    def record_type(self, fields: Sequence[tuple[str, ColumnType]]) -> ColumnType:
+        return ColumnType(0, "record", kind="composite", fields=tuple(fields))
+
+    def type_text(self, type: ColumnType) -> str:
+        name, modifier = type.name, type.modifier
+        if name == "numeric" and modifier >= 4:
+            name = f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
+        elif name in ("varchar", "bpchar") and modifier >= 4:
+            name = f"{name}({modifier - 4})"
+        return f"{name} carried as {type.carried_as}" if type.carried_as else name
+
+    def compares_as_text(self, type: ColumnType) -> bool:
+        return type.name in _TEXTS
+
+    def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
+        return type_choices.chosen(schema, choices)
+
+    def unidentified(self, schema: TableSchema) -> Advice:
+        name = quoted(schema.table)
+        if schema.key:
+            return Advice(
+                "a table whose replica identity is NOTHING", f"Run `ALTER TABLE {name} REPLICA IDENTITY DEFAULT`"
+            )
+        by_row = "" if schema.by_row else f"; a clone can do with `ALTER TABLE {name} REPLICA IDENTITY FULL`"
+        return Advice(
+            "a table without a key",
+            f"Run `ALTER TABLE {name} ADD PRIMARY KEY (…)` with the columns that identify a row, or, with a unique "
+            f"index on NOT NULL columns, `ALTER TABLE {name} REPLICA IDENTITY USING INDEX …`{by_row}",
+        )
+
+    def old_row_missing(self) -> Advice:
+        return Advice(
+            "one of its partitions has another replica identity",
+            "Run `ALTER TABLE … REPLICA IDENTITY FULL` for each partition (`penstock check` names them)",
+        )
+
+    def unsent_value(self, table: TableId) -> Advice:
+        return Advice(
+            "Postgres does not send when an UPDATE leaves a large one unchanged",
+            f"Run `ALTER TABLE {quoted(table)} REPLICA IDENTITY FULL`, with which it does",
+        )
+
+    def leave_out(self, table: TableId) -> str:
+        return f"ALTER PUBLICATION … SET TABLE {table} (its other columns)"
+
+    def choice_help(self) -> str:
+        return "Choose `text` for it, or nothing; decimal(p,s) is for numeric columns and arrays of numeric"
+
+
+def quoted(table: TableId) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in astuple(table))
+
+
+POSTGRES: Dialect = PostgresDialect()
