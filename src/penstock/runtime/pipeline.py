@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import TableDestination
-from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.factory import make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.copying_table import ProgressView
@@ -106,7 +106,7 @@ def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tup
 
 
 def _open_destination(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> TableDestination:
-    destination = IcebergDestination(pipeline.destinations[0], spark, index=pipeline.home / "index")
+    destination = make_tables(pipeline.destinations[0], spark, index=pipeline.home / "index")
     destination.open()
     cleanup.callback(destination.close)
     return destination

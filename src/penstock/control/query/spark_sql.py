@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline, local_path
-from penstock.destinations.iceberg.catalog import spark_settings
+from penstock.destinations.registry import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from penstock.java_error import java_reason
 from penstock.runtime.spark import java_process
@@ -66,7 +66,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
             f"`penstock run {pipeline.file}` makes it; if it has run before, bring the folder back",
         )
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
-        settings = spark_settings(destination) | on_this_machine(pipeline.spark)
+        settings = spark_settings([destination], compiled=False) | on_this_machine(pipeline.spark)
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
             with java_process.needing(spark.sparkContext):

@@ -11,7 +11,7 @@ import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from penstock.destinations.iceberg.java import Session
+from penstock.destinations.spark_session import Session
 from penstock.fold.layout import Layout
 from penstock.java_error import java_reason
 from penstock.model.table import TableId

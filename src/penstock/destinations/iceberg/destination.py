@@ -25,7 +25,7 @@ from penstock.destinations.iceberg.catalog import (
 )
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
-from penstock.destinations.iceberg.java import Java, Session, present, translated
+from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
 from penstock.destinations.iceberg.open_table import (
@@ -56,6 +56,7 @@ from penstock.destinations.lake.instances import require_positions
 from penstock.destinations.lake.key_index import IndexedFile
 from penstock.destinations.lake.storage import reaching, remove, sizes
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
+from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped

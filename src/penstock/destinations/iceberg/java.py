@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.destinations.lake.storage import unreadable
+from penstock.destinations.spark_session import Session
 from penstock.errors import (
     CommitUnknown,
     DestinationUnreachable,
@@ -38,23 +38,6 @@ LOCATION = re.compile(r"(?:[a-z0-9]+:/|/)[^\s'\"]+\.(?:avro|json|parquet)")
 COPIED_AGAIN = "Nothing: it is copied again by itself"
 
 JavaObject = Any
-
-
-class Settings(Protocol):
-    @property
-    def getAll(self) -> Mapping[str, str]: ...
-
-
-class Session(Protocol):
-    """What we need of a Spark session."""
-
-    @property
-    def conf(self) -> Settings: ...
-
-    @property
-    def sparkContext(self) -> SparkContext: ...
-
-    def sql(self, query: str, /) -> Any: ...
 
 
 class TableExists(Exception):

@@ -37,7 +37,7 @@ from penstock.destinations.iceberg.evolution import (
     structure_property,
     union_steps,
 )
-from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, Session, TableExists, present, translated
+from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, TableExists, present, translated
 from penstock.destinations.iceberg.lineage import NONE, lineage_property, why_lost
 from penstock.destinations.iceberg.open_table import (
     COPYING,
@@ -65,6 +65,7 @@ from penstock.destinations.lake.key_index import KeyIndex
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
 from penstock.destinations.lake.storage import local_path, reaching, safe_name
+from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import numbered
 from penstock.errors import (
     DestinationError,

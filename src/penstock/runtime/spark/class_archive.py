@@ -16,9 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.config.model import IcebergDestination as IcebergConfig
-from penstock.destinations.iceberg import local_file_io
-from penstock.destinations.iceberg.catalog import spark_settings
-from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.factory import make_tables
+from penstock.destinations.registry import spark_settings
 from penstock.errors import PenstockError
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
@@ -40,7 +39,7 @@ def build() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-archive-") as scratch:
         folder = Path(scratch)
         config = IcebergConfig(type="iceberg", warehouse=str(folder / "warehouse"))
-        settings = spark_settings(config, local_file_io=local_file_io.CLASS)
+        settings = spark_settings([config], compiled=True)
         settings["spark.driver.extraJavaOptions"] = f"-XX:ArchiveClassesAtExit={partial}"
         spark = start_session(SOURCE, settings, folder / "spark.log")
         _live_a_little(spark, config, folder)
@@ -50,7 +49,7 @@ def build() -> None:
 
 
 def _live_a_little(spark: SparkSession, config: IcebergConfig, folder: Path) -> None:
-    destination = IcebergDestination(config, spark, index=folder / "index")
+    destination = make_tables(config, spark, index=folder / "index")
     destination.open()
     table = TableId("public", "archive")
     columns = (Column("id", ColumnType(20, "int8")), Column("note", ColumnType(25, "text")))

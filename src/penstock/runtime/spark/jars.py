@@ -14,25 +14,23 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.destinations.iceberg import local_file_io
+from penstock.destinations.registry import compiled_jars, packages
 from penstock.errors import EnvironmentMissing
 
-PACKAGES = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "org.xerial:sqlite-jdbc:3.50.3.0",
-)
+PACKAGES = packages()
 
 APPLICATION = """
 import sys, zipfile
 from pathlib import Path
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
-compiler.setParentClassLoader(spark._jsparkSession.sharedState().jarClassLoader())
-compiler.cook(Path(sys.argv[1]).read_text())
-with zipfile.ZipFile(sys.argv[2], "w") as jar:
-    for name, code in compiler.getBytecodes().items():
-        jar.writestr(name.replace(".", "/") + ".class", bytes(code))
+for source in sys.argv[1:]:
+    compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(spark._jsparkSession.sharedState().jarClassLoader())
+    compiler.cook(Path(source).read_text())
+    with zipfile.ZipFile(Path(source).with_suffix(".jar"), "w") as jar:
+        for name, code in compiler.getBytecodes().items():
+            jar.writestr(name.replace(".", "/") + ".class", bytes(code))
 print("JARS=" + spark.sparkContext.getConf().get("spark.jars", ""))
 spark.stop()
 """
@@ -50,7 +48,7 @@ def class_archive() -> Path:
 
 def installed() -> list[Path] | None:
     """The jars, if all are there."""
-    jars = [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
+    jars = _wanted()
     return jars if all(jar.is_file() for jar in jars) else None
 
 
@@ -75,8 +73,13 @@ def fetch() -> list[Path]:
                     "See that Maven Central or its mirror can be reached and try again",
                 )
             _put(source, folder() / _file_name(package))
-        _put(Path(scratch) / local_file_io.JAR, folder() / local_file_io.JAR)
-    return [folder() / name for name in (*map(_file_name, PACKAGES), local_file_io.JAR)]
+        for jar in compiled_jars():
+            _put(Path(scratch) / jar.file_name, folder() / jar.file_name)
+    return _wanted()
+
+
+def _wanted() -> list[Path]:
+    return [folder() / name for name in (*map(_file_name, PACKAGES), *(jar.file_name for jar in compiled_jars()))]
 
 
 def _put(source: Path, target: Path) -> None:
@@ -91,16 +94,18 @@ def _file_name(package: str) -> str:
 
 
 def _resolve(scratch: Path) -> list[Path]:
-    """Spark resolves packages before it starts an application, so a small one does; it compiles our own class
+    """Spark resolves packages before it starts an application, so a small one does; it compiles our own classes
     besides.
     """
-    (scratch / "LocalFileIO.java").write_text(local_file_io.SOURCE)
+    sources = [scratch / Path(jar.file_name).with_suffix(".java") for jar in compiled_jars()]
+    for place, jar in zip(sources, compiled_jars(), strict=True):
+        place.write_text(jar.source)
     (scratch / "application.py").write_text(APPLICATION)
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(PACKAGES)),
         *("--conf", f"spark.pyspark.python={sys.executable}", str(scratch / "application.py")),
-        *(str(scratch / "LocalFileIO.java"), str(scratch / local_file_io.JAR)),
+        *map(str, sources),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("JARS=")), None)

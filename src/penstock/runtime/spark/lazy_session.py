@@ -25,7 +25,7 @@ class ContextSettings:
 
 
 class LazySession:
-    """Has what `destinations/iceberg` needs of a session. May be asked from any thread."""
+    """Has what destinations need of a session. May be asked from any thread."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context

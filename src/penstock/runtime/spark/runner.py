@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from penstock.destinations.iceberg.java import Session
+from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, EnvironmentMissing
 from penstock.java_error import java_reason
 from penstock.runtime.spark.cluster_watch import ClusterWatch

@@ -28,8 +28,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
-from penstock.destinations.iceberg import local_file_io
-from penstock.destinations.iceberg.catalog import spark_settings
+from penstock.destinations.registry import spark_settings
 from penstock.errors import EnvironmentMissing
 from penstock.runtime.spark import jars, java_process
 from penstock.runtime.spark.lazy_session import LazySession
@@ -49,10 +48,7 @@ LOGGING = Path(__file__).with_name("log4j2.xml")
 
 def session(pipeline: Pipeline) -> LazySession:
     """The session of a pipeline, with a catalog for each of its destinations; the first is the default catalog."""
-    settings: dict[str, str] = {}
-    file_io = local_file_io.CLASS if jars.installed() is not None else None
-    for destination in reversed(pipeline.destinations):
-        settings |= spark_settings(destination, local_file_io=file_io)
+    settings = spark_settings(pipeline.destinations, compiled=jars.installed() is not None)
     if is_local(pipeline.spark):
         # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
         settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"

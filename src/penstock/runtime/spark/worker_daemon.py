@@ -15,11 +15,7 @@ import runpy
 import sys
 
 EXECUTOR_PID = "PENSTOCK_EXECUTOR_PID"  # in the workers' environment: the Java process that they belong to
-FOR_ALL_WORKERS = (
-    "penstock.runtime.apply.task",
-    "penstock.runtime.spark.worker_entry",
-    "penstock.destinations.lake.upsert_plan",
-)
+FOR_ALL_WORKERS = ("penstock.runtime.apply.task", "penstock.runtime.spark.worker_entry")
 
 
 def drop_archives() -> None:
@@ -41,5 +37,7 @@ if __name__ == "__main__":
     drop_archives()
     os.environ[EXECUTOR_PID] = str(os.getppid())
     for module in FOR_ALL_WORKERS:
+        importlib.import_module(module)
+    for module in importlib.import_module("penstock.destinations.registry").worker_modules():
         importlib.import_module(module)
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

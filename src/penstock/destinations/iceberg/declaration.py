@@ -1,0 +1,29 @@
+"""What destinations of type `iceberg` need of Spark."""
+
+from __future__ import annotations
+
+from penstock.destinations.destination_type import CompiledJar, DestinationType
+from penstock.destinations.iceberg import local_file_io
+from penstock.destinations.iceberg.catalog import IcebergSettings, spark_settings
+
+PACKAGES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+)
+
+
+def _settings(settings: IcebergSettings, /, *, compiled: bool) -> dict[str, str]:
+    return spark_settings(settings, local_file_io=local_file_io.CLASS if compiled else None)
+
+
+ICEBERG_TYPE = DestinationType(
+    "iceberg",
+    packages=PACKAGES,
+    compiled=(CompiledJar(local_file_io.JAR, local_file_io.CLASS, local_file_io.SOURCE),),
+    worker_modules=(
+        "penstock.destinations.lake.upsert_plan",
+        "penstock.destinations.iceberg.data_files",
+    ),
+    spark_settings=_settings,
+    has_catalog=True,
+)

@@ -1,0 +1,46 @@
+"""The types of destinations, and what Spark must have for them. `factory` makes the destinations themselves.
+
+Apart from the factory, because Spark's Python workers and `make install` read this: it imports neither Spark nor what
+the destinations are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.destinations.destination_type import CompiledJar, DestinationSettings, DestinationType
+from penstock.destinations.iceberg.declaration import ICEBERG_TYPE
+
+EXTENSIONS = "spark.sql.extensions"
+
+TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in (ICEBERG_TYPE,)}
+
+
+def type_of(settings: DestinationSettings) -> DestinationType:
+    return TYPES[settings.type]
+
+
+def packages() -> tuple[str, ...]:
+    """Maven coordinates of all jars that destinations need."""
+    return tuple(dict.fromkeys(package for kind in TYPES.values() for package in kind.packages))
+
+
+def compiled_jars() -> tuple[CompiledJar, ...]:
+    return tuple(jar for kind in TYPES.values() for jar in kind.compiled)
+
+
+def worker_modules() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(module for kind in TYPES.values() for module in kind.worker_modules))
+
+
+def spark_settings(destinations: Sequence[DestinationSettings], *, compiled: bool) -> dict[str, str]:
+    """What Spark's configuration must have for these destinations; where two want the same setting, the first wins.
+
+    SQL extensions of several types are joined. `compiled`: Spark has the jars of `compiled_jars`."""
+    settings: dict[str, str] = {}
+    extensions: dict[str, None] = {}
+    for destination in destinations:
+        wanted = dict(type_of(destination).spark_settings(destination, compiled=compiled))
+        extensions |= dict.fromkeys(filter(None, wanted.pop(EXTENSIONS, "").split(",")))
+        settings = wanted | settings
+    return settings | ({EXTENSIONS: ",".join(extensions)} if extensions else {})
