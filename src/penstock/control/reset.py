@@ -95,6 +95,8 @@ def _tell(lane: Pipeline) -> None:
         state, now, destination = _view(lane, store), datetime.now(UTC), lane.destinations[0].name
         for table in state.table_status(destination):
             state.end_copy(destination, table)
+            if lane.feed(table) is None:
+                continue  # it is not followed; should it be again, it is copied, for the log is another
             status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
             state.set_table_status(destination, table, status)
         state.set_health("capture", Health("stopped", now, WHY, "", 0))
