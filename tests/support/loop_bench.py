@@ -24,7 +24,10 @@ from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.runtime.apply import batch_planner, job, key_split
+from penstock.runtime.apply.log_need import log_need, pass_over
 from penstock.runtime.apply.loop import ApplyLoop
+from penstock.runtime.log_reader import LogNeed, Observe
+from penstock.runtime.process.signals import SignalFlag
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import INT8, TEXT, Change, raw_changes
 
@@ -172,3 +175,33 @@ def huge_beyond(patch: pytest.MonkeyPatch, size: int) -> None:
 def drain(bench: Bench) -> None:
     while bench.loop.step(now=True):
         pass
+
+
+class LoopReader:
+    """A loop as the log's retention knows its readers: it answers at once, and has no copies."""
+
+    def __init__(self, loop: ApplyLoop, name: str = "lake") -> None:
+        self.name, self.loop = name, loop
+        self.is_retrying = False
+
+    @property
+    def processed(self) -> Position:
+        return self.loop.processed
+
+    @property
+    def log_need(self) -> LogNeed:
+        return log_need(self.loop, None)
+
+    def let_go(self, before: Position) -> bool:
+        pass_over(self.loop, before)
+        return True
+
+    def begin_look(self) -> Observe:
+        return lambda connection, catalogue: None
+
+    def give_up(self, error: BaseException) -> None:
+        self.loop.close()
+
+    def run(self, stop: SignalFlag) -> None:
+        while not stop.is_set() and self.loop.step(now=True):
+            pass

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered, schema
+from loop_bench import ORDERS, PEOPLE, Bench, LoopReader, drain, numbered, schema
 from penstock.config.model import BatchConfig, LogConfig, Maintenance
 from penstock.destinations.contract import InProcessRunner, JobRunner, MaintenanceReport
 from penstock.errors import DestinationUnreachable, SchemaChanged, StaleBase
@@ -19,8 +19,10 @@ from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.model.upkeep import TableShape
 from penstock.runtime.apply.batch_planner import WORTH_A_BUCKET, BatchPlanner, TableWork
+from penstock.runtime.source_pipeline import needed_by_all
 from penstock.runtime.upkeep import housekeeping as housekeeping_module
 from penstock.runtime.upkeep.housekeeping import Housekeeping
+from penstock.runtime.upkeep.log_retention import LogRetention
 from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, truncate, update
 
 
@@ -250,19 +252,25 @@ def test_a_batch_ends_at_its_limit_and_never_inside_a_transaction(bench: Bench) 
     assert (bench.loop.processed, len(bench.rows(ORDERS))) == (200, 2)
 
 
-def housekeeping(bench: Bench, max_bytes: int = 1 << 30) -> Housekeeping:
-    return Housekeeping(bench.loop, Maintenance(), LogConfig(max_bytes=max_bytes))
+def housekeeping(bench: Bench) -> Housekeeping:
+    return Housekeeping(bench.loop, Maintenance())
+
+
+def retain(bench: Bench, max_bytes: int = 1 << 30) -> None:
+    """As the source does for a loop that is its only reader."""
+    reader = LoopReader(bench.loop)
+    LogRetention(bench.log, LogConfig(max_bytes=max_bytes), [reader], needed_by_all).retain()
 
 
 def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "a")))
     bench.seal(300, (ORDERS, 210, insert("2", "a")))
     drain(bench)
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 100, "people, which is idle, still holds the log"
     housekeeping(bench).advance_idle()
     assert bench.lake.position(PEOPLE.table, "shop") == 300
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 200, "the newest segment stays: it says where the log ends"
 
 
@@ -275,18 +283,18 @@ def test_maintenance_takes_turns_and_is_told(bench: Bench, monkeypatch: pytest.M
 
     monkeypatch.setattr(bench.lake, "maintain", maintain)
     monkeypatch.setattr(housekeeping_module, "MAINTAINED_TOGETHER", 1)
-    keeper = Housekeeping(bench.loop, Maintenance(pause=0.0), LogConfig())
+    keeper = Housekeeping(bench.loop, Maintenance(pause=0.0))
     for _ in range(5):
         keeper.run()
     assert asked == [ORDERS.table, PEOPLE.table, ORDERS.table, PEOPLE.table, ORDERS.table]
     told = bench.state.upkeep("lake")
     assert (told[ORDERS.table].merged_files, told[ORDERS.table].shape.files) == (3, 1)
-    Housekeeping(bench.loop, Maintenance(), LogConfig()).run()
+    Housekeeping(bench.loop, Maintenance()).run()
     told = bench.state.upkeep("lake")
     assert (told[ORDERS.table].merged_files, told[PEOPLE.table].merged_files) == (6, 3)
     bench.loop.tables[ORDERS.table].errored = True
     asked.clear()
-    Housekeeping(bench.loop, Maintenance(), LogConfig()).run()
+    Housekeeping(bench.loop, Maintenance()).run()
     assert asked == [PEOPLE.table]
 
 
@@ -309,7 +317,7 @@ def test_maintenance_takes_longer_after_a_long_batch(bench: Bench, monkeypatch: 
     monkeypatch.setattr(bench.lake, "maintain", maintain)
     monkeypatch.setattr(housekeeping_module, "MAINTAINED_TOGETHER", 1)
     monkeypatch.setattr(housekeeping_module, "time", clock)
-    keeper = Housekeeping(bench.loop, Maintenance(pause=0.5), LogConfig())
+    keeper = Housekeeping(bench.loop, Maintenance(pause=0.5))
     counts = []
     for batch in (0.0, 0.3, 0.55, 0.65, 60.0):
         clock.now += batch
@@ -339,11 +347,11 @@ def test_a_table_that_waits_to_be_taken_in_holds_the_log(bench: Bench) -> None:
         bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")), (PEOPLE, end - 50, insert(str(end), "Ada", "p")))
     drain(bench)
     bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)  # its copy is committed, the others are at 500
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 100
     drain(bench)
     assert [row[0] for row in bench.rows(PEOPLE)] == [200, 300, 400, 500]
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 400
 
 
@@ -365,7 +373,7 @@ def test_a_table_whose_changes_are_gone_from_the_log_is_not_taken_in(bench: Benc
     for end in (200, 300, 400, 500):
         bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")), (PEOPLE, end - 50, insert(str(end), "Ada", "p")))
     drain(bench)
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 400
     bench.loop.join(Feed.clone(PEOPLE.table), PEOPLE, 100)
     drain(bench)
@@ -379,9 +387,9 @@ def test_an_errored_table_holds_the_log_only_as_long_as_there_is_room(bench: Ben
     bench.seal(200, (ORDERS, 110, insert("no number", "a")), (PEOPLE, 110, insert("7", "Ada", "p")))
     bench.seal(300, (PEOPLE, 210, insert("8", "Ada", "p")))
     drain(bench)
-    housekeeping(bench).retain()
+    retain(bench)
     assert bench.log.start() == 100
-    housekeeping(bench, max_bytes=1).retain()
+    retain(bench, max_bytes=1)
     assert bench.log.start() == 200
     status = bench.state.table_status("lake")[ORDERS.table]
     assert "no longer holds what it needs" in status.reason

@@ -23,9 +23,11 @@ from penstock.model.table_state import State, TableStatus
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_lifecycle import TableLifecycle
 from penstock.runtime.apply.target_claims import TargetClaims
-from penstock.runtime.capture.publisher import Findings
+from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.watch.findings import Findings
+from penstock.runtime.watch.source_watch import SourceWatch
 from penstock.runtime.watch.table_watch import Look
 from penstock.state.store import Health
 from pgoutput_messages import insert, update
@@ -69,7 +71,7 @@ class Watched:
             "destinations": [{"type": "iceberg", "warehouse": "warehouse"}],
             "copy": {"discover_every": "10ms"},
         }
-        pipeline = Pipeline.model_validate(described, context={"folder": folder})
+        self.pipeline = pipeline = Pipeline.model_validate(described, context={"folder": folder})
         bench, runner = self.bench, InProcessRunner()
         bench.loop = bench.restart(PEOPLE)
         bench.follow(Feed(KEYLESS.table, KEYLESS.table, KEYLESS.table, Mode(mode)), KEYLESS)
@@ -263,7 +265,9 @@ def test_looks_that_fail_are_shown(watched: Watched, monkeypatch: pytest.MonkeyP
     def health() -> Health:
         return state.health()["source tables"]
 
-    watched.membership.start()
+    pipeline, publisher = watched.pipeline, Publisher(watched.pipeline, state)
+    watch = SourceWatch(pipeline, state, publisher, [])
+    watch.start()
     await_condition(lambda: "source tables" in state.health() and health().attempts >= 2, "two failures", 30)
     failing = health()
     assert (failing.state, "cannot connect" in failing.message, bool(failing.solution)) == ("retrying", True, True)
@@ -273,9 +277,9 @@ def test_looks_that_fail_are_shown(watched: Watched, monkeypatch: pytest.MonkeyP
     def broken(url: str) -> NoReturn:
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr("penstock.runtime.apply.table_lifecycle.connect", broken)
+    monkeypatch.setattr("penstock.runtime.watch.source_watch.connect", broken)
     await_condition(lambda: "unforeseen" in health().message, "an unexpected failure, after which it looks again", 30)
-    watched.membership.stop()
+    watch.stop()
     assert health().state == "stopped"
 
 

@@ -30,7 +30,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
     )
     unwatched = SimpleNamespace(watching=nullcontext)
     monkeypatch.setattr(runtime_pipeline, "_open_spark", lambda *_: (SimpleNamespace(whole=None), unwatched))
-    monkeypatch.setattr(runtime_pipeline, "_open_destination", lambda *_: None)
+    monkeypatch.setattr(runtime_pipeline, "_open_destinations", lambda *_: {})
     monkeypatch.setattr(runtime_pipeline, "SparkRunner", lambda *_: None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield load(file)

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
-from penstock.config.model import BatchConfig, LogConfig, Maintenance
+from penstock.config.model import BatchConfig, Maintenance
 from penstock.destinations.memory_tables import MemoryPlan
 from penstock.errors import (
     DestinationUnreachable,
@@ -99,7 +99,7 @@ def test_an_unexpected_exception_in_a_batch_is_its_tables(
 def test_an_unexpected_exception_between_batches_is_its_tables(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    housekeeping = Housekeeping(bench.loop, Maintenance(), LogConfig())
+    housekeeping = Housekeeping(bench.loop, Maintenance())
     bench.seal(200, (schema("other", 9, id=INT8), 110, insert("1")))
     drain(bench)
     break_for_orders(monkeypatch, bench.lake, step)
@@ -203,7 +203,7 @@ def test_java_that_has_ended_is_nobodys_table(bench: Bench, monkeypatch: pytest.
 def test_a_table_dropped_at_the_destination_is_copied_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    housekeeping = Housekeeping(bench.loop, Maintenance(), LogConfig())
+    housekeeping = Housekeeping(bench.loop, Maintenance())
     seal(bench)
     drain(bench)
     if step == "while it is written":

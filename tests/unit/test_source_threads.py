@@ -68,7 +68,7 @@ def failing(error: BaseException) -> Callable[..., None]:
 
 def run(twins: dict[str, PipelineTwin], stop: SignalFlag | None = None, *, once: bool = False) -> None:
     makers = {name: lambda twin=twin: cast(SourcePipeline, twin) for name, twin in twins.items()}
-    run_sources(makers, MemoryDestination(), InProcessRunner(), stop or SignalFlag(), once=once)
+    run_sources(makers, {"lake": MemoryDestination}, InProcessRunner(), stop or SignalFlag(), once=once)
 
 
 def test_a_lane_that_fails_ends_no_other_and_is_raised_at_the_end() -> None:

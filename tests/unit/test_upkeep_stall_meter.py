@@ -7,12 +7,14 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from loop_bench import ORDERS, PEOPLE, Bench
+from loop_bench import ORDERS, PEOPLE, Bench, LoopReader
 from penstock.config.model import LogConfig, Maintenance
 from penstock.destinations.contract import JobRunner, MaintenanceReport
 from penstock.model.table import TableId
+from penstock.runtime.source_pipeline import needed_by_all
 from penstock.runtime.upkeep import housekeeping
 from penstock.runtime.upkeep.housekeeping import Housekeeping
+from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.stall_meter import StallMeter
 from pgoutput_messages import insert
 
@@ -84,7 +86,7 @@ def test_the_log_says_whether_a_batch_waits(bench: Bench, monkeypatch: pytest.Mo
         return MaintenanceReport()
 
     monkeypatch.setattr(bench.lake, "maintain", maintain)
-    keeper = Housekeeping(bench.loop, Maintenance(), LogConfig())
+    keeper = Housekeeping(bench.loop, Maintenance())
     bench.seal(150)
     keeper.run()
     assert keeper.holds.longest == 0, "an empty segment is no batch"
@@ -103,7 +105,7 @@ def test_the_log_says_whether_a_batch_waits(bench: Bench, monkeypatch: pytest.Mo
 
 def test_idle_tables_move_on_a_few_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "ADVANCED_TOGETHER", 1)
-    keeper = Housekeeping(bench.loop, Maintenance(pause=0.0, advance_idle_every=0.0), LogConfig())
+    keeper = Housekeeping(bench.loop, Maintenance(pause=0.0, advance_idle_every=0.0))
     found = []
     for end in (200, 300, 400):
         bench.seal(end)
@@ -117,9 +119,10 @@ def test_segments_go_a_few_at_a_time(bench: Bench) -> None:
     for end in (200, 300, 400, 500):
         bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")))
         bench.loop.step(now=True)
-    keeper = Housekeeping(bench.loop, Maintenance(), LogConfig())
+    keeper = Housekeeping(bench.loop, Maintenance())
     keeper.advance_idle()
-    keeper.retain(until=0.0)
+    retention = LogRetention(bench.log, LogConfig(), [LoopReader(bench.loop)], needed_by_all)
+    retention.retain(until=0.0)
     assert bench.log.start() == 200
-    keeper.retain()
+    retention.retain()
     assert bench.log.start() == 400

@@ -181,6 +181,7 @@ class Pipeline(Section):
 
     _file: Path = PrivateAttr(Path())
     _lane: PostgresSource | None = PrivateAttr(None)
+    _branch: IcebergDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
 
     @model_validator(mode="before")
@@ -269,6 +270,29 @@ class Pipeline(Section):
                 return self.of(source)
         names = ", ".join(source.name for source in self.sources)
         raise UsageError(f"pipeline {self.name} has no source {name}", f"It has {names}")
+
+    @property
+    def destination(self) -> IcebergDestination:
+        """The only destination, or the one whose view of the pipeline this is."""
+        if self._branch is not None:
+            return self._branch
+        if len(self.destinations) > 1:
+            names = ", ".join(destination.name for destination in self.destinations)
+            raise UsageError(
+                f"pipeline {self.name} has several destinations: {names}", "Name one of them with --destination"
+            )
+        return self.destinations[0]
+
+    def at(self, destination: IcebergDestination) -> Pipeline:
+        """The pipeline as one of its destinations sees it: as if it were the only one."""
+        view = self.model_copy()
+        view._branch = destination
+        return view
+
+    @property
+    def branches(self) -> list[Pipeline]:
+        """The pipeline as each of its destinations sees it; of such a view, itself."""
+        return [self] if self._branch is not None else [self.at(destination) for destination in self.destinations]
 
     @property
     def key(self) -> str:

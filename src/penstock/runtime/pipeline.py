@@ -8,7 +8,7 @@ to the source's position at the start has been applied, or as long as an `errand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -20,6 +20,7 @@ from penstock.destinations.factory import make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
 from penstock.runtime.source_pipeline import SourcePipeline
@@ -74,10 +75,10 @@ def run(
             work = partial(run_sources, makers, once=once)
         spark, watch = _open_spark(pipeline, stop, cleanup)
         with watch.watching():
-            destination = _open_destination(pipeline, spark, cleanup)
+            opened = _open_destinations(pipeline, spark, cleanup)
             beside = CompanionTask(errand, spark.whole, stop) if errand is not None else None
             try:
-                work(destination, SparkRunner(spark, watch), stop)
+                work(opened, SparkRunner(spark, watch), stop)
             except PenstockError as error:
                 if len(makers) == 1 or beside is None or isinstance(error, EnvironmentMissing):
                     raise
@@ -105,8 +106,18 @@ def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tup
     return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
 
 
-def _open_destination(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> TableDestination:
-    destination = make_tables(pipeline.destinations[0], spark, index=pipeline.home / "index")
-    destination.open()
-    cleanup.callback(destination.close)
-    return destination
+def _open_destinations(
+    pipeline: Pipeline, spark: LazySession, cleanup: ExitStack
+) -> Mapping[str, Callable[[], TableDestination]]:
+    """Destinations by name, each opened by whoever first needs it. One that is the only one is opened now."""
+    shared = {
+        destination.name: SharedDestination(
+            make_tables(destination, spark, index=pipeline.home / "index" / destination.name)
+        )
+        for destination in pipeline.destinations
+    }
+    for one in shared.values():
+        cleanup.callback(one.close)
+        if len(shared) == 1:
+            one.opened()
+    return {name: one.opened for name, one in shared.items()}

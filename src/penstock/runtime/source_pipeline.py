@@ -1,14 +1,13 @@
-"""One source's way into the destination: its capture process, change log, batches, copies and members.
+"""One source from capture to its destinations: its capture process, change log, registry and watch, and its readers.
 
-A pipeline has a lane for each of its sources. What a lane works on is its own, but for what all lanes share: the
-destination, Spark's runner and the state store, of which it sees its own rows. Order of things: `prepare`,
-`start_capture`, `stream`, `close`.
+A pipeline has one for each of its sources. Each destination reads the log in a thread of its own (`log_reader`); what
+belongs to the source is here, once: the source made ready, capture, looks at the catalogue, the registry of structures,
+leftovers of a killed run, and the log's retention. Order of things: `prepare`, `start_capture`, `stream`, `close`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -17,29 +16,29 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import JobRunner, TableDestination
-from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError, StateError
-from penstock.fold.rule import noted
-from penstock.model.position import Position, position_text
+from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError
+from penstock.model.position import Position
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.apply.loop import ApplyLoop
-from penstock.runtime.apply.table_lifecycle import TableLifecycle
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.capture.preparation import Prepared, prepare_source
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.capture.supervisor import CaptureSupervisor
-from penstock.runtime.copy.copier import Copier
-from penstock.runtime.copy.copying_table import CopyingTable, ProgressView
-from penstock.runtime.pins import Pins
-from penstock.runtime.process.backoff import Backoff
+from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook, SourceSide
+from penstock.runtime.log_reader import LogNeed, LogReader
+from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
-from penstock.runtime.upkeep.housekeeping import Housekeeping
+from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
-from penstock.runtime.watch.table_watch import Look, TableWatch
+from penstock.runtime.watch.source_watch import SourceWatch
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.publication import inserts_publication
 from penstock.source.postgres.slot import drop_slot, flush_position
-from penstock.state.store import Health, HealthState, StateStore
+from penstock.state.store import HealthState, StateStore
+
+Opened = Mapping[str, Callable[[], TableDestination]]  # by name; raises when the destination cannot be opened now
 
 LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
@@ -65,7 +64,7 @@ class SourcePipeline:
         self._capture = CaptureSupervisor(pipeline, state)
         self._publisher = Publisher(pipeline, state, may_leave=may_leave)
         self._prepared: Prepared | None = None
-        self._look: Look | None = None
+        self._first: dict[str, FirstLook] = {}  # by destination
         self._begun = False  # tables depend on the slot
         self._until: Position | None = None  # with `once`
 
@@ -74,7 +73,9 @@ class SourcePipeline:
         with connect(self.pipeline.source.url.get_secret_value()) as connection:
             self._prepared = self._prepare(connection)
             try:
-                self._look = TableWatch(self.pipeline, self.state).look(connection, self._prepared.schemas)
+                for branch in self.pipeline.branches:
+                    first = FirstLook.take(connection, branch, self.state, self._prepared.catalogue)
+                    self._first[branch.destination.name] = first
                 self._until = flush_position(connection) if self._once else None
             except BaseException:
                 self._give_up_slot()
@@ -111,57 +112,101 @@ class SourcePipeline:
         else:
             LOG.info("slot dropped, for the start failed", slot=slot)
 
-    def stream(self, destination: TableDestination, runner: JobRunner, stop: SignalFlag) -> None:
-        """Returns when stopped or, with `once`, when drained. Raises what no retry can mend."""
+    def stream(self, destinations: Opened, runner: JobRunner, stop: SignalFlag) -> None:
+        """Return when stopped or, with `once`, when drained. Raise what no retry can fix."""
         assert self._prepared is not None
-        assert self._look is not None
-        pipeline, state, log = self.pipeline, self.state, self._log
+        log = self._log
         if remove_leftovers(log):
             LOG.info("removed scratch files left by a killed run", log=log.uri)
-        start = log.start()
-        log_begins = self._prepared.slot_position if start is None else start
-        with ExitStack() as cleanup:
-            loop = ApplyLoop(pipeline.key, destination, runner, log, pipeline.batch, state)
-            cleanup.callback(loop.close)
-            registry = SchemaRegistry(log, state)
-            registry.look()
-            copier = Copier(
-                pipeline,
-                destination,
-                runner,
-                log,
-                state,
-                self._joined(loop, registry, state),
-                self._progress,
-            )
-            membership = TableLifecycle(
-                pipeline, loop, copier, state, log_begins, self._owners, self._publisher, self._inserts_read
-            )
-            membership.found(self._prepared.findings)
-            for schema in self._prepared.schemas:
-                membership.admit(schema)
-            membership.note_missing()
-            loop.begin(log_begins)
-            for tracked in loop.tables.values():
-                if not tracked.errored:
-                    registry.held(tracked.schema, tracked.position)
-            membership.looked(self._look)
-            membership.tend()
-            self._begun = True
-            copier.start()
-            cleanup.callback(copier.stop)
-            membership.start()
-            cleanup.callback(membership.stop)
-            LOG.info("streaming", tables=len(self._prepared.schemas), position=position_text(loop.processed))
-            self._drive(loop, copier, membership, registry, stop)
-            LOG.info("stopped", position=position_text(loop.processed))
-            errored = [tracked.name for tracked in loop.tables.values() if tracked.errored]
-            errored += [*copier.errored, *membership.set_aside]
-        if self._once and errored:
-            raise CheckFailed(
-                f"{len(errored)} of {membership.followed} tables are Errored: {', '.join(map(str, sorted(errored)))}",
-                f"`penstock status {pipeline.file.name}` says why and what to do",
-            )
+        registry = SchemaRegistry(log, self.state)
+        registry.look()
+        halt = SignalFlag(stop)  # for this source's readers
+        readers: list[LogReader] = []
+        watch = SourceWatch(self.pipeline, self.state, self._publisher, readers, self._inserts_read)
+        side = SourceSide(
+            log=log,
+            registry=registry,
+            slot_position=self._prepared.slot_position,
+            until=self._until,
+            verified=lambda: self._capture.verified,
+            look=lambda observe: watch.look([observe]),
+            begun=self._note_begun,
+        )
+        readers += [self._reader(branch, destinations, runner, side) for branch in self.pipeline.branches]
+        threads = [ReaderThread(reader, halt, alone=len(readers) == 1) for reader in readers]
+        retention = LogRetention(log, self.pipeline.log, readers, needed_by_all, registry.prune)
+        for thread in threads:
+            thread.start()
+        watch.start()
+        try:
+            self._supervise(threads, registry, retention, stop)
+        except LogDamaged as error:
+            self._end(threads, error)
+            raise
+        finally:
+            halt.set()
+            for thread in threads:
+                thread.join()
+            watch.stop()
+        self._raise_failures(threads)
+
+    def _reader(self, branch: Pipeline, destinations: Opened, runner: JobRunner, side: SourceSide) -> LogReader:
+        """Make the reader for one destination. `branch` is the pipeline as that sees it."""
+        name = branch.destination.name
+        return DestinationPipeline(
+            branch,
+            self.state,
+            opened=destinations[name],
+            runner=runner,
+            side=side,
+            first=self._first[name],
+            claims=self._owners,
+            progress=self._progress,
+            alone=len(self.pipeline.branches) == 1,
+        )
+
+    def _supervise(
+        self, threads: Sequence[ReaderThread], registry: SchemaRegistry, retention: LogRetention, stop: SignalFlag
+    ) -> None:
+        """Keep registry and log in step with the readers until all have ended, or none should go on."""
+        outage, processed = Outage("change log", "pipeline"), 0
+        while not stop.is_set() and not all(thread.has_ended for thread in threads):
+            if any(isinstance(thread.failure, EnvironmentMissing) for thread in threads):
+                return  # of what all share
+            if self._capture.failure is not None:
+                self._end(threads, self._capture.failure)
+                raise self._capture.failure
+            furthest = max(thread.reader.processed for thread in threads)
+            try:
+                if furthest != processed:
+                    registry.look()
+                    processed = furthest
+                retention.run()
+            except LogDamaged:
+                raise
+            except PenstockError as error:
+                if error.retry not in ("backoff", "at once"):
+                    raise
+                outage.note(error.what, error.solution)
+            else:
+                outage.end()
+            stop.wait(POLL_SECONDS)
+
+    @staticmethod
+    def _end(threads: Sequence[ReaderThread], error: PenstockError) -> None:
+        """End every reader with an error that concerns them all."""
+        for thread in threads:
+            thread.reader.give_up(error)
+        for thread in threads:
+            thread.join()
+
+    def _raise_failures(self, threads: Sequence[ReaderThread]) -> None:
+        for thread in threads:
+            if thread.failure is not None:
+                raise thread.failure
+
+    def _note_begun(self) -> None:
+        self._begun = True
 
     def tell(
         self,
@@ -171,13 +216,8 @@ class SourcePipeline:
         attempts: int = 0,
         since: datetime | None = None,
     ) -> None:
-        """Record a component's health, since now or since an outage began. A state store that is away must not end the
-        run."""
-        what, solution = (error.what, error.solution) if error else ("", "")
-        try:
-            self.state.set_health(component, Health(health, since or datetime.now(UTC), what, solution, attempts))
-        except StateError as away:
-            LOG.warning("health not recorded", what=away.what)
+        """Record a component's health; see `record_health`."""
+        record_health(self.state, component, health, error, attempts, since)
 
     def _prepare(self, connection: Connection) -> Prepared:
         """A gap that shows here is told for every table."""
@@ -200,61 +240,7 @@ class SourcePipeline:
             else inserts_publication(self.pipeline.source.publication) in read
         )
 
-    @staticmethod
-    def _joined(
-        loop: ApplyLoop, registry: SchemaRegistry, state: StateStore
-    ) -> Callable[[CopyingTable, Position], None]:
-        def joined(copied: CopyingTable, position: Position) -> None:
-            registry.held(copied.schema, position)
-            state.set_rule(loop.destination.name, copied.feed.name, noted(copied.feed, copied.schema))
-            loop.join(copied.feed, copied.schema, position)
 
-        return joined
-
-    def _drive(
-        self, loop: ApplyLoop, copier: Copier, membership: TableLifecycle, registry: SchemaRegistry, stop: SignalFlag
-    ) -> None:
-        maintenance, until = self.pipeline.destinations[0].maintenance, self._until
-        pins = Pins(loop, self.state)
-        housekeeping = Housekeeping(loop, maintenance, self.pipeline.log, copier.needed_from, registry.prune)
-        backoff, outage = Backoff(), Outage("destination", "pipeline")
-        component = f"destination {loop.destination.name}"
-        self.tell(component, "ok")
-
-        def drained() -> bool:
-            if until is None or loop.processed < until or copier.busy or not membership.is_settled(until):
-                return False
-            return loop.level and self._capture.verified  # else the log may go on from a history that is no more
-
-        while not stop.is_set() and not drained():
-            if copier.failure is not None:
-                raise copier.failure
-            if self._capture.failure is not None:
-                if isinstance(self._capture.failure, GapError | LogDamaged):
-                    loop.mark_all_errored(self._capture.failure)
-                raise self._capture.failure
-            try:
-                membership.tend()
-                pins.tend()
-                worked = loop.step(now=until is not None or backoff.attempts > 0, stopping=stop.is_set)
-                if worked:
-                    registry.look()
-                housekeeping.run()
-            except LogDamaged as error:
-                loop.mark_all_errored(error)
-                raise
-            except PenstockError as error:
-                if error.retry not in ("backoff", "at once"):
-                    raise
-                since = outage.note(error.what, error.solution)
-                self.tell(component, "retrying", error, backoff.attempts + 1, since)
-                backoff.wait(stop)
-                continue
-            if backoff.attempts:
-                backoff.reset()
-                outage.end()
-                self.tell(component, "ok")
-            if not worked:
-                stop.wait(POLL_SECONDS)
-        pins.end()
-        self.tell(component, "stopped")
+def needed_by_all(needs: Sequence[LogNeed]) -> LogNeed:
+    """Make one need of those of several readers, none of which may lose anything."""
+    return LogNeed(min(need.needed_from for need in needs), min(need.held_from for need in needs))

@@ -15,14 +15,14 @@ from contextlib import ExitStack
 
 import structlog
 
-from penstock.destinations.contract import JobRunner, TableDestination
+from penstock.destinations.contract import JobRunner
 from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
 from penstock.model.table import TableId
 from penstock.runtime.copy.copying_table import ProgressView
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
-from penstock.runtime.source_pipeline import SourcePipeline
+from penstock.runtime.source_pipeline import Opened, SourcePipeline
 from penstock.state.scoped import scoped_table
 
 LOG = structlog.get_logger("pipeline")
@@ -39,14 +39,14 @@ class SourceThread:
         self,
         name: str,
         make: Callable[[], SourcePipeline],
-        destination: TableDestination,
+        destinations: Opened,
         runner: JobRunner,
         stop: SignalFlag,
         *,
         once: bool,
     ) -> None:
         self.name, self._make, self._once = name, make, once
-        self._destination, self._runner, self._stop = destination, runner, stop
+        self._destinations, self._runner, self._stop = destinations, runner, stop
         self._thread = threading.Thread(target=self._run, name=f"lane {self.name}", daemon=True)
         self._preparing = True
         self._outage = Outage(COMPONENT, "pipeline")
@@ -96,13 +96,13 @@ class SourceThread:
         with ExitStack() as cleanup:
             cleanup.push(lane.ended)
             lane.start_capture()
-            lane.stream(self._destination, self._runner, self._stop)
+            lane.stream(self._destinations, self._runner, self._stop)
         lane.tell(COMPONENT, "stopped")
 
 
 def run_sources(
     lanes: Mapping[str, Callable[[], SourcePipeline]],
-    destination: TableDestination,
+    destinations: Opened,
     runner: JobRunner,
     stop: SignalFlag,
     *,
@@ -110,7 +110,7 @@ def run_sources(
 ) -> None:
     """`lanes`: how each source's is made. Returns when told to stop or, with `once`, when all have drained. Raises what
     made lanes fail, at the end."""
-    threads = [SourceThread(name, make, destination, runner, stop, once=once) for name, make in lanes.items()]
+    threads = [SourceThread(name, make, destinations, runner, stop, once=once) for name, make in lanes.items()]
     for thread in threads:
         thread.start()
     while not all(thread.may_be_left for thread in threads):

@@ -92,7 +92,7 @@ def open_warehouse(settings: IcebergSettings, index: Path) -> None:
         if index.exists() or root.exists():
             raise DestinationUnreachable(
                 f"destination {settings.name}: the warehouse {root} is not there",
-                f"Bring it back (mount it?); if it is gone for good, remove {index.parent} and start anew",
+                f"Bring it back (mount it?); if it is gone for good, remove {index} and start again",
             )
         try:
             root.mkdir(parents=True)

@@ -282,9 +282,10 @@ class ApplyLoop:
 
     def _require_covered(self, tracked: FollowedTable, start: Position) -> None:
         if tracked.position < start:
-            raise self._lost(tracked, start)
+            raise self.lost(tracked, start)
 
-    def _lost(self, tracked: FollowedTable, start: Position) -> LogPassed:
+    def lost(self, tracked: FollowedTable, start: Position) -> LogPassed:
+        """What has become of a table whose changes the log has let go of."""
         return LogPassed(
             f"table {tracked.name}: the change log begins at {position_text(start)}, "
             f"after the table's position {position_text(tracked.position)}",
@@ -333,7 +334,7 @@ class ApplyLoop:
             return False
         segments = self.log.segments(after=level)
         if segments and segments[0].start > level:
-            self.mark_errored(tracked, self._lost(tracked, segments[0].start))
+            self.mark_errored(tracked, self.lost(tracked, segments[0].start))
             return True
         segments = [name for name in segments if name.end <= self.processed and (until is None or name.start < until)]
         batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)

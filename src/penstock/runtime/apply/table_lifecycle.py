@@ -1,14 +1,13 @@
 """Which tables take part: those that appear, those that vanish, those that a person wants copied or tried again.
 
-The source is looked at in a thread of its own, so that a slow catalogue delays no batch; what it finds, and what people
-ask for through the state store, is acted on between two batches.
+The source is looked at elsewhere (`watch/source_watch.py`); what that finds, and what operators ask for through the
+state store, is acted on between two batches.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -16,7 +15,7 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import KeyRequired, NotPublished, OtherLayout, PenstockError, StateError, TableError
+from penstock.errors import KeyRequired, NotPublished, OtherLayout, StateError, TableError
 from penstock.fold.layout import Layout, layout_of
 from penstock.fold.rule import noted, retyped
 from penstock.model.feed import Feed, Mode
@@ -27,14 +26,12 @@ from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.table_boundary import of_table
 from penstock.runtime.apply.target_claims import TargetClaims
-from penstock.runtime.capture.publisher import Findings, Publisher
 from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import unfinished_parts
-from penstock.runtime.process.log_context import inherited
+from penstock.runtime.watch.findings import Findings
 from penstock.runtime.watch.rule_changes import RuleChange, compared, hidden_remark, other_layout, refusal
-from penstock.runtime.watch.table_watch import Followed, Look, TableWatch
-from penstock.source.postgres.connect import connect
-from penstock.state.store import CopyRecord, Health, Request, StateStore
+from penstock.runtime.watch.table_watch import Followed, Look
+from penstock.state.store import CopyRecord, Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
@@ -43,7 +40,6 @@ PUBLISHED_AGAIN = "it was not published as it must be for a while"
 MADE_ANEW = "the table was dropped and created again"
 COLUMNS_CAME = "it was Errored without columns, and has some now"
 AWAY = "it was not at the source, or not published, for a while"
-COMPONENT = "source tables"
 
 
 def _has_key(schema: TableSchema, feed: Feed) -> bool:
@@ -77,34 +73,18 @@ class TableLifecycle:
         state: StateStore,
         log_begins: Position,
         owners: TargetClaims,
-        publisher: Publisher | None = None,
-        inserts_read: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`log_begins` is where the log begins, or will begin when capture writes the first of it. `inserts_read` says
-        whether capture reads the publication for tables without a replica identity."""
+        """`log_begins` is where the log begins, or will begin when capture writes the first of it."""
         self._pipeline, self._loop, self._copier, self._state = pipeline, loop, copier, state
         self._log_begins, self._owners = log_begins, owners
         self._known: dict[TableId, TableSchema] = {}
         self._feeds: dict[TableId, Feed] = {}  # by name
         self._looked: SimpleQueue[Look] = SimpleQueue()
         self._unsettled: Look | None = None  # whose structures are compared when the stream has passed it
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
         self._asked_at = 0.0
-        self._tables = TableWatch(pipeline, state)
-        self._publisher = Publisher(pipeline, state) if publisher is None else publisher
-        self._inserts_read = inserts_read
         self._findings: SimpleQueue[Findings] = SimpleQueue()
         self._troubles: Mapping[TableId, TableError] = {}  # by the feed's name, as of the last look
         self._unknown: Mapping[TableId, str] = {}
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def admit(self, schema: TableSchema) -> None:
         """Takes the table in, with all of its feeds."""
@@ -257,7 +237,7 @@ class TableLifecycle:
                         self._want_resync(tracked, AWAY)
         for table in [table for table in self._known if table not in there]:
             self._vanished(table)
-        followed = self._followed() if look.followed is None else look.followed
+        followed = self.followed_now() if look.followed is None else look.followed
         for name, why in look.copy_again.items():
             tracked = self._loop.tables.get(name)
             if tracked is not None and name in followed and followed[name][0] is tracked:
@@ -285,7 +265,8 @@ class TableLifecycle:
                     with self._loop.containing(tracked, "its structure was followed"):
                         self._loop.take_structure(tracked, self._pipeline.carried(schema))
 
-    def _followed(self) -> Followed:
+    def followed_now(self) -> Followed:
+        """What is followed at this moment, by feed. May be called from any thread."""
         return {name: (tracked, tracked.schema) for name, tracked in list(self._loop.tables.items())}
 
     def _want_resync(self, tracked: FollowedTable, why: str) -> None:
@@ -476,37 +457,3 @@ class TableLifecycle:
         tracked = self._loop.tables.get(feed.name)
         if tracked is not None and not tracked.errored:
             self._loop.resume(tracked)
-
-    def _watch(self) -> None:
-        """Looks at the source again and again; what cannot be reached now is looked at next time."""
-        url = self._pipeline.source.url.get_secret_value()
-        failures, since = 0, datetime.now(UTC)
-        self._tell(Health("ok", since))
-        while not self._stopping.wait(self._pipeline.copying.discover_every):
-            try:
-                with connect(url) as connection:
-                    followed = self._followed()
-                    schemas, findings = self._publisher.look(connection, inserts_read=self._inserts_read())
-                    self.found(findings)
-                    self.looked(self._tables.look(connection, schemas, followed))
-            except PenstockError as error:
-                what, solution = error.what, error.solution
-                LOG.warning("tables not looked at", what=what, solution=solution)
-            except Exception as error:
-                what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
-                LOG.exception("tables not looked at")
-            else:
-                if failures:
-                    self._tell(Health("ok", datetime.now(UTC)))
-                failures = 0
-                continue
-            since = since if failures else datetime.now(UTC)
-            failures += 1
-            self._tell(Health("retrying", since, what, solution, failures))
-        self._tell(Health("stopped", datetime.now(UTC)))
-
-    def _tell(self, health: Health) -> None:
-        try:
-            self._state.set_health(COMPONENT, health)
-        except StateError as away:
-            LOG.warning("health not recorded", what=away.what)

@@ -6,7 +6,7 @@ SourceMisconfigured with the statement; what concerns one table is that table's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,8 +14,9 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.errors import GapError, LogDamaged, SourceMisconfigured
 from penstock.model.position import Position
-from penstock.model.table import TableId, TableSchema
-from penstock.runtime.capture.publisher import Findings, Publisher
+from penstock.model.table import TableId
+from penstock.runtime.capture.publisher import Publisher
+from penstock.runtime.watch.catalogue import Catalogue
 from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import Connection
@@ -33,9 +34,8 @@ class Prepared:
     `inserts_read`: capture will read the publication for tables without a replica identity from its start on.
     """
 
-    schemas: list[TableSchema]
+    catalogue: Catalogue
     slot_position: Position
-    findings: Findings = field(default_factory=Findings)
     inserts_read: bool = True
     slot_made: bool = False
 
@@ -75,9 +75,9 @@ def prepare_source(connection: Connection, pipeline: Pipeline, log: ChangeLog, p
     # A new slot is made after both publications, so it sees them; since 18 that does not matter.
     any_slot = state is None or connection.info.server_version >= SKIPS_MISSING
     inserts_read = any_slot or slot_sees(connection, source.slot, second)
-    schemas, findings = publisher.look(connection, inserts_read=inserts_read)
+    catalogue = publisher.look(connection, inserts_read=inserts_read)
     position = _ensure_slot(connection, pipeline, log)
-    return Prepared(schemas, position, findings, inserts_read, slot_made=state is None)
+    return Prepared(catalogue, position, inserts_read, slot_made=state is None)
 
 
 def _ensure_ddl_trigger(connection: Connection) -> None:

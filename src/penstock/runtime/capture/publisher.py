@@ -7,16 +7,11 @@ a publication is logged before and after it is made, and kept as an event.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import TableError
 from penstock.model.table import TableId, TableSchema
-from penstock.model.write_counters import WriteCounters
-from penstock.runtime.watch.unsent_writes import find_unsent_writes
+from penstock.runtime.watch.catalogue import Catalogue
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publication import inserts_publication, read_members, read_publications
@@ -40,19 +35,6 @@ _DOING = {
 }
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a look found about single tables, by the feed's name.
-
-    `troubles` are of tables that cannot be followed as they are. `unknown` are to be copied again, with the reason.
-    `compared` are the counters from before the last copy that a table's present ones were compared with.
-    """
-
-    troubles: Mapping[TableId, TableError] = field(default_factory=dict)
-    unknown: Mapping[TableId, str] = field(default_factory=dict)
-    compared: Mapping[TableId, WriteCounters] = field(default_factory=dict)
-
-
 class Publisher:
     """`state` is None where only the change log is filled. With `may_leave`, tables that nothing matches any more are
     taken out of publications that penstock manages; without, they stay there."""
@@ -61,8 +43,8 @@ class Publisher:
         self._pipeline, self._state, self._may_leave = pipeline, state, may_leave
         self._said: set[str] = set()
 
-    def look(self, connection: Connection, *, inserts_read: bool) -> tuple[list[TableSchema], Findings]:
-        """Return the wanted tables and what is wrong with some of them.
+    def look(self, connection: Connection, *, inserts_read: bool) -> Catalogue:
+        """Bring the publications into step, and return the wanted tables with what is wrong with some of them.
 
         `inserts_read`: capture reads the publication for tables without an identity, or will from its start.
         """
@@ -80,19 +62,11 @@ class Publisher:
         self._report(published)
         if published.done:
             schemas = self._discover(connection)
-        troubles: dict[TableId, TableError] = {}
-        for schema in schemas:
-            trouble = published.troubles.get(schema.table)
-            if trouble is not None:
-                troubles |= dict.fromkeys((feed.name for feed in pipeline.feeds(schema.table)), trouble)
-        if self._state is None:
-            return schemas, Findings(troubles)
-        compared = self._state.write_counters(pipeline.destinations[0].name)
         # Of a table that was moved just now, changes that were sent are counted too; it is copied again anyway.
         moved = {table for change in published.done for table in change.tables}
-        watched = published.inserts_only - moved
-        unsent = find_unsent_writes(connection, pipeline, self._state, compared, schemas, watched)
-        return schemas, Findings({**unsent.errors, **troubles}, unsent.unknown, compared)
+        wanted = {schema.table for schema in schemas}
+        troubles = {table: trouble for table, trouble in published.troubles.items() if table in wanted}
+        return Catalogue(schemas, troubles, frozenset(published.inserts_only - moved))
 
     def leaving(self, connection: Connection) -> list[Change]:
         """Return what `look` would take out of the publications if it may. Changes nothing."""
@@ -117,14 +91,21 @@ class Publisher:
         LOG.info(_DOING[change.kind], statement=change.text)
         if self._state is None or change.kind not in ("add", "create"):
             return
-        known = self._state.table_status(self._pipeline.destinations[0].name)
         for table in change.tables:
-            if any(feed.name in known for feed in self._pipeline.feeds(table)):
+            if self._is_followed(self._state, table):
                 LOG.warning(
                     "table was missing from its publication",
                     table=str(table),
                     what="somebody took it out, or it did not match for a while; it is put back, and copied again",
                 )
+
+    def _is_followed(self, state: StateStore, table: TableId) -> bool:
+        """Whether a destination has taken the table in before."""
+        return any(
+            feed.name in state.table_status(view.destination.name)
+            for view in self._pipeline.branches
+            for feed in view.feeds(table)
+        )
 
     def _report(self, published: Published) -> None:
         for change in published.done:

@@ -13,22 +13,23 @@ LOOK_EVERY = 0.02
 
 
 class SignalFlag:
-    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`."""
+    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`. One with a `parent`
+    is set when that is, and may be set alone."""
 
-    def __init__(self) -> None:
-        self._set = False
+    def __init__(self, parent: SignalFlag | None = None) -> None:
+        self._set, self._parent = False, parent
 
     def set(self) -> None:
         self._set = True
 
     def is_set(self) -> bool:
-        return self._set
+        return self._set or (self._parent is not None and self._parent.is_set())
 
     def wait(self, timeout: float | None = None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._set and (deadline is None or time.monotonic() < deadline):
+        while not self.is_set() and (deadline is None or time.monotonic() < deadline):
             time.sleep(LOOK_EVERY if deadline is None else max(0.0, min(LOOK_EVERY, deadline - time.monotonic())))
-        return self._set
+        return self.is_set()
 
 
 def stop_on_signals(stop: SignalFlag, at_once: Callable[[], bool] = lambda: False) -> None:

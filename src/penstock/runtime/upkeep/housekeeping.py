@@ -1,10 +1,9 @@
-"""Between batches: tables stay compact, idle tables' positions move on, and the log lets go of what nobody needs.
+"""Between batches: keep tables compact, and move the positions of idle tables on.
 
 An idle table commits nothing, so its position stands still; once in a while it is moved to what has been processed,
-or the log could never shrink. An Errored table holds the log only up to `log.max_bytes` or `log.max_age`. Commits of
-maintenance and of batches take turns, so they never conflict; what takes long the destination does beside them. Between
-two batches only so much is begun, for `pause` or a little longer: what is left comes first the next time. How long a
-batch waited for it, `holds` says.
+or the log (`log_retention`) could never shrink. Commits of maintenance and of batches take turns, so they never
+conflict; what takes long the destination does beside them. Between two batches only so much is begun, for `pause` or a
+little longer: what is left comes first the next time. How long a batch waited for it, `holds` says.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
 
-from penstock.config.model import LogConfig, Maintenance
+from penstock.config.model import Maintenance
 from penstock.destinations.contract import MaintenanceReport
-from penstock.errors import PositionLost, StaleBase, StateError
+from penstock.errors import StaleBase, StateError
 from penstock.failpoints import reach
-from penstock.model.position import Position, position_text
 from penstock.model.table import TableId
 from penstock.model.upkeep import Upkeep
 from penstock.runtime.apply.followed_table import FollowedTable
@@ -29,26 +26,15 @@ from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.upkeep.stall_meter import StallMeter
 
 LOG = structlog.get_logger("housekeeping")
-RETAIN_EVERY = 5.0
 TELL_EVERY = 2.0
 ADVANCED_TOGETHER = 8  # tables, before it is asked whether batches may wait longer
 MAINTAINED_TOGETHER = 3  # tables; more would only make each of them late
 
 
 class Housekeeping:
-    def __init__(
-        self,
-        loop: ApplyLoop,
-        maintenance: Maintenance,
-        limits: LogConfig,
-        copying_from: Callable[[], Position | None] = lambda: None,
-        passed: Callable[[Position], None] = lambda position: None,
-    ) -> None:
-        """`copying_from` tells the lowest position from which a copy will replay the log. `passed` is told what lies
-        behind all positions, when something new does."""
-        self._loop, self._maintenance, self._limits, self._copying_from = loop, maintenance, limits, copying_from
-        self._passed = passed
-        self._advanced_at = self._retained_at = self._ended_at = time.monotonic()
+    def __init__(self, loop: ApplyLoop, maintenance: Maintenance) -> None:
+        self._loop, self._maintenance = loop, maintenance
+        self._advanced_at = self._ended_at = time.monotonic()
         self._next: TableId | None = None  # whose maintenance comes first the next time
         self._behind: list[FollowedTable] = []  # whose positions are still to be moved on
         self.holds = StallMeter(self._waiting_since)
@@ -69,10 +55,6 @@ class Housekeeping:
             if self._behind:
                 with self.holds.part("positions of idle tables"):
                     self._advance_some(until)
-            if now - self._retained_at >= RETAIN_EVERY:
-                self._retained_at = now
-                with self.holds.part("removal of log segments"):
-                    self.retain(until)
             self._ended_at = time.monotonic()
 
     def _pause(self, now: float) -> float:
@@ -102,42 +84,6 @@ class Housekeeping:
             self._loop.in_threads(self._advance, still)
             if time.monotonic() >= until:
                 return
-
-    def retain(self, until: float = math.inf) -> None:
-        """Removes segments that every table has passed, but for the time to replay; as many as can be until then."""
-        copying = self._copying_from()  # before the loop's: who is handed over just now is in one of them at least
-        log, tables = self._loop.log, self._loop.following
-        ready = [tracked.position for tracked in tables if not tracked.errored]
-        needed = min(ready, default=self._loop.processed)
-        held = min(
-            [tracked.position for tracked in tables if tracked.errored] + ([] if copying is None else [copying]),
-            default=needed,
-        )
-        removable = log.removable(
-            needed_from=needed,
-            held_from=min(needed, held),
-            replay=self._limits.replay,
-            max_bytes=self._limits.max_bytes,
-            max_age=self._limits.max_age,
-        )
-        for name in removable:
-            log.remove(name)
-            reach("log.segment_removed")
-            if time.monotonic() >= until:
-                break
-        start = log.start()
-        if removable and start is not None:
-            self._passed(min(start, needed, held))
-        for tracked in tables:
-            if tracked.errored and start is not None and removable and held < start and tracked.position < start:
-                self._loop.mark_errored(
-                    tracked,
-                    PositionLost(
-                        f"table {tracked.name}: the log no longer holds what it needs: it was Errored at "
-                        f"{position_text(tracked.position)}, and log.max_bytes or log.max_age has passed",
-                        f"Copy it again: penstock resync FILE {tracked.name}",
-                    ),
-                )
 
     def _advance(self, tracked: FollowedTable) -> None:
         loop = self._loop

@@ -48,7 +48,7 @@ Found = list[tuple[Partition, RemarkKind]]
 class SourcePartitions:
     def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
         self._pipeline, self._state = pipeline, state
-        self._destination = pipeline.destinations[0].name
+        self._destination = pipeline.destination.name
 
     def compare(self, connection: Connection, feed: Feed, before: Partitions, now: Partitions) -> str:
         """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.

@@ -56,7 +56,7 @@ class Look:
 class TableWatch:
     def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
         self._pipeline, self._state = pipeline, state
-        self._destination = pipeline.destinations[0].name
+        self._destination = pipeline.destination.name
         self._partitions = SourcePartitions(pipeline, state)
 
     def look(self, connection: Connection, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:

@@ -52,7 +52,7 @@ def find_unsent_writes(
     watched = [schema for schema in schemas if schema.table in inserts_only]
     if not watched:
         return found
-    destination = pipeline.destinations[0].name
+    destination = pipeline.destination.name
     kept, now = are_kept(connection), read_counters(connection, [schema.relation_id for schema in watched])
     copied = state.table_status(destination).keys()
     for schema in watched:

@@ -1,0 +1,84 @@
+"""Look at the source's catalogue again and again, in a thread of its own, and show every destination what was found.
+
+One look serves all destinations: the publication is brought into step once, then each compares the catalogue with what
+it holds. A slow catalogue delays no batch; what cannot be reached now is looked at next time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from penstock.config.model import Pipeline
+from penstock.errors import PenstockError, StateError
+from penstock.runtime.capture.publisher import Publisher
+from penstock.runtime.log_reader import LogReader, Observe
+from penstock.runtime.process.log_context import inherited
+from penstock.source.postgres.connect import connect
+from penstock.state.store import Health, StateStore
+
+LOG = structlog.get_logger("tables")
+COMPONENT = "source tables"
+
+
+class SourceWatch:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        state: StateStore,
+        publisher: Publisher,
+        readers: Sequence[LogReader],
+        inserts_read: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`inserts_read` says whether capture reads the publication for tables without a replica identity."""
+        self._pipeline, self._state, self._publisher, self._readers = pipeline, state, publisher, readers
+        self._inserts_read = inserts_read
+        self._looking = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self, observers: Sequence[Observe]) -> None:
+        """Look once, for these. May be called from any thread. Raises what the source, or an observer, raises."""
+        with self._looking, connect(self._pipeline.source.url.get_secret_value()) as connection:
+            catalogue = self._publisher.look(connection, inserts_read=self._inserts_read())
+            for observe in observers:
+                observe(connection, catalogue)
+
+    def _watch(self) -> None:
+        failures, since = 0, datetime.now(UTC)
+        self._tell(Health("ok", since))
+        while not self._stopping.wait(self._pipeline.copying.discover_every):
+            try:
+                self.look([reader.begin_look() for reader in self._readers])
+            except PenstockError as error:
+                what, solution = error.what, error.solution
+                LOG.warning("tables not looked at", what=what, solution=solution)
+            except Exception as error:
+                what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
+                LOG.exception("tables not looked at")
+            else:
+                if failures:
+                    self._tell(Health("ok", datetime.now(UTC)))
+                failures = 0
+                continue
+            since = since if failures else datetime.now(UTC)
+            failures += 1
+            self._tell(Health("retrying", since, what, solution, failures))
+        self._tell(Health("stopped", datetime.now(UTC)))
+
+    def _tell(self, health: Health) -> None:
+        try:
+            self._state.set_health(COMPONENT, health)
+        except StateError as away:
+            LOG.warning("health not recorded", what=away.what)
