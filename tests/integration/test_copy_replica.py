@@ -78,5 +78,5 @@ def test_a_primary_that_says_nothing_is_named(replica: PostgresServer) -> None:
     """Now and then it does say it by itself, just then: so it is tried a few times."""
     refused = next((error for error in (refusal(replica.url()) for _ in range(5)) if error is not None), None)
     assert refused is not None
-    assert "its primary to tell which transactions are running" in refused.what
+    assert "its primary to report the running transactions" in refused.what
     assert "pg_log_standby_snapshot()" in refused.solution

@@ -85,7 +85,7 @@ def test_a_message_in_quarantine(pipeline: PipelineFactory, postgres: Database, 
 
         dropped = file.command("quarantine", "drop", "FILE", "public.orders", "--yes")
         assert dropped.returncode == 0, dropped.stderr
-        assert "public.orders will be copied anew" in dropped.stdout
+        assert "public.orders will be copied again" in dropped.stdout
         await_condition(lambda: table(file, "public.orders")["state"] == "Ready", f"orders\n{run.tail()}", 60)
         postgres.execute("insert into orders values (101, 'after')")
         run.drain()

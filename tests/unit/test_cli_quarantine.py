@@ -104,7 +104,7 @@ def test_drop_says_what_it_means_and_resyncs(
     assert len(store.quarantined("lake")) == 2
     answer = said(capsys, "quarantine", "drop", file, "public.things", "--yes")
     assert "2 messages are forgotten" in answer
-    assert "public.things will be copied anew" in answer
+    assert "public.things will be copied again" in answer
     assert store.quarantined("lake") == []
     assert [(one.kind, one.table) for one in store.requests()] == [("resync", TABLE)]
 

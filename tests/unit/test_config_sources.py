@@ -117,7 +117,7 @@ def test_slots_of_different_servers_may_have_one_name(tmp_path: Path) -> None:
 
 def test_source_and_sources_exclude_each_other_and_one_of_them_is_needed(tmp_path: Path) -> None:
     both = "source: {type: postgres, url: postgresql://app@eu/shop}\n"
-    assert "sources is there beside `source`" in refused(tmp_path, EU, more=both)
+    assert "sources and `source` are mutually exclusive" in refused(tmp_path, EU, more=both)
     file = tmp_path / "none.yaml"
     file.write_text(
         "version: 1\nname: crm\ntables: [{match: public.*}]\ndestinations: [{type: iceberg, warehouse: w}]\n"

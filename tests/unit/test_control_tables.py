@@ -166,7 +166,7 @@ def test_retry_is_for_errored_tables(file: Path, store: SqlStateStore, capsys: p
         "public.orders is not Errored: there is nothing to retry",
     ]
     assert asked(store) == [("resync", ODD), ("retry", ODD)]
-    assert output(capsys, "retry", file, "public.tåble [x]")[0] == "public.tåble [x] is to be tried again already"
+    assert output(capsys, "retry", file, "public.tåble [x]")[0] == "public.tåble [x] is already queued for a retry"
     assert output(capsys, "retry", file, "public.orders") == ["public.orders is not Errored: there is nothing to retry"]
     assert len(asked(store)) == 2
 

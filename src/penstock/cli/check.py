@@ -57,7 +57,7 @@ def check(
 ) -> None:
     """Say what must be fixed before the pipeline can run, and how. Exit 1 when something must be."""
     if json_output and only_sql:
-        raise UsageError("--json and --sql are two ways to print", "Say one of them")
+        raise UsageError("--json and --sql are two ways to print", "Use one of them")
     pipeline = load(file)
     seen: list[SourceSeen] = []
     found: list[Found] = []

@@ -49,7 +49,7 @@ class Command:
 
 COMMANDS = (
     Command(("demo",), "penstock.cli.demo", "demo", "See it work: a small shop, live traffic, a closing proof."),
-    Command(("check",), "penstock.cli.check", "check", "Say what to fix in file, source and destination, and how."),
+    Command(("check",), "penstock.cli.check", "check", "List what to fix in file, source and destination, and how."),
     Command(("init",), "penstock.cli.init", "init", "Install the optional DDL trigger at the source, or remove it."),
     Command(("run",), "penstock.cli.run", "run", "Run the pipeline until it is stopped; --once drains and exits."),
     Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
@@ -58,8 +58,8 @@ COMMANDS = (
     Command(("resync",), "penstock.cli.tables", "resync", "Copy tables again; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
     Command(("reset",), "penstock.cli.reset", "reset", "Start over after a gap: slot, log and copies."),
-    Command(("drop",), "penstock.cli.tables", "drop", "Drop a destination's table, so that it is copied afresh."),
-    Command(("forget",), "penstock.cli.tables", "forget", "Remove what is kept of a table no longer followed."),
+    Command(("drop",), "penstock.cli.tables", "drop", "Drop a destination's table so that it is copied again."),
+    Command(("forget",), "penstock.cli.tables", "forget", "Remove the records of a table no longer followed."),
     Command(("schemas",), "penstock.cli.schemas", "schemas", "List the versions of tables' structures."),
     Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
@@ -68,7 +68,7 @@ COMMANDS = (
     Command(("quarantine", "show"), "penstock.cli.quarantine", "quarantine_show", "Show one: position, reason, bytes."),
     Command(("quarantine", "replay"), "penstock.cli.quarantine", "quarantine_replay", "Try them with this decoder."),
     Command(
-        ("quarantine", "drop"), "penstock.cli.quarantine", "quarantine_drop", "Forget them; copy their tables anew."
+        ("quarantine", "drop"), "penstock.cli.quarantine", "quarantine_drop", "Give them up; copy their tables again."
     ),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
 )

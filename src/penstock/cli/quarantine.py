@@ -112,7 +112,7 @@ def quarantine_replay(file: PipelineFile, names: Names = None) -> None:
 def quarantine_drop(
     file: PipelineFile,
     names: Names = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, forget them; their tables are copied anew.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, give them up; their tables are copied again.")] = False,
 ) -> None:
     """Forget messages. A table that stands at one of them is copied anew; an events table lacks them for good."""
     pipeline = load(file)
@@ -120,13 +120,13 @@ def quarantine_drop(
         count = len(quarantine.chosen(pipeline, quarantine.kept(pipeline), names or []))
         raise UsageError(
             f"dropping {count} messages cannot be undone: their bytes are forgotten, tables that stand at them are "
-            "copied anew from the source, and an events table never gets what they said",
+            "copied again from the source, and an events table never gets their changes",
             f"If that is meant: penstock quarantine drop {' '.join([str(file), *(names or [])])} --yes",
         )
     outcome = quarantine.drop(pipeline, names or [])
     stdout().print(f"{len(outcome.dropped)} messages are forgotten", markup=False)
     for table in outcome.resynced:
-        stdout().print(f"{table} will be copied anew", markup=False)
+        stdout().print(f"{table} will be copied again", markup=False)
     if outcome.resynced:
         _say_when(file, outcome.pid)
 

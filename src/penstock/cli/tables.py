@@ -88,7 +88,7 @@ def retry(file: PipelineFile, names: TableNames) -> None:
     """Try Errored tables again now, once their cause is gone. They go on where they stopped."""
     asked = ask(load(file), "retry", names)
     _say(asked.new, "will be tried again")
-    _say(asked.before, "is to be tried again already")
+    _say(asked.before, "is already queued for a retry")
     _say(asked.in_order, "is not Errored: there is nothing to retry")
     _say_when(file, asked)
 

@@ -168,7 +168,7 @@ class _Document:
             here = (*at, name)
             self.lines[here] = key_node.start_mark.line + 1
             if name in built:
-                raise self.error(here, "is there twice; say it once")
+                raise self.error(here, "is defined twice")
             built[name] = self._build(loader, value_node, here)
         return built
 

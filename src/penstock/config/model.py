@@ -207,7 +207,7 @@ class Pipeline(Section):
         if self.only_source is None and not self.many_sources:
             raise misplaced("source", "is missing, and so is `sources`; name one of them")
         if self.only_source is not None and self.many_sources:
-            raise misplaced("sources", "is there beside `source`; say one of them")
+            raise misplaced("sources", "and `source` are mutually exclusive")
         require_distinct(self.many_sources)
         return self
 

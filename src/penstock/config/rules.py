@@ -174,7 +174,7 @@ class TableRule(Section):
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
         if self.anomalies == "count" and self.where:
-            raise ValueError("anomalies cannot be told apart from rows that `where` leaves out; say one of them")
+            raise ValueError("anomalies cannot be counted where `where` leaves rows out: use one of the two")
         for mode, target in self._named_targets.items():
             if mode not in self.modes:
                 raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")

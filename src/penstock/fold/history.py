@@ -29,7 +29,7 @@ from penstock.model.table import TableSchema
 def require_key(schema: TableSchema) -> None:
     if not schema.key:
         raise KeyRequired(
-            f"table {schema.table}: it has no key, and a history is told by key",
+            f"table {schema.table}: it has no key, and a history needs one",
             "Give it a primary key, and it is copied by itself; or follow it in mode append or events",
         )
 

@@ -102,7 +102,7 @@ def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[st
             "error",
             f"table {feed.name} is Errored at the next run: its mode changed from {was} to {feed.mode}",
             f"Set it back, or give the new mode another `target`; or, after that run: penstock drop {lane.file} "
-            f"{feed.name} --yes, and it is copied afresh",
+            f"{feed.name} --yes, and it is copied again",
             feed.name,
         )
         return

@@ -208,7 +208,7 @@ def lake_side(
     if lacking:
         raise SchemaChanged(
             f"table {schema.table}: the lake does not have its key column {', '.join(lacking)}",
-            f"See `penstock tables`; `penstock resync` copies {schema.table} anew",
+            f"See `penstock tables`; `penstock resync` copies {schema.table} again",
         )
     return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields, sid)
 

@@ -79,7 +79,7 @@ def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]
     if differences:
         raise SchemaChanged(
             f"table {target}: its structure differs from the source's: {'; '.join(differences)}",
-            f"Drop {target} at the destination and start it anew, or bring the two structures in line",
+            f"Drop {target} at the destination so that it is copied again, or make the two structures agree",
         )
     return tuple(column_from(there[field.name], field.type) for field in schema)
 

@@ -64,7 +64,7 @@ def why_not_descended(current: Snapshot, number: int, sequence: int, find: Calla
         parent = find(at.parent)
         if parent is None:
             return (
-                f"nobody can tell whether its snapshot {current.id} descends from ours, {number}: the snapshots "
+                f"it is not known whether its snapshot {current.id} descends from ours, {number}: the snapshots "
                 "between them have expired"
             )
         at = parent

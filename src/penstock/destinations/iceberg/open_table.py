@@ -144,7 +144,7 @@ def require_layout(target: TableId, metadata: JavaObject, layout: Layout) -> Non
     if made is not None and not layout.made(made):
         raise OtherLayout(
             f"table {target}: it was made for another mode, or with other names for the columns of its history",
-            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied afresh",
+            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied again",
         )
 
 

@@ -47,7 +47,7 @@ def refusal(feed: Feed, file: Path, change: RuleChange) -> RuleChanged:
     return RuleChanged(
         f"table {feed.name}: {change.why}; a new copy would remove rows that only the destination has",
         f"Set it back in {file}; or give up what {feed.target} keeps: penstock drop {file} {feed.name} --yes, "
-        "and it is copied afresh",
+        "and it is copied again",
     )
 
 
@@ -56,7 +56,7 @@ def other_layout(feed: Feed, file: Path, error: OtherLayout) -> OtherLayout:
     return OtherLayout(
         error.what,
         f"Set it back in {file}; or give the new mode another `target`; or give up what {feed.target} holds: "
-        f"penstock drop {file} {feed.name} --yes, and it is copied afresh",
+        f"penstock drop {file} {feed.name} --yes, and it is copied again",
     )
 
 

@@ -52,7 +52,7 @@ def check_partitions(connection: Connection, schema: TableSchema, found: Publica
         yield Finding(
             "note",
             f"table {table} is partitioned: Postgres sends no TRUNCATE of one partition; `penstock run` notices it by "
-            "looking at the catalogue every copy.discover_every, and copies the table anew",
+            "looking at the catalogue every copy.discover_every, and copies the table again",
             "",
             table,
         )
@@ -64,7 +64,7 @@ def check_partitions(connection: Connection, schema: TableSchema, found: Publica
         if publication.via_root and publication.covers(root):
             yield Finding(
                 "error",
-                f"table {table} is to be followed by itself, but publication {publication.name} publishes it as part "
+                f"table {table} is followed by itself, but publication {publication.name} publishes it as part "
                 f"of {root}",
                 f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = false)",
                 table,

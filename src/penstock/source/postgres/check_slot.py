@@ -36,7 +36,7 @@ def check_slot(connection: Connection, name: str, slot: SlotState | None, found:
         yield Finding(
             "error",
             f"the server gave slot {name} up ({slot.invalidation}): changes after the log's end are lost",
-            f"{drop}; then start the pipeline's tables anew",
+            f"{drop}; then `penstock reset` copies the pipeline's tables again",
         )
         return
     if slot.active_pid is not None:
@@ -89,7 +89,7 @@ def _older_than_publication(
         " 'proto_version', '1', 'publication_names', {publication})"
     ).format(slot=sql.Literal(slot.name), publication=sql.Literal(sql.Identifier(publication.name).as_string(None)))
     what = f"slot {slot.name} is older than publication {publication.name}"
-    fix = f"{drop}; `penstock run` then makes it anew"
+    fix = f"{drop}; `penstock run` then creates it again"
     connection.add_notice_handler(heard)
     try:
         with connection.transaction():

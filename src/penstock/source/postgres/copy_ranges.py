@@ -126,7 +126,7 @@ def leaves(connection: Connection, schema: TableSchema) -> list[Leaf]:
     if not rows:
         raise RangeVoid(
             f"table {schema.table} is not in the snapshot: it was dropped before it, or made after it",
-            "The table is looked for again, and its copy starts anew by itself",
+            "The table is looked for again, and its copy starts over by itself",
         )
     kind = rows[0][3]
     if kind in _UNREADABLE:

@@ -179,7 +179,7 @@ def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange)
     if seen is None or not seen["planned"] == seen["current"] == range.filenode or seen["found"] != range.relation_id:
         raise rewritten(source.schema.table, range.relation)
     if seen["columns"] != len(source.schema.columns):
-        raise _altered(source, "a column was renamed, dropped or made anew")
+        raise _altered(source, "a column was renamed, dropped or created again")
 
 
 def _check_types(source: CopySource, received: pa.Schema) -> None:

@@ -83,7 +83,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body
     f"""CREATE EVENT TRIGGER {TRIGGER} ON ddl_command_end WHEN TAG IN ('ALTER TABLE', 'CREATE TABLE')
 EXECUTE FUNCTION {_FUNCTION}""",
     f"ALTER EVENT TRIGGER {TRIGGER} ENABLE ALWAYS",
-    f"COMMENT ON EVENT TRIGGER {TRIGGER} IS 'tells penstock about altered tables; penstock init --remove drops it'",
+    f"COMMENT ON EVENT TRIGGER {TRIGGER} IS 'reports altered tables to penstock; penstock init --remove drops it'",
 )
 REMOVE = (
     f"DROP EVENT TRIGGER IF EXISTS {TRIGGER}",

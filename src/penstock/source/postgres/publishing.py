@@ -308,7 +308,7 @@ def _trouble(
         hiding = [root for root in member.part_of if one.via_root and one.covers(root)]
         if hiding:
             return NotPublished(
-                f"table {table} is to be followed by itself, but publication {one.name} publishes it as part of "
+                f"table {table} is followed by itself, but publication {one.name} publishes it as part of "
                 f"{', '.join(map(str, hiding))}",
                 f"Run: {_unhidden(one, hiding)}; {_BY_ITSELF}",
             )

@@ -243,7 +243,7 @@ def _blocked(url: str, timeout: float, blockers: Sequence[Blocker], *, replica: 
     what = f"no snapshot of Postgres at {endpoint(url)} within {timeout:g} s: it waits for "
     if replica and not blockers:
         return SnapshotBlocked(
-            f"{what}its primary to tell which transactions are running",
+            f"{what}its primary to report the running transactions",
             "It is tried again; to help it, run on the primary: SELECT pg_log_standby_snapshot()",
         )
     if not blockers:
