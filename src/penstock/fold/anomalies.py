@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.dialect import read
 from penstock.decode.reader import Mask
-from penstock.fold.clone import ranks_of, within
+from penstock.fold.batch import Batch
 from penstock.fold.events import events_of
 from penstock.model.anomaly import MOST_PLACES, AnomalyCount
 from penstock.model.change import DELETE, INSERT, TRUNCATE, RawChanges
@@ -30,12 +29,10 @@ def find_anomalies(
     buckets: int = 1,
 ) -> tuple[AnomalyCount, ...]:
     """Takes the changes that the fold takes, of a table with a key."""
-    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
-    counted = [one for one in given if one.batch.num_rows]
-    if not counted or not counted[-1].schema.key:
+    batch = Batch.of(changes, position=position, until=until)
+    if not batch.schema.key:
         return ()
-    sources = [read(one) for one in counted]
-    ranks = ranks_of(sources)
+    sources, ranks = batch.readers, batch.ranks
     rows = [np.flatnonzero(reader.op != TRUNCATE) for reader in sources]
     places = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, places, bucket, buckets)

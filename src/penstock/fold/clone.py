@@ -12,23 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decode.dialect import dialect_of, read
+from penstock.decode.dialect import dialect_of
 from penstock.decode.reader import Places, RowReader
 from penstock.decode.rescue import Into, Rescued
 from penstock.decode.schema import arrow_schema
 from penstock.errors import KeyRequired, SchemaChanged
+from penstock.fold.batch import Batch, aligned, share_rows
 from penstock.fold.events import Events, events_of
 from penstock.fold.evolution import arrow_type, key_numbers, places
 from penstock.fold.net_effect import Fetch, NetEffect
 from penstock.fold.patch import fill
 from penstock.fold.unsent import UnsentCells, resolve
-from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
+from penstock.model.change import DELETE, INSERT, UPDATE, RawChanges
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableSchema
@@ -55,20 +56,15 @@ def fold_clone(
     All buckets must be given the same changes, or each its share (`sharing.py`). More than one bucket may be asked for
     only while rows whose key changes bring a complete image along, as they always do where old images are whole.
     """
-    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
-    if not given:
-        raise ValueError("fold_clone needs at least one slice: an empty one will do")
-    counted = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = schema or counted[-1].schema
-    require_one_key(schema, counted)
-    sources = [read(one) for one in counted]
+    batch = Batch.of(changes, position=position, until=until, schema=schema)
+    schema = batch.schema
+    require_one_key(schema, batch.changes)
+    sources, ranks, cleared = batch.readers, batch.ranks, batch.cleared
     check_key(sources)
-    ranks = ranks_of(sources)
-    cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
     rows = [np.flatnonzero(rank > cleared) for rank in ranks]
     before = int(cleared + 1) if bucket == 0 else 0
     truncated = cleared >= 0
-    newest = max(last_commit_time(one.batch) for one in counted)
+    newest = batch.last_commit_time
 
     if not schema.key:
         rows = share_rows(rows, bucket, buckets)
@@ -120,14 +116,6 @@ def _without_removals(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.is_in(batch.column("op"), value_set=pa.array([INSERT, UPDATE], pa.uint8())))
 
 
-def within(batch: pa.RecordBatch, position: Position, until: Position | None) -> pa.RecordBatch:
-    commit_position: npt.NDArray[np.uint64] = np.asarray(batch.column("commit_position"))
-    wanted = commit_position >= np.uint64(position)
-    if until is not None:
-        wanted &= commit_position < np.uint64(until)
-    return batch if wanted.all() else batch.filter(pa.array(wanted))
-
-
 def require_one_key(schema: TableSchema, changes: Sequence[RawChanges]) -> None:
     """Rows are compared by key across versions: it must be the same columns, of the same types."""
     for other in {one.schema.fingerprint: one.schema for one in changes}.values():
@@ -161,30 +149,6 @@ def check_key(sources: Sequence[RowReader]) -> None:
         raise KeyRequired(f"{reader.place(row)}: {operation} of {advice.what}", f"{advice.solution}; {_AND_THEN}")
 
 
-def ranks_of(sources: Sequence[RowReader]) -> list[Places]:
-    """Each row's place in the stream. Slices mostly follow one another; those of two schema versions may interleave."""
-    commit_position = np.concatenate([reader.commit_position for reader in sources])
-    ordinal = np.concatenate([reader.ordinal for reader in sources])
-    rank = np.arange(len(commit_position))
-    same = commit_position[1:] == commit_position[:-1]
-    if not np.all((commit_position[1:] > commit_position[:-1]) | (same & (ordinal[1:] > ordinal[:-1]))):
-        rank[np.lexsort((ordinal, commit_position))] = np.arange(len(commit_position))
-    return np.split(rank, np.cumsum([len(reader) for reader in sources])[:-1])
-
-
-def last_commit_time(batch: pa.RecordBatch) -> int:
-    return int(pc.max(batch.column("commit_time").cast(pa.int64())).as_py() or 0)
-
-
-def share_rows(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places]:
-    """Rows without a key are shared out by their number."""
-    counts = [len(chosen) for chosen in rows]
-    total = sum(counts)
-    low, high = total * bucket // buckets, total * (bucket + 1) // buckets
-    begins = np.cumsum([0, *counts[:-1]]).tolist()
-    return [chosen[max(low - begin, 0) : max(high - begin, 0)] for chosen, begin in zip(rows, begins, strict=True)]
-
-
 def _last_images(events: Events) -> Places:
     """The events that make the upserts: source by source, in the order of their rows there."""
     last = np.empty(len(events.keys), np.int64)
@@ -214,7 +178,6 @@ class Upserts:
 
     def __post_init__(self) -> None:
         width = len(self.schema.columns)
-        types = arrow_schema(self.schema).types
         self.chunks = [[] for _ in range(width)]
         unsent: list[list[Places]] = [[] for _ in range(width)]
         begin = 0
@@ -222,18 +185,16 @@ class Upserts:
             if len(chosen) == 0:
                 continue
             images = reader.old_images(chosen) if self.old else reader.images(chosen)
-            for index, place in enumerate(places(reader.schema, self.schema)):
-                if place is None:
-                    self.chunks[index].append(pa.nulls(len(chosen), types[index]))
-                    continue
-                into = None if self.rescued is None else Into(self.rescued, self.schema.columns[index].name, begin)
-                decoded = images.values(place, into)
-                self.chunks[index].append(decoded if decoded.type == types[index] else decoded.cast(types[index]))
-                is_unsent = images.unsent(place)
-                if is_unsent.any():
+            into = partial(self._into, begin)
+            for index, (decoded, is_unsent) in enumerate(aligned(reader, images, self.schema, into)):
+                self.chunks[index].append(decoded)
+                if is_unsent is not None:
                     unsent[index].append(begin + np.flatnonzero(is_unsent))
             begin += len(chosen)
         self.unsent = {index: np.concatenate(rows) for index, rows in enumerate(unsent) if rows}
+
+    def _into(self, begin: int, column: str) -> Into | None:
+        return None if self.rescued is None else Into(self.rescued, column, begin)
 
     def table(self) -> pa.Table:
         fields = arrow_schema(self.schema)

@@ -25,12 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decode.choices import unchosen
-from penstock.decode.dialect import dialect_of, read
+from penstock.decode.dialect import dialect_of
 from penstock.decode.reader import Images, Mask, Places, RowReader
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Into, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
-from penstock.fold.clone import last_commit_time, ranks_of, share_rows, within
-from penstock.fold.evolution import places
+from penstock.fold.batch import Batch, aligned, share_rows
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import (
     FIRST_CONSTANT,
@@ -108,13 +107,8 @@ def fold_events(
     """The events of the changes with position <= commit_position < until, shared out over the buckets by their number.
 
     Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit."""
-    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
-    if not given:
-        raise ValueError("fold_events needs at least one slice: an empty one will do")
-    used = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = schema or used[-1].schema
-    sources = [read(one) for one in used]
-    ranks = ranks_of(sources)
+    batch = Batch.of(changes, position=position, until=until, schema=schema)
+    used, schema, sources = batch.changes, batch.schema, batch.readers
     chosen = share_rows([np.arange(len(reader)) for reader in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
     tables, rescued, places = [wanted.empty_table()], [pa.nulls(0, RESCUED_TYPE)], dict[str, str]()
@@ -124,7 +118,7 @@ def fold_events(
             tables.append(made)
             rescued.append(beside)
     if markers:
-        around = _markers(used, ranks, chosen, wanted)
+        around = _markers(used, batch.ranks, chosen, wanted)
         tables += around
         rescued += [pa.nulls(one.num_rows, RESCUED_TYPE) for one in around]
     cells = whole(pa.concat_arrays(rescued))
@@ -135,7 +129,7 @@ def fold_events(
         touched_keys=None,
         fetches=(),
         changes=sum(map(len, chosen)),
-        last_commit_time=max(last_commit_time(one.batch) for one in used),
+        last_commit_time=batch.last_commit_time,
         rescued=cells,
         rescues=counted(cells, places.__getitem__),
     )
@@ -234,18 +228,10 @@ def _images(
     """`images` are of the changes `at`; what is decoded is aligned with `schema`."""
     lost = Rescued()
     arrow = arrow_schema(schema)
-    columns, unsent = [], {}
-    for field, place in zip(arrow, places(reader.schema, schema), strict=True):
-        if place is None:
-            columns.append(pa.nulls(len(at), field.type))
-            continue
-        decoded = images.values(place, None if strict else Into(lost, field.name))
-        columns.append(decoded if decoded.type == field.type else decoded.cast(field.type))
-        missing = images.unsent(place)
-        if missing.any():
-            unsent[field.name] = missing
+    decoded = list(aligned(reader, images, schema, lambda column: None if strict else Into(lost, column)))
+    unsent = {name: missing for name, (_, missing) in zip(arrow.names, decoded, strict=True) if missing is not None}
     nullable = pa.schema([field.with_nullable(True) for field in arrow])
-    rows = pa.table(columns, schema=nullable)
+    rows = pa.table([values for values, _ in decoded], schema=nullable)
     condition = condition_of(projection)
     holds = np.ones(len(at), np.bool_)
     if condition is not None:

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.dialect import read
 from penstock.decode.reader import Places
 from penstock.decode.rescue import Rescued
 from penstock.errors import KeyRequired
-from penstock.fold.clone import Upserts, check_key, complete, last_commit_time, ranks_of, require_one_key, within
+from penstock.fold.batch import Batch
+from penstock.fold.clone import Upserts, check_key, complete, require_one_key
 from penstock.fold.events import NOT_MOVED, Events, events_of
 from penstock.fold.net_effect import NO_ROW, NetEffect, Steps
 from penstock.model.change import TRUNCATE, RawChanges
@@ -46,17 +46,13 @@ def fold_history(
     strict: bool = False,
 ) -> NetEffect:
     """As `fold_clone`, of which it has the conditions, but moment by moment. `since` is the last moment before."""
-    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
-    if not given:
-        raise ValueError("fold_history needs at least one slice: an empty one will do")
-    counted = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = schema or counted[-1].schema
+    batch = Batch.of(changes, position=position, until=until, schema=schema)
+    schema = batch.schema
     require_key(schema)
-    require_one_key(schema, counted)
-    sources = [read(one) for one in counted]
+    require_one_key(schema, batch.changes)
+    sources, ranks = batch.readers, batch.ranks
     check_key(sources)
-    ranks = ranks_of(sources)
-    moments = _moments(counted, ranks, since)
+    moments = _moments(batch.changes, ranks, since)
     rows = [np.flatnonzero(reader.op != TRUNCATE) for reader in sources]
     places = [rank[chosen] for rank, chosen in zip(ranks, rows, strict=True)]
     events = events_of(sources, rows, places, bucket, buckets)
@@ -82,7 +78,7 @@ def fold_history(
         touched_keys=events.keys,
         fetches=fetches,
         changes=events.changes + (len(truncates) if bucket == 0 else 0),
-        last_commit_time=max(last_commit_time(one.batch) for one in counted),
+        last_commit_time=batch.last_commit_time,
         steps=replace(steps, bucket=bucket, buckets=buckets),
         rescued=rescued,
         rescues=rescues,

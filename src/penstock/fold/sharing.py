@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.decode.dialect import read
 from penstock.decode.reader import Places, RowReader
 from penstock.decode.rescue import Rescued
-from penstock.fold.clone import within
+from penstock.fold.batch import within
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.whole_rows import images_of, require_whole_rows
 from penstock.model.change import DELETE, TRUNCATE, UPDATE, RawChanges

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.dialect import dialect_of, read
+from penstock.decode.dialect import dialect_of
 from penstock.decode.reader import Mask, Places, RowReader
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, whole
 from penstock.errors import KeyRequired, RowsMissing, SchemaChanged
-from penstock.fold.clone import Upserts, last_commit_time, ranks_of, require_one_key, within
+from penstock.fold.batch import Batch
+from penstock.fold.clone import Upserts, require_one_key
 from penstock.fold.keys import bucket_of
 from penstock.fold.net_effect import NetEffect, Removals
 from penstock.fold.projection import condition_of, kept_counts, project_rows
@@ -95,16 +96,11 @@ def fold_rows(
 
     Rows are shared out over buckets by their keys. RowsMissing when a row goes that was truncated before.
     """
-    given = [RawChanges(one.schema, within(one.batch, position, until)) for one in changes]
-    if not given:
-        raise ValueError("fold_rows needs at least one slice: an empty one will do")
-    counted = [one for one in given if one.batch.num_rows] or given[-1:]
-    schema = schema or counted[-1].schema
-    require_by_row(schema, counted)
-    sources = [read(one) for one in counted]
+    batch = Batch.of(changes, position=position, until=until, schema=schema)
+    schema = batch.schema
+    require_by_row(schema, batch.changes)
+    sources, ranks, cleared = batch.readers, batch.ranks, batch.cleared
     require_whole_rows(sources)
-    ranks = ranks_of(sources)
-    cleared = max((int(rank[m.op == TRUNCATE].max(initial=-1)) for m, rank in zip(sources, ranks, strict=True)))
     rows = [np.flatnonzero(rank > cleared) for rank in ranks]
     old = [chosen[m.op[chosen] != INSERT] for m, chosen in zip(sources, rows, strict=True)]
     new = [chosen[m.op[chosen] != DELETE] for m, chosen in zip(sources, rows, strict=True)]
@@ -136,7 +132,7 @@ def fold_rows(
         touched_keys=None,
         fetches=(),
         changes=own + (int(cleared + 1) if bucket == 0 else 0),
-        last_commit_time=max(last_commit_time(one.batch) for one in counted),
+        last_commit_time=batch.last_commit_time,
         rescued=cells,
         rescues=kept_counts(projection, schema, texts.counts, cells) if texts is not None else (),
         removals=removals,
