@@ -150,6 +150,9 @@ class TinyDialect:
     def arrow_type(self, type: ColumnType) -> pa.DataType:
         return _arrow_type(type)
 
+    def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
+        return texts.cast(pa.string()).cast(_arrow_type(type))
+
     def own_type(self, type: OwnType) -> ColumnType:
         return _OWN[type]
 

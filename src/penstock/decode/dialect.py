@@ -44,6 +44,10 @@ class Dialect(Protocol):
     def arrow_type(self, type: ColumnType) -> pa.DataType:
         """The widest type that holds the values. ValueError for a choice that the type does not allow."""
 
+    def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
+        """Values of the texts (binary, null for NULL) that the source writes for them. ValueError for one that does not
+        fit the type's column."""
+
     def own_type(self, type: OwnType) -> ColumnType:
         """The source's type for a column that penstock adds."""
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control.verify.compare import Difference
-from penstock.decode.postgres.types.registry import codec
+from penstock.decode.dialect import dialect_of
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.errors import TableError
@@ -56,7 +56,7 @@ def keys_of(schema: TableSchema, differences: Sequence[Difference]) -> pa.Table:
     for number, name in enumerate(schema.key):
         texts = pa.array([one.key_text[number].encode() for one in differences], pa.binary())
         try:
-            columns.append(codec(schema.column(name).type).parse(texts))
+            columns.append(dialect_of(schema).parsed(schema.column(name).type, texts))
         except ValueError as error:
             raise TableError(
                 f"table {schema.table}: the lake has a key that its source's type cannot have: {error}",

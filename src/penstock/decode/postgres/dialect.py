@@ -37,6 +37,9 @@ class PostgresDialect:
     def arrow_type(self, type: ColumnType) -> pa.DataType:
         return codec(type).arrow_type
 
+    def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
+        return codec(type).parse(texts)
+
     def own_type(self, type: OwnType) -> ColumnType:
         return _OWN_TYPES[type]
 
