@@ -1,1 +1,1 @@
-"""The durable change log: sealed segments, written once, listed, read and retained."""
+"""Keep the durable change log: sealed segments that are written once, listed, read and retained."""

@@ -1,4 +1,4 @@
-"""The change log as its readers see it: a folder of sealed segments, each starting where its predecessor ends.
+"""Read the change log: a folder of sealed segments, each starting where its predecessor ends.
 
 A listing alone recovers it; a hole is LogDamaged with the missing range, and what does not match its checksum is
 LogDamaged by name. Segments are immutable, so any number of processes may read while capture writes (writer.py). A
@@ -78,7 +78,7 @@ class TableSlice:
 
 @dataclass(frozen=True)
 class Usage:
-    """Figures for people. `bytes` is of everything in the folder."""
+    """Figures for `status`. `bytes` counts everything in the folder."""
 
     bytes: int
     segments: int
@@ -105,7 +105,7 @@ class ChangeLog:
         return bool(self.filesystem.type_name == "local")
 
     def segments(self, after: Position | None = None) -> list[SegmentName]:
-        """The chain in order; with `after`, what holds or follows that position. LogDamaged when there is a hole."""
+        """Return the chain in order; with `after`, from that position on. LogDamaged if there is a hole."""
         chain, _ = self._chain_and_leftovers(after)
         return chain
 
@@ -123,7 +123,7 @@ class ChangeLog:
         return self.header(chain[-1]).history if chain else None
 
     def header(self, name: SegmentName | str) -> SegmentHeader:
-        """Verified against the checksum in the name. An empty segment that was replaced meanwhile reads as before."""
+        """Read a header and verify it against the checksum in the name. A replaced empty segment reads as before."""
         text = name if isinstance(name, str) else name.text
         known = self._headers.get(text)
         if known is not None:
@@ -140,7 +140,7 @@ class ChangeLog:
         return header
 
     def slices(self, name: SegmentName | str) -> list[TableSlice]:
-        """What is in a segment, parts included, in stream order."""
+        """List a segment's slices, parts included, in stream order."""
         header = self.header(name)
         return [TableSlice(header.schemas[item.schema], item) for item in header.all_slices]
 
@@ -170,7 +170,7 @@ class ChangeLog:
                 yield from self._read_file(file, its_crc, wanted, header.schemas)
 
     def remove(self, name: SegmentName | str) -> None:
-        """The segment, then its parts: what is left of a removal that is cut short is garbage, never a half segment."""
+        """Remove the segment, then its parts: an interrupted removal leaves garbage, never half a segment."""
         text = name if isinstance(name, str) else name.text
         try:
             parts = self.header(name).parts
@@ -184,7 +184,7 @@ class ChangeLog:
     def removable(
         self, *, needed_from: Position, held_from: Position, replay: float, max_bytes: int, max_age: float
     ) -> list[SegmentName]:
-        """The segments that may go, oldest first; see retention.py.
+        """Return the segments that may be removed, oldest first; see retention.py.
 
         Leftovers inside their ranges come first: one that outlives its segment would be followed by a hole.
         """
@@ -204,7 +204,7 @@ class ChangeLog:
         return [name for name in leftovers if going and name.end <= going[-1].end] + going
 
     def bytes(self) -> int:
-        """Of everything in the folder."""
+        """Count the bytes of everything in the folder."""
         return sum(info.size or 0 for info in self._listing())
 
     def usage(self) -> Usage:
@@ -212,7 +212,7 @@ class ChangeLog:
         return Usage(self.bytes(), len(chain), chain[0].start if chain else None, chain[-1].end if chain else None)
 
     def remove_garbage(self) -> list[str]:
-        """Removes unfinished files, leftovers and parts that no segment lists. For the one writer only."""
+        """Remove unfinished files, leftovers and parts that no segment lists. For the one writer only."""
         chain = self.segments()
         kept = {name.text for name in chain}
         garbage = []
@@ -240,7 +240,7 @@ class ChangeLog:
         return f"{self.folder}/{text}"
 
     def delete(self, text: str) -> None:
-        """One file; nothing happens when it is gone already."""
+        """Delete one file, if it is still there."""
         with self._store_errors("removing from"):
             try:
                 self.filesystem.delete_file(self.path(text))
@@ -276,7 +276,7 @@ class ChangeLog:
         return SegmentName(*_parsed(text), text, status.st_size, status.st_mtime)
 
     def _found(self) -> dict[str, fs.FileInfo | None]:
-        """Every name in the folder; of a local one without the figures of each file, which are most of the work."""
+        """List every name in the folder; for a local one without the files' sizes, which cost most of the work."""
         if not self.local:
             return {info.base_name: info for info in self._listing()}
         with self._store_errors("listing"):
@@ -314,7 +314,7 @@ class ChangeLog:
 
     @contextmanager
     def _opened(self, text: str) -> Iterator[Any]:
-        """A reader of the file. FileNotFoundError when it is missing, LogDamaged when it is no whole Arrow file."""
+        """Open the file. FileNotFoundError if it is missing, LogDamaged if it is no complete Arrow file."""
         with self._store_errors("reading"):
             file = pa.memory_map(self.path(text)) if self.local else self.filesystem.open_input_file(self.path(text))
         with file:
@@ -323,7 +323,7 @@ class ChangeLog:
             yield reader
 
     def _verified_header(self, text: str, reader: Any, crc: int) -> tuple[SegmentHeader, int]:
-        """With its size in bytes."""
+        """Return the verified header with its size in bytes."""
         self._verify_header(text, reader, crc)
         with self._content_errors(text):
             content = _header_bytes(reader)
@@ -361,7 +361,7 @@ class ChangeLog:
         return batch.replace_schema_metadata(None)
 
     def _keep(self, text: str, header: SegmentHeader, size: int) -> None:
-        """Headers of a source with many tables are large: what is kept of them is limited by their bytes."""
+        """Cache a header. Headers of a source with many tables are large, so the cache is bounded by bytes."""
         with self._keeping:
             self._header_bytes += size - self._headers.get(text, (None, 0))[1]
             self._headers[text] = header, size
@@ -374,7 +374,7 @@ class ChangeLog:
             self._header_bytes -= self._headers.pop(text, (None, 0))[1]
 
     def _replaced(self, text: str, start: Position, end: Position) -> SegmentHeader:
-        """What a missing segment said, when it was an empty one and a longer empty one has taken its place."""
+        """Return the header of a missing segment that was empty and was replaced by a longer empty one."""
         for name in self.segments():
             if name.start == start and name.end > end:
                 later = self.header(name)
@@ -424,7 +424,7 @@ _WAY_OUT = (
 
 
 def _chain(texts: list[str]) -> tuple[list[str], list[str], str | None]:
-    """The chain, what is left over inside other segments' ranges, and what is wrong if anything is."""
+    """Return the chain, the leftovers inside other segments' ranges, and what is wrong, if anything."""
     chain: list[str] = []
     leftovers: list[str] = []
     reached: Position | None = None
@@ -445,7 +445,7 @@ def _chain(texts: list[str]) -> tuple[list[str], list[str], str | None]:
 
 
 def _first_that_may_hold(position: Position, texts: list[str]) -> int:
-    """Where in the sorted names those begin that start last at or before the position."""
+    """Find where in the sorted names those begin that start last at or before the position."""
     following = bisect.bisect_left(texts, stored_text(position + 1))
     if following == 0:
         return 0
@@ -453,7 +453,7 @@ def _first_that_may_hold(position: Position, texts: list[str]) -> int:
 
 
 def _in_order(found: Iterable[str]) -> list[str]:
-    """Names that are likely segments', in stream order: a log of weeks has a great many of them."""
+    """Return likely segment names in stream order. A log of weeks has a great many."""
     return sorted(text for text in found if len(text) == NAME_LENGTH)
 
 

@@ -1,6 +1,6 @@
-"""Which segments the log may let go of. Pure: the chain and the clock come in, names go out; log.py removes them.
+"""Decide which segments may be removed. Pure: the chain and the clock come in, a number comes out; log.py removes.
 
-The oldest go first, and the newest never goes: it says where the log ends. A segment stays while a healthy table needs
+The oldest go first. The newest never goes: it says where the log ends. A segment stays while a healthy table needs
 it. For an Errored or copying table it stays while there is room and it is not too old; for replay, while there is room.
 """
 
@@ -35,7 +35,7 @@ def removable(
     max_age: float,
     now: float,
 ) -> int:
-    """How many of the oldest segments may go.
+    """Return how many of the oldest segments may be removed.
 
     `needed_from`: what healthy tables still need, never removed. `held_from`: what other tables need.
     """

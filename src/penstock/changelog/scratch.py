@@ -1,5 +1,7 @@
-"""Files that live no longer than a job: raw changes that its tasks write for one another. They are in the log's folder
-(`scratch/`), for that is where the driver and all executors come; no reader or writer of the log looks there.
+"""Keep files that live no longer than a job: raw changes that its tasks write for one another.
+
+They are in the log's folder (`scratch/`), which the driver and all executors reach; no reader or writer of the log
+looks there.
 
 Nothing in it is durable, and nobody needs it after the job. A task that runs again writes another file: what a task
 gives as its result says which one counts. Whoever makes a Scratch removes it; what a killed driver left goes at the
@@ -71,7 +73,7 @@ class Scratch:
 
 
 def remove_leftovers(log: ChangeLog) -> bool:
-    """Removes all scratch of the log; whether there was any."""
+    """Remove all scratch of the log, and return whether there was any."""
     with _store_errors(log, "removing from"):
         found = log.filesystem.get_file_info(fs.FileSelector(_parent(log), allow_not_found=True))
         for info in found:

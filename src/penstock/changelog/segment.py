@@ -1,4 +1,4 @@
-"""The format of a segment: one Arrow IPC file, one record batch a slice, the rest as JSON in the schema's metadata.
+"""Define the format of a segment: one Arrow IPC file, one record batch per slice, a JSON header in its metadata.
 
 A slice holds the raw changes of one table under one schema version, in stream order. The header carries the full schema
 and a checksum of every slice; the file's name carries a checksum of the header, so a name alone vouches for the whole
@@ -54,7 +54,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class PartRef:
-    """An earlier part of a huge transaction. `slices` are its own, so that one header tells the whole segment."""
+    """An earlier part of a huge transaction. `slices` are its own, so that one header describes the whole segment."""
 
     name: str
     crc: int  # of the part's header
@@ -70,7 +70,7 @@ class SegmentHeader:
 
     `history` is an id that was made when the log was begun, the same in all of its segments; "" in logs that are older
     than such ids. `last_commit` is the last transaction up to `end`, in this segment or before it (position and time;
-    0, 0 before the first); None in older logs, where nobody knows.
+    0, 0 before the first); None in older logs, where it is unknown.
     """
 
     start: Position
@@ -86,12 +86,12 @@ class SegmentHeader:
 
     @property
     def all_slices(self) -> tuple[Slice, ...]:
-        """Of the parts and of the segment itself, in stream order."""
+        """Return the slices of the parts and of the segment itself, in stream order."""
         return tuple(item for part in self.parts for item in part.slices) + self.slices
 
     @property
     def empty(self) -> bool:
-        """It only moves the position on."""
+        """Whether the segment only advances the position."""
         return not self.slices and not self.parts
 
     def to_bytes(self) -> bytes:
@@ -159,7 +159,7 @@ class SegmentFile:
         return 2 * len(self.header_bytes) + 2048 + sum(item.bytes + 768 for item in self.header.slices)
 
     def write_to(self, sink: Any) -> None:
-        """As an Arrow IPC file into an open Arrow stream."""
+        """Write an Arrow IPC file into an open Arrow stream."""
         schema = RAW_SCHEMA.with_metadata({HEADER_KEY: self.header_bytes})
         with pa.ipc.new_file(sink, schema) as writer:
             for batch in self.batches:
@@ -179,7 +179,7 @@ def compose(
     history: str = "",
     before: tuple[Position, int] | None = None,
 ) -> SegmentFile:
-    """Puts slices together under a header that vouches for them. `before` is the last commit before them."""
+    """Combine slices under a header with their checksums. `before` is the last commit before them."""
     batches = tuple(_canonical(item.batch) for item in rows)
     header = SegmentHeader(
         start=start,
@@ -200,7 +200,7 @@ def compose(
 
 
 def newest_commit(slices: Iterable[Slice]) -> tuple[Position, int] | None:
-    """Position and time of the last transaction in the slices; None when there are none."""
+    """Return position and time of the last transaction in the slices, or None."""
     return max(((item.last_commit, item.last_commit_time) for item in slices), default=None)
 
 
@@ -223,7 +223,7 @@ def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:
 
 
 def checksum(batch: pa.RecordBatch) -> int:
-    """CRC-32 over the batch's buffers; never looks at what they say, so it is safe on damaged ones."""
+    """Compute the CRC-32 of the batch's buffers, without interpreting them, so damaged ones are safe."""
     crc = 0
     for buffer in _buffers(batch):
         crc = zlib.crc32(buffer, crc)

@@ -1,4 +1,4 @@
-"""The one writer of a change log: makes segments and parts durable, in order, and nothing half-done ever visible.
+"""Write the change log: make segments and parts durable, in order, with nothing half-done ever visible.
 
 Locally a file is written under a temporary name, fsynced, renamed, and its folder fsynced; in an object store it is one
 put. A call that raises has changed nothing that a reader sees, or has sealed exactly what it was asked for, so it may
@@ -92,7 +92,7 @@ class SegmentWriter:
         self._unlock()
 
     def begin(self, position: Position, system_id: str, timeline: int, *, replica: bool = False) -> None:
-        """Says where appending starts (the log's end, unless it is empty) and whose stream follows."""
+        """Set where appending starts (the log's end, unless it is empty) and whose stream follows."""
         if self.end is not None and position != self.end:
             raise ValueError(f"the log ends at {self.end:x}, not at {position:x}")
         if self._history is None:
@@ -101,7 +101,7 @@ class SegmentWriter:
         self.abandon_parts()
 
     def append(self, end: Position, rows: Sequence[SliceRows]) -> None:
-        """Seals `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written."""
+        """Seal `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written."""
         start = self._start(end)
         self._seal(self._composed(start, end, rows, self._parts, self._part_schemas))
         failpoints.reach("capture.segment_sealed")
@@ -109,7 +109,7 @@ class SegmentWriter:
         self._forget_replaced()
 
     def advance(self, end: Position) -> None:
-        """Seals `[self.end, end)` as empty; right after another empty segment, in its place."""
+        """Seal `[self.end, end)` as empty, replacing an empty segment right before it."""
         start, replaced = self._start(end), ""
         if self.last is not None and self.last.empty:
             start, replaced = self.last.start, self._last_text
@@ -120,7 +120,7 @@ class SegmentWriter:
         self._forget_replaced()
 
     def write_part(self, commit_position: Position, rows: Sequence[SliceRows]) -> None:
-        """Makes an earlier part of one huge transaction durable. It counts once the next `append` lists it."""
+        """Make an earlier part of one huge transaction durable. It counts once the next `append` lists it."""
         self._attempt = self._attempt or secrets.token_hex(4)
         file = self._composed(commit_position, commit_position, rows)
         name = part_name(commit_position, self._attempt, len(self._parts))
@@ -131,7 +131,7 @@ class SegmentWriter:
         failpoints.reach("capture.part_written")
 
     def abandon_parts(self) -> None:
-        """Forgets the parts of a transaction that will be sent again."""
+        """Forget the parts of a transaction that will be sent again."""
         parts, self._parts, self._part_schemas, self._attempt = self._parts, [], {}, ""
         for part in parts:
             self.log.delete(part.name)
@@ -215,7 +215,7 @@ class SegmentWriter:
             file.write_to(sink)
 
     def _require_room(self, size: int) -> None:
-        """Counts what was written since the last listing; a listing says what retention has freed."""
+        """Count what was written since the last listing; a listing says what retention has freed."""
         if self._max_bytes is None:
             return
         if self._used + size > self._max_bytes or time.monotonic() - self._used_at > USAGE_SECONDS:
@@ -256,7 +256,7 @@ class SegmentWriter:
 
 @contextmanager
 def locked(log: ChangeLog) -> Iterator[None]:
-    """Keeps writers away from a local log meanwhile, whatever state it is in. LockedError when one is open."""
+    """Keep writers away from a local log meanwhile, whatever state it is in. LockedError when one is open."""
     if not log.local:
         yield
         return
@@ -292,7 +292,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """StallMeter a lock of the system on the file, which names our process, until the descriptor is closed."""
+    """Hold a system lock on the file, which names our process, until the descriptor is closed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:

@@ -1,1 +1,1 @@
-"""The command line, one file a command group."""
+"""Run penstock's commands: one file per command group."""

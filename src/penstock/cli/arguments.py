@@ -1,4 +1,4 @@
-"""Parameters that several commands share, so that they read the same everywhere."""
+"""Define the parameters that several commands share, so that they read the same everywhere."""
 
 from __future__ import annotations
 

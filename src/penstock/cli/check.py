@@ -1,4 +1,4 @@
-"""`penstock check FILE`: the file, then the source, then the destination; what to fix and how. It changes nothing."""
+"""`penstock check FILE`: look at the file, the source and the destination, and say what to fix. Changes nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     only_sql: Annotated[bool, typer.Option("--sql", help="Only the statements for the source, for psql.")] = False,
 ) -> None:
-    """Say what must be fixed before the pipeline can run, and how. Exit 1 when something must be."""
+    """List what must be fixed before the pipeline can run, and how. Exit 1 if there is an error."""
     if json_output and only_sql:
         raise UsageError("--json and --sql are two ways to print", "Use one of them")
     pipeline = load(file)
@@ -105,7 +105,7 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
 
 
 def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[TableId], list[Finding]]:
-    """What one source has to say, the tables that are followed, and which of them another source has taken."""
+    """Check one source: its findings, the tables followed, and targets that another source has taken."""
     url = lane.source.url.get_secret_value()
 
     def wanted(table: TableId) -> bool:
@@ -134,7 +134,7 @@ def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[
 
 
 def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
-    """Every column must have a place at the destination; every choice under `types` must have a column."""
+    """Check that every column has a place at the destination, and every choice under `types` a column."""
     used: dict[str, set[str]] = {}
     for schema in schemas:
         rule = pipeline.rule_for(schema.table)
@@ -152,7 +152,7 @@ def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterato
 
 
 def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:
-    """Two feeds must not share a table at the destination."""
+    """Check that no two feeds share a table at the destination."""
     sources: dict[TableId, list[TableId]] = {}
     named: dict[TableId, list[TableId]] = {}
     for feed in (feed for table in tables for feed in pipeline.feeds(table)):
@@ -191,7 +191,7 @@ def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding
 
 
 def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
-    """Names that differ only in case."""
+    """Return names that differ only in case."""
     found: dict[str, list[TableId]] = {}
     for target in targets:
         found.setdefault(str(target).lower(), []).append(target)
@@ -199,7 +199,7 @@ def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
 
 
 def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
-    """`where`, `columns`, `set` and the names of history columns must suit every table that they are for."""
+    """Check that `where`, `columns`, `set` and the names of history columns suit every table they apply to."""
     for schema in schemas:
         for feed in pipeline.feeds(schema.table):
             problems = check_projection(feed.projection, schema)

@@ -1,4 +1,4 @@
-"""`penstock events FILE TABLE`: an events table as lines of JSON, to be piped and to be gone on with later."""
+"""`penstock events FILE TABLE`: print an events table as JSON lines, from a position on."""
 
 from __future__ import annotations
 

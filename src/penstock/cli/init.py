@@ -19,7 +19,7 @@ def init(
     remove_it: Annotated[bool, typer.Option("--remove", help="Take the trigger away again.")] = False,
     only_sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
 ) -> None:
-    """Install an event trigger at the source that tells every new structure of a table in the stream itself.
+    """Install an event trigger at the source that writes every new table structure into the stream itself.
 
     Without it, structure is read from the catalogue, which may have moved on by then; then penstock copies the table
     again. It needs a superuser, works for every pipeline that reads the database, and takes effect with the next ALTER

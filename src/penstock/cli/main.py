@@ -1,4 +1,4 @@
-"""`penstock`: the registry of commands, and how every error becomes one line and an exit code.
+"""Register penstock's commands, and turn every error into one line and an exit code.
 
 Each command is a plain function in a file beside this one. COMMANDS names them; only the module of the command that
 is run gets imported, so that `penstock --help` and `penstock status` do not wait for Spark.
@@ -80,7 +80,7 @@ GROUPS = {
 
 
 def build(wanted: str | None) -> typer.Typer:
-    """The command line, with only the wanted command's own module loaded; the others are there by their summaries."""
+    """Build the command line. Only the wanted command's module is loaded; the others have their summaries."""
     app = _group("Keep lakehouse tables equal to a live Postgres database, exactly once.")
     app.callback(invoke_without_command=True)(_penstock)
     groups = {name: _group(summary) for name, summary in GROUPS.items()}
@@ -95,7 +95,7 @@ def build(wanted: str | None) -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and gives its exit code. Every error ends here, as one line on stderr."""
+    """Run one command line and return its exit code. Every error ends here, as one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Escaped(Exception):
-    """Carries what a command raised past typer, which would end some errors without a word."""
+    """Carry what a command raised past typer, which would swallow some errors silently."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -132,7 +132,7 @@ def _letting_errors_out(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nobody_reads() -> bool:
-    """Whether whoever read the output has had enough (`| head`): nothing is wrong then, and the rest goes nowhere."""
+    """Return whether the reader of the output is gone (`| head`). Then nothing is wrong, and the rest is discarded."""
     try:
         number = sys.stdout.fileno()
     except OSError:
@@ -182,11 +182,11 @@ def _penstock(
 
 
 def _not_loaded() -> None:
-    """Stands for a command that was not asked for."""
+    """Stand in for a command that was not requested."""
 
 
 def _usage(error: typer.TyperException) -> str:
-    """The message of a usage error, with the command whose help to read."""
+    """Return the message of a usage error, with the command whose help to read."""
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "penstock"
     what = error.format_message().rstrip(".") or f"{command} needs one of its commands"

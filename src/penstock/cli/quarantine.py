@@ -1,4 +1,4 @@
-"""`penstock quarantine list|show|replay|drop FILE`: messages that could not be decoded, and what becomes of them.
+"""`penstock quarantine list|show|replay|drop FILE`: list, retry or give up messages that could not be decoded.
 
 They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
 """
@@ -114,7 +114,7 @@ def quarantine_drop(
     names: Names = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, give them up; their tables are copied again.")] = False,
 ) -> None:
-    """Forget messages. A table that stands at one of them is copied anew; an events table lacks them for good."""
+    """Give messages up. A table that stopped at one of them is copied again; an events table never gets them."""
     pipeline = load(file)
     if not yes:
         count = len(quarantine.chosen(pipeline, quarantine.kept(pipeline), names or []))
@@ -157,7 +157,7 @@ def _json(one: Quarantined) -> dict[str, Any]:
 
 
 def _hexadecimal(data: bytes) -> list[str]:
-    """Sixteen bytes a line, with their place and what is printable of them."""
+    """Format bytes, sixteen per line, with their offset and their printable characters."""
     lines = []
     for at in range(0, min(len(data), HEX_BYTES_SHOWN), 16):
         piece = data[at : at + 16]

@@ -1,4 +1,4 @@
-"""`penstock query FILE "SQL"`: Spark SQL over the destination, for reading."""
+"""`penstock query FILE "SQL"`: run read-only Spark SQL over the destination."""
 
 from __future__ import annotations
 

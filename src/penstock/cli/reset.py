@@ -1,4 +1,4 @@
-"""`penstock reset FILE`: the way out of a gap, said plainly before it happens."""
+"""`penstock reset FILE`: start over after a gap, after a plain warning."""
 
 from __future__ import annotations
 

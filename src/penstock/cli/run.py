@@ -1,4 +1,4 @@
-"""`penstock run` and `penstock capture`: what they do and say while they work. Both log to standard error."""
+"""`penstock run` and `penstock capture`: run the pipeline or its capture alone, and log to standard error."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def capture(
 
 
 def log_to_stderr(least: int = INFO, form: LogFormat = LogFormat.TEXT, file: str = "FILE") -> None:
-    """Lines for people, with colours on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
+    """Log readable lines, coloured on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
     of what is logged; `file` is named in commands that messages give."""
     last: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     if form is LogFormat.JSON:

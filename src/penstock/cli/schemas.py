@@ -1,4 +1,4 @@
-"""`penstock schemas FILE [TABLE] [--at LSN]`: the versions of tables' structures that the pipeline has met."""
+"""`penstock schemas FILE [TABLE] [--at LSN]`: list the versions of tables' structures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock slots drop FILE`: the end of a pipeline's replication slot, said plainly before it happens."""
+"""`penstock slots drop FILE`: remove a pipeline's replication slot, after a plain warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock status FILE`: one look at the pipeline, whether it runs or not."""
+"""`penstock status FILE`: show the pipeline as it is, whether or not it runs."""
 
 from __future__ import annotations
 

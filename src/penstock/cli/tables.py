@@ -1,4 +1,4 @@
-"""`penstock tables`, `resync`, `retry`, `drop` and `forget`: where tables stand, and what to do with them.
+"""`penstock tables`, `resync`, `retry`, `drop` and `forget`: show tables, and request changes to them.
 
 They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
 """
@@ -35,7 +35,7 @@ def tables(
     file: PipelineFile,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Show each table's state, how far its copy is, since when, and its error with the way out."""
+    """Show each table's state, the progress of its copy, and its error with the way out."""
     found = look(load(file))
     if json_output:
         typer.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
@@ -48,7 +48,7 @@ def resync(
     names: Patterns = None,
     everything: Annotated[bool, typer.Option("--all", help="Every table that is followed.")] = False,
 ) -> None:
-    """Copy tables again. Readers see the present table until the new one is whole; other tables are not held up."""
+    """Copy tables again. Readers see the present table until the new one is complete; other tables continue."""
     asked = ask(load(file), "resync", names or [], everything=everything)
     _say(asked.new, "will be copied again")
     _say(asked.before, "is already queued for a resync")
@@ -60,7 +60,7 @@ def drop(
     name: TableName,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, drop it, with all that it holds.")] = False,
 ) -> None:
-    """Drop a table at the destination, with its files, so that it is made again and copied.
+    """Drop a table at the destination, with its files, so that it is created again and copied.
 
     For a table whose mode or rule was changed in the file. What only the destination has is lost: rows deleted at the
     source in mode append, versions in mode history, events.
@@ -79,13 +79,13 @@ def drop(
 
 
 def forget(file: PipelineFile, name: TableName) -> None:
-    """Remove what is kept of a table that is no longer followed. The destination's table stays as it is."""
+    """Remove the records of a table that is no longer followed. The destination's table stays as it is."""
     table = forget_table(load(file), name)
     stdout().print(f"{table} is forgotten; its table at the destination stays as it is", markup=False)
 
 
 def retry(file: PipelineFile, names: TableNames) -> None:
-    """Try Errored tables again now, once their cause is gone. They go on where they stopped."""
+    """Try Errored tables again now, once their cause is gone. They continue where they stopped."""
     asked = ask(load(file), "retry", names)
     _say(asked.new, "will be tried again")
     _say(asked.before, "is already queued for a retry")

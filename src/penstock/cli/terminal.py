@@ -1,4 +1,4 @@
-"""Where commands print: rich on a terminal, plain and never cut off where the output goes to a file or a pipe."""
+"""Print for commands: rich on a terminal; plain, and never truncated, into a file or a pipe."""
 
 from __future__ import annotations
 

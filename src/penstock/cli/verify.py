@@ -1,4 +1,4 @@
-"""`penstock verify FILE [TABLE…]`: whether lake equals source, at one position, and which rows do not."""
+"""`penstock verify FILE [TABLE…]`: compare lake and source at one position, and name the rows that differ."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def verify(
     ] = 300.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Compare source and lake at one position, while the pipeline runs or while it does not. Exit 1 when something
-    differs, or could not be compared."""
+    """Compare source and lake at one position, whether or not the pipeline runs.
+
+    Exit 1 if something differs or could not be compared."""
     log_to_stderr(WARNING)
     shown = SHOWN_AS_JSON if json_output else SHOWN
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
