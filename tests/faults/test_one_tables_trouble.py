@@ -96,10 +96,10 @@ def _a_table_dropped_in_the_lake(file: PipelineFile, run: Running, postgres: Dat
 
 
 def _drop_and_await(run: Running, postgres: Database, lake: Lake, change: str) -> None:
-    before = run.text().count("table is copied again")
+    before = run.text().count("table queued for resync")
     lake.sql("drop table lake.public.dropped")
     postgres.execute(change)
-    await_condition(lambda: run.text().count("table is copied again") > before, "the drop to be noticed", 60)
+    await_condition(lambda: run.text().count("table queued for resync") > before, "the drop to be noticed", 60)
 
 
 def _a_file_lost(file: PipelineFile, run: Running, postgres: Database, lake: Lake) -> None:

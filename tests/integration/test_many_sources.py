@@ -137,7 +137,7 @@ def test_three_databases_into_one_clone_one_append_one_history_and_one_events_ta
         databases["asia"].execute("truncate account", "insert into account values (1, 'asia after', 1)")
         databases["us"].execute("update account set only_us = 'x' where id % 2 = 0")
         drain(run, file, databases)
-        run.await_text("asked for")
+        run.await_text("request taken up")
         assert "us:public.account will be copied again" in asked.stdout
         _verify_and_repair(file, lake)
         lake.sql("delete from lake.crm.plain where sid = 'us' and id = 2")

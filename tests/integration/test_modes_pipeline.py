@@ -131,6 +131,6 @@ def test_every_case_in_every_mode(pipeline: PipelineFactory, postgres: Database,
         assert_all(lake)
         assert_asked(file)
         assert file.command("resync", "FILE", *(name for name in TARGETS if "events" not in name)).returncode == 0
-        run.await_text("asked for", 60)
+        run.await_text("request taken up", 60)
         await_ready(file)
         assert_all(lake, MODES[:3])

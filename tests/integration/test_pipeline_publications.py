@@ -165,7 +165,7 @@ def test_a_first_start_that_fails_leaves_no_slot_behind(pipeline: PipelineFactor
     file.environment = {"PATH": str(file.folder), "JAVA_HOME": str(file.folder)}
     failed = file.command("run", "FILE")
     assert failed.returncode == 3
-    assert "slot dropped, for the start failed" in failed.stderr
+    assert "slot dropped because the start failed" in failed.stderr
     with connect(postgres.url) as connection:
         assert slot_state(connection, file.slot) is None
     assert list(file.log.glob("[!.]*")) == [], "nothing of a log whose slot is gone"

@@ -82,7 +82,7 @@ def _confirmed_leaving(pipeline: Pipeline) -> bool:
             with connect(lane.source.url.get_secret_value()) as connection:
                 changes = Publisher(lane, None).leaving(connection)
         except SourceError as error:
-            LOG.warning("tables that would leave the publication not looked for", what=error.what)
+            LOG.warning("tables leaving the publication not checked", what=error.what)
             continue
         leaving += [f"{table} (publication {change.out_of})" for change in changes for table in change.tables]
     if not leaving:

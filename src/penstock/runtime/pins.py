@@ -112,7 +112,7 @@ class Pins:
         self._holding[pin.id] = pin.table
         level = self._loop.hold(tracked)
         if pin.state == "asked" and self._state.hold_pin(pin.id):
-            LOG.info("table held for a pin", table=str(pin.table), position=position_text(level))
+            LOG.info("table frozen for a pin", table=str(pin.table), position=position_text(level))
 
     def _bring(self, pin: Pin, tracked: FollowedTable, position: Position) -> None:
         at = self._loop.hold(tracked, position)
@@ -155,7 +155,7 @@ class Pins:
                 destination.discard([part])
                 continue
             except CommitUnknown as error:
-                LOG.warning("repair unknown", table=str(pin.table), what=error.what)
+                LOG.warning("repair outcome unknown", table=str(pin.table), what=error.what)
                 continue
             tracked.position = position
             what = f"table {pin.table}: {net.changes} rows were put right"

@@ -110,7 +110,7 @@ class SourcePipeline:
                 solution=f"Run again, or free the WAL that the server keeps: SELECT pg_drop_replication_slot('{slot}')",
             )
         else:
-            LOG.info("slot dropped, for the start failed", slot=slot)
+            LOG.info("slot dropped because the start failed", slot=slot)
 
     def stream(self, destinations: Opened, runner: JobRunner, stop: SignalFlag) -> None:
         """Return when stopped or, with `once`, when drained. Raise what no retry can fix."""

@@ -429,7 +429,7 @@ class Tables:
         try:
             orphans = find_orphans(self._java, opened, state, keep)
         except FileUnreadable as error:  # of an old snapshot: the present one has just been read
-            LOG.warning("leftovers not looked for", table=str(opened.target), what=error.what)
+            LOG.warning("leftovers not searched", table=str(opened.target), what=error.what)
             return
         if not orphans:
             return

@@ -278,7 +278,7 @@ class BatchWriter:
             self._discard(results)
             return None
         except CommitUnknown as error:
-            LOG.warning("commit unknown", table=str(table), what=error.what)
+            LOG.warning("commit outcome unknown", table=str(table), what=error.what)
             if self._destination.position(tracked.target, self._source) != end:
                 return None
         reach("apply.after_commit")
@@ -290,7 +290,9 @@ class BatchWriter:
     def _keep_skipped(self, tracked: FollowedTable, skipped: Sequence[RawMessage]) -> None:
         """Before the commit that passes them, and again when it is done again: they are kept once."""
         what = f"table {tracked.name}: {len(skipped)} messages cannot be decoded; it goes on without them"
-        LOG.error("quarantined", table=str(tracked.name), messages=len(skipped), first=skipped[0].order)
+        LOG.error(
+            "messages put into quarantine", table=str(tracked.name), messages=len(skipped), first=skipped[0].order
+        )
         self._state.quarantine(self._destination.name, tracked.name, skipped)
         self._state.add_event("quarantine", what, tracked.name, destination=self._destination.name)
 

@@ -65,7 +65,11 @@ def run_tasks(log: ChangeLog, runner: JobRunner, tasks: Sequence[ApplyTask]) -> 
             if table in shares:
                 ready += [replace(task, share=shares[table]) for task in group]
             elif table not in unable:
-                LOG.info("held whole", table=str(table), why="rows change their keys, and large values were not sent")
+                LOG.info(
+                    "table not split, one task holds its part",
+                    table=str(table),
+                    why="rows change their keys, and large values were not sent",
+                )
                 ready.append(whole(group))
         return _told_once([*failed, *runner.run(apply, ready)])
     finally:

@@ -399,10 +399,10 @@ class ApplyLoop:
                 return
             self.destination.commit(plan, [], truncated=False, position=end)
         except StaleBase as error:
-            LOG.info("structure not followed yet", table=str(tracked.name), what=error.what)
+            LOG.info("structure change postponed", table=str(tracked.name), what=error.what)
             return
         except CommitUnknown as error:
-            LOG.warning("commit unknown", table=str(tracked.name), what=error.what)
+            LOG.warning("commit outcome unknown", table=str(tracked.name), what=error.what)
             if self.destination.position(tracked.target, self.source) != end:
                 return
         tracked.position, tracked.schema = end, followed.schema
@@ -421,7 +421,7 @@ class ApplyLoop:
                 f"table {tracked.name}: {why}, and it keeps the rows of partitions that are gone: {', '.join(kept)}",
                 f"penstock resync FILE {tracked.name} copies it as the source is now; the rows kept are lost",
             )
-        LOG.warning("table is copied again", table=str(tracked.name), why=why)
+        LOG.warning("table queued for resync", table=str(tracked.name), why=why)
         tracked.errored = True
         status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")
         self.state.set_table_status(self.destination.name, tracked.name, status)

@@ -134,7 +134,7 @@ class TableLifecycle:
             self._copy_again(feed.name, MADE_ANEW)
             return
         if changed is not None:
-            LOG.warning("table is copied again", table=str(feed.name), why=changed.why)
+            LOG.warning("table queued for resync", table=str(feed.name), why=changed.why)
             self._copy_again(feed.name, changed.why)
             return
         if record is not None:  # it was committed, and then we were killed
@@ -372,7 +372,7 @@ class TableLifecycle:
             if feed is None or feed.table in self._known or GONE in status.reason:
                 continue
             gone = self._gone(feed.table)
-            LOG.warning("table is gone", table=str(name), what=gone.what, solution=gone.solution)
+            LOG.warning("table gone at the source", table=str(name), what=gone.what, solution=gone.solution)
             missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry, gone.code)
             self._state.set_table_status(destination, name, missing)
             self._note("errored", gone.what, name)
@@ -399,7 +399,7 @@ class TableLifecycle:
         if feed is None or schema is None:
             LOG.warning("request for a table that is not followed", kind=request.kind, table=str(table))
             return
-        LOG.info("asked for", kind=request.kind, table=str(table))
+        LOG.info("request taken up", kind=request.kind, table=str(table))
         self._note(request.kind, f"table {table}: {request.kind} was asked for", table)
         if request.kind == "drop":
             self._drop(feed, schema)

@@ -106,7 +106,7 @@ def _ensure_slot(connection: Connection, pipeline: Pipeline, log: ChangeLog) -> 
         connection,
         pipeline.source.url.get_secret_value(),
         name,
-        waiting=lambda who: LOG.warning("the slot waits for transactions that are still open", on=who),
+        waiting=lambda who: LOG.warning("slot waits for open transactions", on=who),
     )
     LOG.info("slot created", slot=name)
     return position

@@ -105,7 +105,7 @@ class CaptureSupervisor:
         try:
             report: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
-            LOG.warning("capture says", line=line.strip())
+            LOG.warning("output of capture", line=line.strip())
             return None
         match report.get("event"):
             case "started":

@@ -282,7 +282,7 @@ class Copier:
         copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished
         copying.rows = sum(item.part.rows for item in finished.values())
         if finished:
-            LOG.info("copy goes on", table=str(copying.name), ranges=len(ranges), finished=len(finished))
+            LOG.info("copy resumed", table=str(copying.name), ranges=len(ranges), finished=len(finished))
         return None
 
     def _why_void(
@@ -425,7 +425,7 @@ class Copier:
     def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
         """Rows of the copy that are in doubt, as a new snapshot sees them."""
         publication = self._pipeline.source.publication
-        LOG.info("rows are read again", table=str(copying.name), rows=keys.num_rows)
+        LOG.info("uncertain rows read again", table=str(copying.name), rows=keys.num_rows)
         note = f"{keys.num_rows} rows that changed between two snapshots are read again"
         self._state.note_copy(self._destination.name, copying.name, note)
         with export_snapshot(
@@ -460,7 +460,7 @@ class Copier:
     def _start_over(self, copying: CopyingTable, why: str) -> None:
         if not self._give_up(copying) or not self._still_wanted(copying):
             return
-        LOG.warning("copy starts again", table=str(copying.name), why=why)
+        LOG.warning("copy starts over", table=str(copying.name), why=why)
         copying.from_zero = why
         self._state.add_event("copy starts again", why, copying.name, destination=self._destination.name)
         self._state.end_copy(self._destination.name, copying.name)

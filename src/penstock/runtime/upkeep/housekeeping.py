@@ -140,7 +140,7 @@ class Housekeeping:
             LOG.debug("maintenance put off", table=str(name), what=error.what)
             return None
         if report.did_something:
-            LOG.debug("maintained", table=str(name), report=str(report))
+            LOG.debug("table maintained", table=str(name), report=str(report))
         return report
 
     def _waiting_since(self) -> float | None:

@@ -63,10 +63,10 @@ class SourceWatch:
                 self.look([reader.begin_look() for reader in self._readers])
             except PenstockError as error:
                 what, solution = error.what, error.solution
-                LOG.warning("tables not looked at", what=what, solution=solution)
+                LOG.warning("source tables not checked", what=what, solution=solution)
             except Exception as error:
                 what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
-                LOG.exception("tables not looked at")
+                LOG.exception("source tables not checked")
             else:
                 if failures:
                     self._tell(Health("ok", datetime.now(UTC)))
