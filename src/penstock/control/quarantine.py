@@ -27,7 +27,7 @@ Place = tuple[str, TableId]  # destination, table
 @dataclass(frozen=True)
 class Replayed:
     """`refused` have the reasons of the present decoder. `again` are Errored tables of which all messages decode.
-    `passed` are those that decode and whose table went on without them: they stay for a person."""
+    `passed` are those that decode and whose table went on without them: they stay for the operator."""
 
     pid: int | None
     decoded: list[Quarantined]
@@ -67,7 +67,7 @@ def chosen(pipeline: Pipeline, messages: Sequence[Quarantined], names: Sequence[
 def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
     """Tries messages with the present decoder. A table that stands at them, and of which all decode, is tried again.
 
-    Messages stay until the table has passed them; those of a table that went on without them stay for a person.
+    Messages stay until the table has passed them; those of a table that went on without them stay for the operator.
     """
     with _store(pipeline) as store:
         everything = [] if store is None else _all(pipeline, store)
@@ -93,7 +93,7 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
 
 
 def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
-    """Forgets messages. A table that stands at one of them is copied anew, for it cannot pass what it does not know."""
+    """Give messages up. A table that stopped at one of them is copied again, because it cannot pass it."""
     with _store(pipeline) as store:
         gone = chosen(pipeline, [] if store is None else _all(pipeline, store), names)
         resynced: list[TableId] = []

@@ -1,1 +1,1 @@
-"""Plain words shared by every part: Position, TableId, TableSchema, raw changes, TableState; knows no other room."""
+"""Define the values that every part shares: Position, TableId, TableSchema, raw changes, TableState."""

@@ -1,4 +1,4 @@
-"""Anomalies in figures: changes that do not suit what the destination holds, counted by kind."""
+"""Count anomalies: changes that do not match what the destination holds, by kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AnomalyCount:
 
 
 def merged_anomalies(counts: Iterable[AnomalyCount]) -> tuple[AnomalyCount, ...]:
-    """One count a kind, by its name; of the places the first ones stay."""
+    """Merge counts to one per kind, by name; the first places are kept."""
     found: dict[str, AnomalyCount] = {}
     for one in counts:
         known = found.get(one.kind, AnomalyCount(one.kind, 0, ()))

@@ -1,4 +1,4 @@
-"""Raw changes: how row changes of one table under one schema travel from capture through the log to decode.
+"""Define raw changes: how row changes of one table under one schema travel from capture to decode.
 
 A raw batch is an Arrow record batch of RAW_SCHEMA, in stream order, all of one relation and one schema version.
 """

@@ -1,4 +1,4 @@
-"""Feeds: one source table into one destination table, in one mode. A source table may have several.
+"""Define feeds: one source table into one destination table, in one mode. A source table may have several.
 
 The mode says what becomes of changes: `clone` equals the source; `append` is clone without DELETE and TRUNCATE;
 `history` keeps every version of a row, with its period; `events` makes every change a row. docs/modes.md says more.
@@ -57,7 +57,7 @@ EVERYTHING = Projection()
 
 @dataclass(frozen=True)
 class Sid:
-    """What tells the rows of one source from those of others in one table: a column, and this source's value in it.
+    """Identify one source's rows in a shared table: a column, and this source's value in it.
 
     All sources of one `family` (a pipeline) may share tables, each with a value of its own.
     """
@@ -69,8 +69,10 @@ class Sid:
 
 @dataclass(frozen=True)
 class Feed:
-    """`name` is how people, the state store and requests know it: the source table's name, and for its second and
-    later modes `{table}__{mode}`. `sid` is set when other sources may feed the same target. `on_column_drop` says what
+    """Describe one feed.
+
+    `name` is used in commands, requests and the state store: the source table's name, and for its second and later
+    modes `{table}__{mode}`. `sid` is set when other sources may feed the same target. `on_column_drop` says what
     becomes of a column that goes at the source, `on_type_change` what is done about a type that no longer fits."""
 
     name: TableId

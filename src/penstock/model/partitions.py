@@ -1,4 +1,4 @@
-"""The partitions of one table, as they were last looked at, and what is to be known of those that went or came.
+"""Describe a table's partitions as they were last seen, and how those that came or went differ.
 
 What happens to a whole partition (attached, detached, dropped, truncated) is in no stream: it is found by comparing two
 looks. The source reads them, the state store keeps the last one, the runtime compares. docs/partitions.md says why.
@@ -21,7 +21,7 @@ class Partition:
     """A partition that holds rows. `file` is another after a TRUNCATE (and after any rewrite).
 
     `made_here`: it was created as a partition, so that all of its rows were sent as changes of the table. `link` is
-    another when it was attached anew.
+    another when it was attached again.
     """
 
     relation: TableId
@@ -33,7 +33,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Remark:
-    """How the destination differs from the source for one partition, until the table is copied anew.
+    """How the destination differs from the source for one partition, until the table is copied again.
 
     "kept": gone at the source, its rows are kept. "missing": attached with rows that were never sent. "stale":
     truncated at the source, its rows are still there. "replaced": detached and attached again, or dropped and created

@@ -1,7 +1,7 @@
-"""Positions: an unsigned 64-bit number with an order, and nothing more outside `source/`.
+"""Define positions: unsigned 64-bit numbers with an order, and nothing more outside `source/`.
 
 A position is exclusive: everything before it is contained. A transaction is skipped if and only if
-`commit_position < position`. People see and give positions as Postgres writes them (`0/16B3748`); where text is stored
+`commit_position < position`. Users see and give positions as Postgres writes them (`0/16B3748`); where text is stored
 and sorted, they are 16 hexadecimal digits.
 """
 
@@ -20,17 +20,17 @@ _STORED_ORDER = re.compile(r"([0-9A-Fa-f]{16})/([0-9A-Fa-f]{16})")
 
 
 def position_text(position: Position) -> str:
-    """As Postgres writes it: `16/B374D848`."""
+    """Format a position as Postgres does: `16/B374D848`."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def stored_text(position: Position) -> str:
-    """Fixed-width hexadecimal, so that text order is stream order."""
+    """Format a position in fixed-width hexadecimal, so that text order is stream order."""
     return f"{position:016x}"
 
 
 def parse_position(text: str) -> Position:
-    """The inverse of both. ValueError when the text is neither."""
+    """Parse either format. ValueError for any other text."""
     if (parts := _LSN.fullmatch(text)) is not None:
         return (int(parts[1], 16) << 32) | int(parts[2], 16)
     if _STORED.fullmatch(text):

@@ -1,4 +1,4 @@
-"""A message that cannot be decoded, kept byte for byte: what decode gives up on, the state store keeps and people see.
+"""Define quarantined messages: those that cannot be decoded, kept byte for byte in the state store.
 
 It holds all that is needed to try again later, with another decoder and without the change log.
 """
@@ -54,6 +54,6 @@ def raw_message(changes: RawChanges, row: int, reason: str) -> RawMessage:
 
 
 def as_changes(message: RawMessage) -> RawChanges:
-    """The message as decode takes it."""
+    """Return the message as raw changes for decode."""
     row = {name: getattr(message, name) for name in RAW_SCHEMA.names}
     return RawChanges(message.schema, pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA))

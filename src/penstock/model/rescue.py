@@ -1,4 +1,4 @@
-"""Rescued cells in figures: what did not fit its column, counted for each column."""
+"""Count rescued cells, those that did not fit their column, per column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RescueCount:
 
 
 def merged(counts: Iterable[RescueCount]) -> tuple[RescueCount, ...]:
-    """One count a column, in the order in which the columns first come; samples are the newest."""
+    """Merge counts to one per column, in the order in which columns first come; the newest samples are kept."""
     found: dict[str, RescueCount] = {}
     for one in counts:
         known = found.get(one.column)

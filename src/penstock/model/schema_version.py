@@ -1,4 +1,4 @@
-"""Versions of a table's structure as the schema registry keeps them: numbered, placed in the stream, comparable."""
+"""Define versions of a table's structure: numbered, placed in the stream, comparable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SchemaVersion:
 
 
 def in_force(versions: Iterable[SchemaVersion], position: Position) -> list[SchemaVersion]:
-    """Of each table the version that a change committed at `position` is under; none for tables that came later."""
+    """Return per table the version in force for a change committed at `position`; none for later tables."""
     found: dict[TableId, SchemaVersion] = {}
     for version in sorted(versions, key=lambda one: one.sequence):
         if version.position <= position:
@@ -48,7 +48,7 @@ def in_force(versions: Iterable[SchemaVersion], position: Position) -> list[Sche
 
 
 def obsolete(versions: Iterable[SchemaVersion], before: Position, keep: int) -> list[SchemaVersion]:
-    """Those that no position from `before` on is under, but for the newest `keep` of each table."""
+    """Return versions that no position from `before` on needs, except the newest `keep` per table."""
     by_table: dict[TableId, list[SchemaVersion]] = {}
     for version in sorted(versions, key=lambda one: one.sequence):
         by_table.setdefault(version.table, []).append(version)

@@ -1,4 +1,4 @@
-"""Tables as their source describes them. A schema is a value: equal structure, equal fingerprint."""
+"""Define tables as their source describes them. A schema is a value: equal structure, equal fingerprint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, order=True)
 class TableId:
-    """A table's name at its source. `str()` gives `schema.table`, for people."""
+    """A table's name at its source. `str()` gives `schema.table`."""
 
     schema: str
     name: str

@@ -1,4 +1,4 @@
-"""What the source's catalogue shows of a table and its change stream never tells, as a value that can be compared.
+"""Define marks: what the source's catalogue shows of a table and its change stream does not, as a comparable value.
 
 The marks of a table are read in the snapshot that the table is copied from, and kept in the state store. A later look
 at the catalogue that finds other marks means that something may have happened to the table which no change reported:

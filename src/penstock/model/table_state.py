@@ -83,7 +83,7 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class TableProgress:
-    """What has been applied to a table, as last seen: figures for people. The truth is in the destination."""
+    """Describe what has been applied to a table, as last seen. Figures only; the destination decides."""
 
     position: Position
     changes: int  # applied since the table was created, as counted

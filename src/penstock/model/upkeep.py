@@ -1,4 +1,4 @@
-"""How a table is kept quick to read, in figures: what it is like, and what was done to it."""
+"""Describe maintenance in figures: a table's shape, and what was done to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to queries as tables for people, as JSON and as CSV. Arrow in, text out.
+"""Render query results as tables, JSON and CSV. Arrow in, text out.
 
 JSON: one array of objects with JSON's own values. Decimals are strings (a JSON number may lose digits), as are times
 (ISO 8601); binary is hexadecimal, and floats that JSON has no number for are "NaN", "Infinity", "-Infinity".

@@ -1,4 +1,4 @@
-"""The schema registry as people ask for it: versions of tables, what each changed, which one held at a position.
+"""Answer from the schema registry: versions of tables, what each changed, which one held at a position.
 
 Read from the state store, so it works while a run is under way and while none is. Shown by `schemas_view.py`.
 """

@@ -1,4 +1,4 @@
-"""Versions of structures as a person reads them, and as a program does (`--json`). Knows `schemas.py`."""
+"""Render versions of structures as text and as JSON."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Pace:
 
 @dataclass
 class TableCopy:
-    """One table's copy as it was last told."""
+    """One table's copy as last reported."""
 
     first: Sample
     line_due: float
@@ -132,7 +132,7 @@ class CopyView:
         self._show_bars_while_needed()
 
     def finish(self, destination: str, table: TableId) -> None:
-        """Says that the table is copied. One that was never told of had no rows."""
+        """Report that the table is copied. One that was never reported before had no rows."""
         now = self._clock()
         with self._lock:
             copy = self._copies.pop((destination, table), None)
@@ -140,7 +140,7 @@ class CopyView:
         self._say(finished_line(self._name((destination, table)), copy, now))
 
     def drop(self, destination: str, table: TableId) -> None:
-        """The table's copy stopped, and somebody else says why."""
+        """Drop the table's copy from view; the reason is reported elsewhere."""
         with self._lock:
             self._copies.pop((destination, table), None)
         self._show_bars_while_needed()

@@ -385,7 +385,7 @@ def _effective_position(state: StateReport, destination: str, table: TableId) ->
 
 
 def _is_captured(slot: SlotState | None, health: Mapping[str, Health]) -> bool:
-    """Somebody reads the slot, be it `run` or `capture` alone, and does not say that it has to wait."""
+    """Whether `run` or `capture` reads the slot, and does not report that it has to wait."""
     capture = health.get("capture")
     return slot is not None and slot.active_pid is not None and (capture is None or capture.state == "ok")
 

@@ -1,4 +1,4 @@
-"""A status as a person reads it, and as a program reads it (`--json`). Knows `status.py`, prints nothing itself."""
+"""Render a status as text and as JSON. Prints nothing itself."""
 
 from __future__ import annotations
 

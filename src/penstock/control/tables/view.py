@@ -1,4 +1,4 @@
-"""Tables as a person reads them, and as a program reads them (`--json`). Knows `tables.py`, prints nothing itself."""
+"""Render tables as text and as JSON. Prints nothing itself."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _table(found: Tables) -> Table:
 
 
 def _remarks(summary: TableSummary, file: str) -> Iterator[RenderableType]:
-    """What the table of tables has no room for: what is to be said of its copy, what was asked, what went wrong."""
+    """Render what the overview has no room for: notes on the copy, pending requests, errors."""
     copy = summary.copy
     if not summary.followed:
         way_out = f"no rule of {file} matches it. `penstock forget {file} {summary.table}` removes it from this list"

@@ -1,4 +1,4 @@
-"""Commands in messages: `penstock resync FILE …` with the name of the real file, so that a line can be pasted.
+"""Put the real file's name into commands in messages (`penstock resync FILE …`), so that they can be pasted.
 
 What raises an error deep in the pipeline does not know the file; what shows the error does.
 """

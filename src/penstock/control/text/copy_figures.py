@@ -1,4 +1,4 @@
-"""A table's copy in figures, as a person and as a program reads them: the same in `tables` and in `status`."""
+"""Format a table's copy in figures: the same in `tables` and in `status`."""
 
 from __future__ import annotations
 

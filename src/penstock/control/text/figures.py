@@ -1,4 +1,4 @@
-"""How figures read to a person: sizes, durations, counts. The same in `status`, in the live view and in the proof."""
+"""Format figures: sizes, durations, counts. The same in `status`, the live view and the proof."""
 
 from __future__ import annotations
 

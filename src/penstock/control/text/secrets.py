@@ -1,4 +1,4 @@
-"""The last net under everything that is printed: no password leaves penstock, whoever put it into a text."""
+"""Remove passwords from everything that is printed, whoever put them there."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Values as canonical text: the same text for the same value, made by Postgres in its SQL and by Spark in its own.
+"""Make canonical text of values: the same text for the same value, in Postgres' SQL and in Spark's.
 
 The text is what Postgres' output function gives under penstock's session settings, as pgoutput sends it, but for
 floating-point numbers, whose bits are compared: two programs seldom print them alike. So a cell that did not fit the
 lake's type, and lies in `_rescued` as Postgres wrote it, compares like any other.
 
-A row is the texts of its columns, each behind the other, in a form from which they can be told apart: a column ends
+A row is the texts of its columns, each behind the other, in a form from which they can be separated: a column ends
 with US and a comma, or is US and a minus when it is null, and US within a text is doubled. Its MD5 stands for it.
 
 What a single value's text is, `canonical_types` says. Used by `proof` and `compare`.
@@ -50,7 +50,7 @@ def postgres_row(columns: Iterable[Column]) -> str:
 
 
 def postgres_shown(column: Column) -> str:
-    """What a person is shown of the column."""
+    """Return what is shown of the column."""
     return f"{quoted(column.name)}::pg_catalog.text" if column.type.name in _POSTGRES_BITS else postgres_text(column)
 
 

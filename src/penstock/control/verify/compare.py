@@ -1,4 +1,4 @@
-"""Where two sides of a table differ: figures by bucket first, then rows of the buckets that differ, then cells of rows.
+"""Find where two sides of a table differ: figures by bucket, then rows of differing buckets, then cells.
 
 A side is the source under a snapshot or the lake at a snapshot (`sides`); both compute in their own SQL. Rows fall into
 buckets by the hash of their key, or of the whole row where there is no key. Two sides with the same count and checksum
@@ -97,7 +97,7 @@ def bucket_count(rows: int) -> int:
 
 
 def compare(source: Side, lake: Side, *, buckets: int, keyed: bool, shown: int) -> Comparison:
-    """`shown`: of how many differing rows the cells are told."""
+    """Compare two sides. `shown` is the number of differing rows whose cells are reported."""
     with ThreadPoolExecutor(2, thread_name_prefix="compare") as both:
         there, here = both.map(lambda side: side.figures(buckets), (source, lake))
         found = Comparison(_total(there), _total(here), buckets)

@@ -1,4 +1,4 @@
-"""Asks a run for pins (state/pin.py): tables of the lake at exactly the position of a snapshot of the source.
+"""Ask a run for pins (state/pin.py): tables of the lake at exactly the position of a snapshot of the source.
 
 The order is what makes it exact: the tables are held first, then the snapshot is made, so that its position is not
 behind them; then the run brings each to that position and says what its contents are called. A table is held only for

@@ -1,4 +1,4 @@
-"""The proof that lake equals source: for each table the row count and a checksum of all values, taken on both sides.
+"""Prove that lake equals source: per table the row count and a checksum of all values, taken on both sides.
 
 Each side computes its own figures in its own SQL: Postgres from its types, Spark from the lake's (`canonical`). A table
 is the sum of its rows' digests: it does not depend on order, and a row that is there twice counts twice. Meant for

@@ -1,4 +1,4 @@
-"""The rows that put a table right: those that differed, read again from the source in a newer snapshot.
+"""Read the rows that repair a table: those that differed, again from the source in a newer snapshot.
 
 For a run that brings the table to exactly that snapshot's position and commits them there (runtime/pins.py): keys that
 the source has are upserted, all others deleted, however often the lake has them.

@@ -1,4 +1,4 @@
-"""The two sides of a table that `compare` compares: the source in an exported snapshot, the lake at a snapshot.
+"""Define the two sides that `compare` compares: the source in an exported snapshot, the lake at a snapshot.
 
 Both answer in SQL over one inner query, which gives for each row `digest` and `bucket_of`, the MD5s of row and key
 (`canonical`). What comes back is figures, digests, keys and shortened cells: never a whole table.

@@ -1,7 +1,7 @@
-"""`penstock verify`: source and lake compared at one position, and, when asked to, the differing rows put right.
+"""Compare source and lake at one position and, if asked to, repair the differing rows.
 
-A snapshot of the source and its position are joined by a pin of each table at that position (`cutting`), so both sides
-are the same moment while everything goes on. When a run is up it makes the pins; otherwise the pipeline is run here
+A snapshot of the source and a pin of each table at the snapshot's position (`pin_client`) make both sides the same
+moment while everything continues. When a run is up it makes the pins; otherwise the pipeline is run here
 for as long as it takes. Of several sources each is verified for itself, one after another: with its own snapshot, and
 of tables that it shares with others only its own rows. docs/verify.md says why it is exact, and what it costs.
 """
@@ -152,7 +152,7 @@ class Share:
     feeds: list[Feed]
 
     def named(self, table: TableId) -> TableId:
-        """As people know it."""
+        """The table's name as shown to users."""
         return scoped_table(self.lane.source.name, table) if self.lane.is_scoped else table
 
 
@@ -176,7 +176,7 @@ def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list
 
 
 def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark: SparkSession) -> list[Verified]:
-    """Each source for itself: of several, one that cannot be verified is told so, and the others are."""
+    """Each source for itself: of several, one that cannot be verified is reported, and the others are verified."""
     found: list[Verified] = []
     for share in shares:
         try:
@@ -321,7 +321,7 @@ def _not_compared(table: TableId, error: Exception) -> PenstockError:
 def not_repairable(
     schema: TableSchema, comparison: Comparison, table: TableId, *, keeps_partitions: bool = False
 ) -> TableError | None:
-    """Why the differences must be left alone; None: they can be put right. `table`: as people know it.
+    """Why the differences must be left alone; None: they can be put right. `table`: as shown to users.
     `keeps_partitions`: rows that only the lake has may be meant to be there, for their partition was detached or
     dropped."""
     resync = f"Copy it again: penstock resync FILE {table}"

@@ -1,4 +1,4 @@
-"""What `verify` found, for people and for programs. Differing rows are named by their keys; cells are shortened."""
+"""Render what `verify` found as text and as JSON. Differing rows are named by key; cells are shortened."""
 
 from __future__ import annotations
 
