@@ -109,7 +109,7 @@ def test_illegal_moves_are_refused(store: StateStore, path: list[State], refused
 
 
 def test_progress_keeps_whole_positions_and_microseconds(store: StateStore) -> None:
-    largest = TableProgress(2**64 - 1, 2**40, 1234.5, NOON, NOON + timedelta(microseconds=1))
+    largest = TableProgress(2**64 - 1, 2**40, 1234.5, NOON, NOON + timedelta(microseconds=1), fetched=2**40)
     fresh = TableProgress(0, 0, 0.0, None, NOON)
     store.record_progress("lake", {ORDERS: largest, ODD: fresh})
     assert store.progress("lake") == {ORDERS: largest, ODD: fresh}

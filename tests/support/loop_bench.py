@@ -51,6 +51,8 @@ def numbered(table: TableSchema, *numbers: int, **changes: Any) -> TableSchema:
 class Fallible(MemoryDestination):
     """A twin whose next commits may be refused, lost, or take place without anybody hearing of it."""
 
+    capabilities = replace(MemoryDestination.capabilities, maintained=True)
+
     def __init__(self, store: MemoryStore) -> None:
         super().__init__("lake", store)
         self.failures: list[str] = []

@@ -171,6 +171,12 @@ def test_unsent_cells_keep_the_destinations_values_across_batches(bench: Bench) 
     bench.seal(400, (PEOPLE, 310, update("9", "Ada L.", UNSENT, key=("7", None, None))))
     drain(bench)
     assert bench.rows(PEOPLE) == [(9, "Ada L.", "large photo")]
+    assert bench.state.progress("lake")[PEOPLE.table].fetched == 2
+    bench.loop.close()
+    bench.restart()
+    bench.seal(500, (PEOPLE, 410, update("9", "Ada", UNSENT)))
+    drain(bench)
+    assert bench.state.progress("lake")[PEOPLE.table].fetched == 3, "the count goes on over a restart"
 
 
 def test_truncate_delete_and_reinsert(bench: Bench) -> None:
@@ -325,6 +331,13 @@ def test_maintenance_takes_longer_after_a_long_batch(bench: Bench, monkeypatch: 
         counts.append(asked)
         asked = 0
     assert counts == [1, 1, 1, 2, 2]
+
+
+def test_a_destination_without_upkeep_is_never_asked_for_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.lake, "capabilities", replace(bench.lake.capabilities, maintained=False))
+    monkeypatch.setattr(bench.lake, "maintain", lambda *_: pytest.fail("it was asked"))
+    housekeeping(bench).run()
+    assert bench.state.upkeep("lake") == {}
 
 
 def test_several_tables_are_maintained_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

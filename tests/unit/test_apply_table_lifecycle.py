@@ -542,3 +542,14 @@ def test_a_table_that_went_while_nothing_ran_is_not_ready(ruled: Ruled) -> None:
     assert ruled.status.state is State.ERRORED
     assert "no longer at the source" in ruled.status.reason
     assert f"penstock forget shop.yaml {gone}" in ruled.status.solution
+
+
+def test_a_mode_that_the_destination_does_not_take_makes_the_table_errored(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = watched.bench
+    monkeypatch.setattr(bench.lake, "capabilities", replace(bench.lake.capabilities, modes=frozenset({Mode.EVENTS})))
+    watched.membership.admit(PEOPLE)
+    status = bench.state.table_status("lake")[PEOPLE.table]
+    assert status.state is State.ERRORED
+    assert "does not take tables of mode clone, but events" in status.reason

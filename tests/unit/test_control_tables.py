@@ -14,7 +14,7 @@ from penstock.cli import main as cli
 from penstock.config.load import load
 from penstock.model.table import TableId
 from penstock.model.table_state import GONE as GONE_AT_SOURCE
-from penstock.model.table_state import State, TableStatus
+from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import SqlStateStore, open_store
 from pipeline_files import pipeline_file
@@ -57,6 +57,19 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     said = capsys.readouterr()
     assert said.out == ""
     return said.err
+
+
+def test_values_read_back_are_counted_and_many_of_them_bring_advice(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.record_progress("lake", {ORDERS: TableProgress(5, 30_000, 1.0, NOON, NOON, fetched=12_345)})
+    store.record_progress("lake", {ITEMS: TableProgress(5, 30_000, 1.0, NOON, NOON, fetched=2_000)})
+    said = " ".join(output(capsys, "tables", file))
+    assert "public.orders: 12,345 unchanged values were not sent by the source" in said
+    assert 'Run `ALTER TABLE "public"."orders" REPLICA IDENTITY FULL`' in said
+    assert "public.items: 2,000" not in said, "few of its changes"
+    found = json.loads("".join(output(capsys, "tables", file, "--json")))
+    assert {one["table"]: one["fetched_values"] for one in found["tables"]}["public.items"] == 2_000
 
 
 def asked(store: SqlStateStore) -> list[tuple[str, TableId]]:

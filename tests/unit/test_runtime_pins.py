@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_a_table_that_is_past_the_position_is_not_taken_for_it(bench: Bench, pin
     assert only(bench).state == "failed"
     assert "past the position" in only(bench).reason
     assert bench.loop.level
+
+
+def test_a_destination_without_bookmarks_refuses_pins(
+    bench: Bench, pins: Pins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = replace(bench.lake.capabilities, bookmarks=False)
+    monkeypatch.setattr(bench.lake, "capabilities", without)
+    bench.state.ask_pins(bench.lake.name, [ORDERS.table])
+    go_on(bench, pins)
+    assert only(bench).state == "failed"
+    assert "cannot keep its contents for a comparison" in only(bench).reason
+    assert bench.loop.level, "nothing is held for it"
 
 
 def test_an_errored_table_says_why_and_one_that_fails_while_held_too(bench: Bench, pins: Pins) -> None:

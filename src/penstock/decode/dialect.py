@@ -91,13 +91,18 @@ def register(name: str, dialect: Dialect) -> None:
 
 def dialect_of(schema: TableSchema) -> Dialect:
     """The dialect of a table's source. ValueError when nobody has registered it."""
-    known = _KNOWN.get(schema.dialect)
+    return dialect_named(schema.dialect)
+
+
+def dialect_named(source_type: str) -> Dialect:
+    """The dialect of sources of a type. ValueError when nobody has registered it."""
+    known = _KNOWN.get(source_type)
     if known is None:
-        where = _OWN.get(schema.dialect)
+        where = _OWN.get(source_type)
         if where is None:
-            raise ValueError(f"{schema.table}: no source of type {schema.dialect} is registered")
+            raise ValueError(f"no source of type {source_type} is registered")
         module, _, name = where.partition(":")
-        known = _KNOWN[schema.dialect] = getattr(import_module(module), name)
+        known = _KNOWN[source_type] = getattr(import_module(module), name)
     return known
 
 

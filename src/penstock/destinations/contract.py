@@ -97,7 +97,7 @@ from penstock.destinations.structure import OnDrop
 from penstock.errors import FileUnreadable, PenstockError
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
-from penstock.model.feed import Sid
+from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.upkeep import TableShape
@@ -110,13 +110,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a destination can do, as data."""
+    """What a destination can do, as data. The runtime asks before it calls what a destination may not have."""
 
-    transactional: bool  # rows and position move in one step
-    upserts: bool  # takes net effects by key; otherwise it takes rows only
-    truncates: bool
-    fetches: bool  # fills cells whose value only the destination still has
-    maintained: bool  # `maintain` has something to do
+    modes: frozenset[Mode]  # that its tables can have; a feed of another mode is Errored
+    maintained: bool  # `maintain` has something to do; otherwise it is never called
+    bookmarks: bool  # `bookmark` and `release` work; without them tables cannot be pinned, hence not verified
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,13 @@ from penstock.errors import (
     TableError,
 )
 from penstock.fold.layout import ROWS, Layout
-from penstock.model.feed import Sid
+from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 
 
 class MemoryDestination:
-    capabilities = Capabilities(transactional=True, upserts=True, truncates=True, fetches=True, maintained=False)
+    capabilities = Capabilities(modes=frozenset(Mode), maintained=False, bookmarks=True)
 
     def __init__(self, name: str = "memory", store: MemoryStore | None = None) -> None:
         self.name = name

@@ -90,3 +90,4 @@ class TableProgress:
     rate: float  # changes a second over the last batch
     commit_time: datetime | None  # of the newest change applied
     updated_at: datetime
+    fetched: int = 0  # values that the source left out of updates, read back from the destination; counted likewise

@@ -84,6 +84,11 @@ class Pins:
         if pin.answered:
             self._go_on(pin.id)
             return
+        destination = self._loop.destination
+        if not destination.capabilities.bookmarks:
+            without = f"table {pin.table}: destination {destination.name} cannot keep its contents for a comparison"
+            self._refuse(pin, Refused(without, "Verify the table at another destination"))
+            return
         tracked = self._loop.tables.get(pin.table)
         if tracked is None or tracked.errored:
             self._refuse(pin, self._not_followed(pin.table))

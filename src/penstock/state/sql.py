@@ -159,6 +159,7 @@ class SqlStateStore:
                         "rate": made.rate,
                         "commit_time": made.commit_time,
                         "updated_at": made.updated_at,
+                        "fetched": made.fetched,
                     },
                 )
 
@@ -167,7 +168,7 @@ class SqlStateStore:
             rows = connection.execute(of_destination(TABLE_PROGRESS, destination)).all()
         found = {
             TableId(row.table_schema, row.table_name): TableProgress(
-                row.position, row.changes, row.rate, row.commit_time, row.updated_at
+                row.position, row.changes, row.rate, row.commit_time, row.updated_at, row.fetched
             )
             for row in rows
         }

@@ -80,6 +80,7 @@ TABLE_PROGRESS = Table(
     Column("rate", Float, nullable=False),
     Column("commit_time", Moment),
     Column("updated_at", Moment, nullable=False),
+    Column("fetched", BigInteger, nullable=False),
 )
 
 PROCESSED = Table(

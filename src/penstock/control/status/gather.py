@@ -17,6 +17,7 @@ from types import TracebackType
 
 from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.config.model import Pipeline
+from penstock.control.fetching_advice import fetching_advice
 from penstock.control.text.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
 from penstock.model.anomaly import AnomalyCount
@@ -89,6 +90,8 @@ class TableReport:
     changes: int
     rate: float
     newest: datetime | None
+    fetched: int = 0  # values that the source left out of updates, read back from the destination
+    advice: str = ""  # how to have them sent, where they are many
     error: str = ""
     solution: str = ""
     retry: str = ""
@@ -311,6 +314,8 @@ class Observer:
             changes=made.changes if made else 0,
             rate=made.rate if made and (now - made.updated_at).total_seconds() < RATE_SECONDS else 0.0,
             newest=made.commit_time if made else None,
+            fetched=made.fetched if made else 0,
+            advice=fetching_advice(self._pipeline.source.type, feed, made),
             error=status.reason if status else "",
             solution=status.solution if status else "",
             retry=status.retry if status else "",

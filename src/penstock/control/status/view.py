@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.fetching_advice import fetched_text
 from penstock.control.status.gather import LogReport, Problem, SourceReport, SourceSection, Status, TableReport, errored
 from penstock.control.text.commands import with_file
 from penstock.control.text.copy_figures import copy_json, rows_copied_text
@@ -51,6 +52,9 @@ def as_text(status: Status) -> RenderableType:
                 Text(),
                 Text(said.replace("FILE", status.file).replace("TABLE", str(table.table)), style="yellow"),
             ]
+        if table.advice:
+            said = f"{table.table}: {fetched_text(table.fetched)}. {table.advice}"
+            parts += [Text(), Text(said, style="yellow")]
         for found in table.anomalies:
             said = f"{table.table}: {count_text(found.changes)} {KINDS[found.kind]}, first at {', '.join(found.places)}"
             parts += [Text(), Text(said, style="yellow")]
@@ -284,6 +288,7 @@ def _table_json(table: TableReport, file: str) -> dict[str, Any]:
         "changes": table.changes,
         "rate": table.rate,
         "newest": table.newest.isoformat() if table.newest else None,
+        "fetched_values": table.fetched,
         "error": (table.error or None) if table.state is State.ERRORED else None,
         "copied_again": (table.error or None) if table.state is not State.ERRORED else None,
         "solution": with_file(table.solution, file) or None,

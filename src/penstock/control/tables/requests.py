@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 
 from penstock.config.model import Pipeline
 from penstock.config.patterns import BadPattern, matches, names_one_table
+from penstock.control.fetching_advice import fetching_advice
 from penstock.errors import UsageError
 from penstock.model.feed import Feed
 from penstock.model.table import TableId
-from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableStatus
+from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import CopyProgress, Request, RequestKind
@@ -38,6 +39,8 @@ class TableSummary:
     retry: str
     code: str
     requests: tuple[Request, ...]
+    fetched: int = 0  # values that the source left out of updates, read back from the destination
+    advice: str = ""  # how to have them sent, where they are many
     followed: bool = True  # False: no rule of the file matches it any more
 
     @property
@@ -177,10 +180,19 @@ def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
     requests = store.requests()
     return [
-        _summary(pipeline, destination.name, table, statuses.get(table), copies.get(table), requests)
+        _summary(
+            pipeline,
+            destination.name,
+            table,
+            status=statuses.get(table),
+            copy=copies.get(table),
+            progress=progress.get(table),
+            requests=requests,
+        )
         for destination in pipeline.destinations
         for statuses in [store.table_status(destination.name)]
         for copies in [store.copy_progress(destination.name)]
+        for progress in [store.progress(destination.name)]
         for table in sorted({*statuses, *copies})
     ]
 
@@ -189,8 +201,10 @@ def _summary(
     pipeline: Pipeline,
     destination: str,
     table: TableId,
+    *,
     status: TableStatus | None,
     copy: CopyProgress | None,
+    progress: TableProgress | None,
     requests: Sequence[Request],
 ) -> TableSummary:
     feed = pipeline.feed(table)
@@ -206,6 +220,8 @@ def _summary(
         retry=status.retry if status else "",
         code=status.code if status else "",
         requests=tuple(one for one in requests if (one.destination, one.table) == (destination, table)),
+        fetched=progress.fetched if progress else 0,
+        advice=fetching_advice(pipeline.lanes[0].source.type, feed, progress),
         followed=feed is not None,
     )
 

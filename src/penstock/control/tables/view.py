@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.fetching_advice import fetched_text
 from penstock.control.status.view import STATE_STYLES
 from penstock.control.tables.requests import Tables, TableSummary
 from penstock.control.text.commands import with_file
@@ -79,6 +80,8 @@ def _remarks(summary: TableSummary, file: str) -> Iterator[RenderableType]:
         yield from (Text(), _remark(f"{summary.table} is copied again", again, "yellow"))
     if summary.state is not State.ERRORED and summary.error:
         yield from (Text(), _remark(f"{summary.table} is copied again, by itself", summary.error, "yellow"))
+    if summary.advice:
+        yield from (Text(), _remark(f"{summary.table}: {fetched_text(summary.fetched)}", summary.advice, "yellow"))
     for request in summary.requests:
         yield from (Text(), _remark(f"{summary.table}: {request.kind} asked for", moment_text(request.at), "yellow"))
     if summary.state is State.ERRORED:
@@ -103,6 +106,7 @@ def _summary_json(summary: TableSummary, file: str) -> dict[str, Any]:
         "followed": summary.followed,
         "since": summary.since.isoformat() if summary.since else None,
         "copy": copy_json(summary.copy),
+        "fetched_values": summary.fetched,
         "error": (summary.error or None) if summary.state is State.ERRORED else None,
         "copied_again": (summary.error or None) if summary.state is not State.ERRORED else None,
         "solution": with_file(summary.solution, file) or None,

@@ -61,13 +61,13 @@ from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
 from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
 from penstock.fold.layout import ROWS, Layout
-from penstock.model.feed import Sid
+from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position, position_text, stored_text
 from penstock.model.table import TableId, TableSchema
 
 
 class IcebergDestination:
-    capabilities = Capabilities(transactional=True, upserts=True, truncates=True, fetches=True, maintained=True)
+    capabilities = Capabilities(modes=frozenset(Mode), maintained=True, bookmarks=True)
 
     def __init__(self, settings: IcebergSettings, spark: Session, *, index: Path) -> None:
         """`index` is the folder of key indexes: a cache, this pipeline's own."""

@@ -263,6 +263,7 @@ class BatchWriter:
             last_commit_time=_last_commit_time(results),
             rescues=merged(count for result in results for count in result.rescues),
             anomalies=merged_anomalies(count for result in results for count in result.anomalies),
+            fetched=sum(result.fetched for result in results),
         )
         skipped = [message for result in results for message in result.skipped]
         if skipped:

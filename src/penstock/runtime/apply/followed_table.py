@@ -17,6 +17,7 @@ class FollowedTable:
     schema: TableSchema
     position: Position
     changes: int = 0
+    fetched: int = 0  # values that the source left out of updates, read back from the destination
     errored: bool = False
     lacks_key: bool = False  # it is Errored for a change that only a key could place
     lacks_columns: bool = False  # it is Errored for having none

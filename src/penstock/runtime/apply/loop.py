@@ -91,7 +91,9 @@ class ApplyLoop:
         for longer than the log is kept. Of the other modes the missing changes are lost, which is for the operator.
         """
         before = self.state.progress(self.destination.name).get(feed.name)
-        tracked = FollowedTable(feed, schema, position, before.changes if before else 0)
+        tracked = FollowedTable(feed, schema, position)
+        if before is not None:
+            tracked.changes, tracked.fetched = before.changes, before.fetched
         self.tables[feed.name] = tracked
         try:
             self._require_covered(tracked, start)
@@ -435,8 +437,11 @@ class ApplyLoop:
         for table, result in committed.items():
             tracked = self.tables[table]
             tracked.changes += result.changes
+            tracked.fetched += result.fetched
             newest = datetime.fromtimestamp(result.last_commit_time / 1e6, UTC) if result.changes else None
-            figures[table] = TableProgress(self.processed, tracked.changes, result.changes / elapsed, newest, now)
+            figures[table] = TableProgress(
+                self.processed, tracked.changes, result.changes / elapsed, newest, now, tracked.fetched
+            )
         try:
             if figures:
                 self.state.record_progress(self.destination.name, figures)

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.config.model import Pipeline
+from penstock.destinations.contract import TableDestination
 from penstock.errors import KeyRequired, NotPublished, OtherLayout, StateError, TableError
 from penstock.fold.layout import Layout, layout_of
 from penstock.fold.rule import noted, retyped
@@ -64,6 +65,14 @@ def _why_another(tracked: FollowedTable, schema: TableSchema) -> str:
     return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
 
 
+def _mode_refused(feed: Feed, destination: TableDestination) -> TableError:
+    modes = ", ".join(mode for mode in Mode if mode in destination.capabilities.modes)
+    return TableError(
+        f"table {feed.name}: destination {destination.name} does not take tables of mode {feed.mode}, but {modes}",
+        "Give its rule another `mode`, and start again",
+    )
+
+
 class TableLifecycle:
     def __init__(
         self,
@@ -105,6 +114,9 @@ class TableLifecycle:
                 "Give them different names in `target`, and start again",
             )
             self._loop.track_errored(feed, schema, shared)
+            return
+        if feed.mode not in destination.capabilities.modes:
+            self._loop.track_errored(feed, schema, _mode_refused(feed, destination))
             return
         trouble = self._troubles.get(feed.name)
         if isinstance(trouble, NotPublished):

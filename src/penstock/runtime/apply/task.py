@@ -79,6 +79,7 @@ class Applied:
     doubted: Doubted | None = None
     rescues: tuple[RescueCount, ...] = ()
     anomalies: tuple[AnomalyCount, ...] = ()
+    fetched: int = 0  # values read back from the destination
     skipped: tuple[RawMessage, ...] = ()  # what could not be decoded, and the table went on without
 
 
@@ -162,6 +163,7 @@ def apply(task: ApplyTask) -> Applied:
         doubted=doubted,
         rescues=net.rescues,
         anomalies=anomalies,
+        fetched=part.fetched,
         skipped=skipped,
     )
 

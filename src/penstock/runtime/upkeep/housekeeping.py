@@ -48,7 +48,8 @@ class Housekeeping:
         with self.holds.between_batches():
             now = time.monotonic()
             until = now + self._pause(now)
-            self._maintain(until)
+            if self._loop.destination.capabilities.maintained:
+                self._maintain(until)
             if not self._behind and now - self._advanced_at >= self._maintenance.advance_idle_every:
                 self._advanced_at = now
                 self._behind = self._idle()
