@@ -1,8 +1,8 @@
-"""What a destination of tables promises; `tests/behaviour/test_destination_*.py` hold every one of them to it.
+"""Define what a destination of tables promises; `tests/behaviour/test_destination_*.py` hold each of them to it.
 
 **Ordering.** A table's changes arrive as net effects of consecutive ranges of the log. `plan` fixes the base of one
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
-of one plan touch disjoint keys, so their order is of no account. Plans of one table are committed one after another;
+of one plan touch disjoint keys, so their order does not matter. Plans of one table are committed one after another;
 `plan_after` gives the next one while a commit is still to be made, so that the next batch is written beside it.
 
 **Duplicates.** A table carries its position, and position and rows move in one step. `commit` and `advance` are
@@ -13,7 +13,7 @@ never applied twice.
 
 **Durability.** A returned `commit` means: rows and position are visible to every reader that looks from now on, and
 they survive the death of every process of ours. StaleBase and DestinationUnreachable mean: nothing has changed.
-CommitUnknown means: nobody can say; read `position`, which then tells whether the commit took place. Parts of an
+CommitUnknown means: the outcome is unknown; `position` then says whether the commit took place. Parts of an
 unknown commit are not discarded before that.
 
 **History.** A position means something only in the history of the change log that it was taken from. A copy gives its
@@ -35,12 +35,12 @@ Parts of one plan remove different rows. Of a copy's parts all rows count, so th
 
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
 that needs it, and keeps it. A fetched cell brings along what was rescued of it, under the name that its column has now;
-entries of rows that stay as they are may keep an earlier name until their rows are written anew. The column is not part
+entries of rows that stay as they are may keep an earlier name until their rows are written again. The column is not part
 of a table's structure: `ensure_table` neither wants it nor minds it.
 
 **Copies.** A table without a position is not copied yet; readers see it empty. `plan_copy` and `CopyPlan.write_rows`
 write rows that nobody sees, `plan_catchup` takes those parts for the base of a write, again and again, and
-`commit_copy` puts the parts' rows in the place of all that the table holds, in one step with its position. A key may
+`commit_copy` replaces all that the table holds by the parts' rows, in one step with its position. A key may
 be in several parts of a copy: a write over them ends each of its rows, and so do later writes over the committed table.
 Parts outlive their driver: who remembers them can go on with them, if `parts_intact` says that they are still there.
 
@@ -48,8 +48,8 @@ Parts outlive their driver: who remembers them can go on with them, if `parts_in
 moves in the same step as rows and position. `plan` and `plan_copy` may name the structure that the table has after the
 commit; the parts of that plan are written under it. A column keeps its identity when it is renamed or widened. A column
 that goes at the source stays, goes or is renamed, as `on_drop` says. `plan` takes only what `fold.evolution.follow`
-calls light; `plan_copy` takes anything, for `commit_copy` replaces all rows. Columns that a person added stay, and are
-null in rows that are written anew.
+calls light; `plan_copy` takes anything, for `commit_copy` replaces all rows. Columns that somebody added stay, and are
+null in rows that are written again.
 
 **Versions.** A table of versions (its layout has a period) holds every version of a row. Net effects with steps close
 the open versions of touched keys and open others, as `fold.versions` says; versions that have ended are never read
@@ -68,10 +68,10 @@ copies, truncates, maintains and discards is its share, and it sees nothing else
 sources' columns, null where a source has none; a source adds and widens columns, and takes or renames none: with a
 renamed column it is copied again. A source that comes to a table of its family is taken in, to be copied. Commits of
 several sources by one process take turns, and a plan stays valid over them; over what anybody else has done it is
-stale, as ever. Without a `sid` a table has one source.
+stale. Without a `sid` a table has one source.
 
 **Leftovers.** Parts that are never committed are garbage: `discard` removes them when the driver lives, a later
-`ensure_table` when it did not, but for those that it is told to keep. Files are removed only after older drivers have
+`ensure_table` when it did not, except those that it is asked to keep. Files are removed only after older drivers have
 been shut out of the table.
 
 **Threads.** Calls for different tables, or for different sources of one table, may run at the same time; calls for one
@@ -139,7 +139,7 @@ class MaintenanceReport:
 
 
 class WrittenPart(Protocol):
-    """What one task wrote, not yet visible. Picklable; the figures are for people."""
+    """What one task wrote, not yet visible. Picklable; the figures are for logs and `status`."""
 
     def to_json(self) -> str:
         """Write a part of a copy (`CopyPlan.write_rows`) as a record that outlives the run, without its rows."""
