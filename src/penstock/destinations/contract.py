@@ -1,4 +1,4 @@
-"""Define what a destination of tables promises; `tests/behaviour/test_destination_*.py` hold each of them to it.
+"""Define what a destination of tables promises; `tests/behaviour/test_destination_*.py` hold each one to it.
 
 **Ordering.** A table's changes arrive as net effects of consecutive ranges of the log. `plan` fixes the base of one
 write, `WritePlan.write` turns a net effect into parts on executors, `commit` makes the parts of one plan visible. Parts
@@ -35,7 +35,7 @@ Parts of one plan remove different rows. Of a copy's parts all rows count, so th
 
 **Rescue.** A table gets the column RESCUED (`_rescued`, a map from column to text) in the same step as the first row
 that needs it, and keeps it. A fetched cell brings along what was rescued of it, under the name that its column has now;
-entries of rows that stay as they are may keep an earlier name until their rows are written again. The column is not part
+entries of rows that stay as they are may keep an earlier name until those are written again. The column is not part
 of a table's structure: `ensure_table` neither wants it nor minds it.
 
 **Copies.** A table without a position is not copied yet; readers see it empty. `plan_copy` and `CopyPlan.write_rows`
