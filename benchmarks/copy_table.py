@@ -96,7 +96,7 @@ class Bench:
         self._pipeline = load(write_pipeline(folder, server.url(), spark=settings))
         self.spark: SparkSession = session(self._pipeline).whole
         cleanup.callback(self.spark.stop)
-        self._destination = IcebergDestination(self._pipeline.destinations[0], self.spark, index=folder / "index")
+        self._destination = IcebergDestination(self._pipeline.lake, self.spark, index=folder / "index")
         self._destination.open()
         cleanup.callback(self._destination.close)
         self._runner, self._rounds = SparkRunner(self.spark), 0

@@ -60,15 +60,11 @@ class PublishBench:
 
     def seal(self, end: int, *changes: tuple[TableSchema, int, bytes]) -> None:
         """One segment; each change is (table, commit position, message), and its ordinal is its place here."""
-        slices = []
-        for table in dict.fromkeys(one for one, _, _ in changes):
-            own = [
-                Change(position, place, addressed(message, table))
-                for place, (one, position, message) in enumerate(changes)
-                if one is table
-            ]
-            slices.append(SliceRows(table, raw_changes(table, own).batch))
-        self.writer.append(end, slices)
+        self.writer.append(end, _slices(changes))
+
+    def part(self, commit: int, first: int, *changes: tuple[TableSchema, bytes]) -> None:
+        """A part of a transaction that is too large for one file; its changes are numbered from `first`."""
+        self.writer.write_part(commit, _slices([(table, commit, message) for table, message in changes], first))
 
     def drain(self) -> None:
         while self.loop.step(now=True):
@@ -80,3 +76,15 @@ class PublishBench:
 
     def ids(self, shard: int = 0, table: str = "") -> list[int]:
         return [event["key"]["id"] for event in self.events()[shard] if table in ("", event["table"])]
+
+
+def _slices(changes: Sequence[tuple[TableSchema, int, bytes]], first: int = 0) -> list[SliceRows]:
+    slices = []
+    for table in dict.fromkeys(one for one, _, _ in changes):
+        own = [
+            Change(position, place, addressed(message, table))
+            for place, (one, position, message) in enumerate(changes, first)
+            if one is table
+        ]
+        slices.append(SliceRows(table, raw_changes(table, own).batch))
+    return slices

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import pytest
 
 from penstock.config.load import load
-from penstock.config.model import Pipeline
-from penstock.errors import ConfigError
+from penstock.config.model import FilesDestination, Pipeline
+from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import TableId
 
@@ -59,7 +60,7 @@ def test_what_is_not_said_has_a_default(folder: Path) -> None:
     assert pipeline.source.url.get_secret_value() == f"postgresql://app:{SECRET}@db:5432/shop"
     assert (pipeline.source.publication, pipeline.source.slot) == ("penstock_shop", "penstock_shop")
     assert pipeline.destinations[0].name == "lake"
-    assert pipeline.destinations[0].warehouse == str(folder / "warehouse")
+    assert pipeline.lake.warehouse == str(folder / "warehouse")
     assert pipeline.home == folder / "penstock-shop"
     assert pipeline.log_uri == str(folder / "penstock-shop" / "log")
     assert pipeline.state_url == str(folder / "penstock-shop" / "state.db")
@@ -76,7 +77,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     monkeypatch.chdir(folder)
     pipeline = load(Path("sub/p.yaml"))
     assert pipeline.file == folder / "sub" / "p.yaml"
-    assert pipeline.destinations[0].warehouse == str(folder / "lake")
+    assert pipeline.lake.warehouse == str(folder / "lake")
     assert pipeline.home == folder / "penstock-shop"
     assert pipeline.state_url == str(folder / "sub" / "s" / "state.db")
     assert pipeline.log_uri == str(folder / "sub" / "l")
@@ -84,7 +85,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
 
 def test_a_remote_warehouse_keeps_the_home_beside_the_file(folder: Path) -> None:
     pipeline = loaded(folder, GOOD.replace("./warehouse", "s3://bucket/lake"))
-    assert pipeline.destinations[0].warehouse == "s3://bucket/lake"
+    assert pipeline.lake.warehouse == "s3://bucket/lake"
     assert pipeline.home == folder / "penstock-shop"
 
 
@@ -175,7 +176,7 @@ def test_rows_and_columns_of_a_rule(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
     text = GOOD + "    catalog: {type: rest, cache-enabled: false}\nspark: {spark.cores.max: 4, spark.x: yes}\n"
     pipeline = loaded(folder, text)
-    assert pipeline.destinations[0].catalog == {"type": "rest", "cache-enabled": "false"}
+    assert pipeline.lake.catalog == {"type": "rest", "cache-enabled": "false"}
     assert pipeline.spark == {"spark.cores.max": "4", "spark.x": "true"}
 
 
@@ -199,9 +200,9 @@ def test_variables_have_defaults_and_an_escape(folder: Path, monkeypatch: pytest
     monkeypatch.delenv("SHOP_HOME", raising=False)
     monkeypatch.setenv("SHOP_EMPTY", "")
     text = GOOD.replace("./warehouse", "${SHOP_HOME:-/srv}/${SHOP_EMPTY:-lake}/$${literal}")
-    assert loaded(folder, text).destinations[0].warehouse == "/srv/lake/${literal}"
+    assert loaded(folder, text).lake.warehouse == "/srv/lake/${literal}"
     monkeypatch.setenv("SHOP_HOME", "/elsewhere")
-    assert loaded(folder, text).destinations[0].warehouse == "/elsewhere/lake/${literal}"
+    assert loaded(folder, text).lake.warehouse == "/elsewhere/lake/${literal}"
 
 
 def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,8 +240,8 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("exclude: [public.tmp_%]", "target: nodot"), r"tables\[0\]\.target is 'nodot', but must be namespace\.table"),
         (("./warehouse", "''"), r"destinations\[0\]\.warehouse must not be empty"),
         (("    warehouse: ./warehouse\n", ""), r"destinations\[0\]\.warehouse is missing"),
-        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg'"),
         (("name: shop", "name: shop\nname: shop"), r":3: name is defined twice"),
+        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg' or 'files'"),
         (("name: shop", "name: [shop"), r":\d+ is not valid YAML"),
         (("public.*", "%.orders"), r":7 is not valid YAML.* in quotes"),
         (("name: shop", "name: shop\nlog: {max_bytes: lots}"), r":3: log\.max_bytes is 'lots', but must be .*16MiB"),
@@ -285,7 +286,7 @@ def test_a_value_that_came_from_the_environment_is_never_shown(folder: Path) -> 
 
 def test_properties_are_never_shown(folder: Path) -> None:
     kept = loaded(folder, GOOD + f"    catalog: {{token: {SECRET}}}\nstate: postgresql://app:{SECRET}@db/state\n")
-    assert kept.destinations[0].catalog == {"token": SECRET}
+    assert kept.lake.catalog == {"token": SECRET}
     assert SECRET not in repr(kept)
     error = refused(folder, GOOD + f"    catalog: {{token: [{SECRET}]}}\n")
     assert "destinations[0].catalog.token must be text" in error.what
@@ -329,6 +330,26 @@ TYPES = """
       "pg:timestamp with time zone": TEXT
       pg:int4[]: text
 """
+
+
+def test_a_stream_of_files(folder: Path) -> None:
+    iceberg = "type: iceberg\n    warehouse: ./warehouse"
+    assert iceberg in GOOD
+    pipeline = loaded(folder, GOOD.replace(iceberg, "type: files\n    path: ./changes"))
+    (stream,) = pipeline.destinations
+    assert isinstance(stream, FilesDestination)
+    assert (stream.path, stream.shards, stream.start) == (str(folder / "changes"), 1, "log")
+    assert pipeline.home.parent == folder, "a pipeline without a warehouse has its folder beside the file"
+    for given, problem in (
+        ("path: s3://bucket/changes", "destinations[0].path must be a folder"),
+        ("path: ./x\n    shards: 0", "destinations[0].shards is 0, but must be at least 1"),
+        ("path: ./x\n    snapshot: true", "destinations[0].snapshot is True, but must be false for now"),
+        ("warehouse: ./x", "destinations[0].warehouse is an unknown key"),
+    ):
+        error = refused(folder, GOOD.replace(iceberg, f"type: files\n    {given}"))
+        assert problem in error.what
+    with pytest.raises(UsageError, match="no destination of tables"):
+        _ = pipeline.lake
 
 
 def test_choices_for_columns_and_types(folder: Path) -> None:
@@ -389,7 +410,9 @@ def _all_keys(model: object) -> set[str]:
     for name, field in getattr(model, "model_fields", {}).items():
         keys.add(field.alias or name)
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
-            keys |= _all_keys(inner)
+            choices = get_args(inner.__origin__) if get_origin(inner) is Annotated else (inner,)
+            for choice in choices:
+                keys |= _all_keys(choice)
     return keys
 
 

@@ -67,6 +67,29 @@ def test_structures_of_one_batch_stay_in_order(bench: PublishBench) -> None:
     assert bench.ids() == [1, 2, 3, 1]
 
 
+def test_a_transaction_in_parts_stays_in_order_and_can_fail_in_the_middle(tmp_path: Path) -> None:
+    """What fails in a later part stands behind from there: the events of the earlier part are not published twice."""
+    bench = PublishBench(tmp_path, stream_feed(ORDERS), stream_feed(PRICES, strict=True))
+    bench.part(150, 0, (PRICES, insert("1", "1.00")), (ORDERS, insert("1", "a")), (PRICES, insert("2", "2.00")))
+    bench.part(150, 3, (ORDERS, insert("2", "b")), (PRICES, insert("3", "NaN")), (ORDERS, insert("3", "c")))
+    bench.seal(200)
+    bench.drain()
+    (events,) = bench.events()
+    assert [(event["table"], event["key"]["id"]) for event in events] == [
+        ("prices", 1),
+        ("orders", 1),
+        ("prices", 2),
+        ("orders", 2),
+        ("orders", 3),
+    ]
+    assert bench.store.shards["shop"][0].at.behind == {place_name(PRICES.table): place_at(150, 4)}
+    bench.feeds = (stream_feed(ORDERS), stream_feed(PRICES))
+    bench.restart()
+    bench.drain()
+    assert bench.ids(table="prices") == [1, 2, 3]
+    assert len(bench.events()[0]) == 6
+
+
 def test_a_restart_goes_on_and_publishes_nothing_twice(bench: PublishBench) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "a")))
     bench.drain()

@@ -15,11 +15,12 @@ from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.config.model import Pipeline, local_path
+from penstock.config.model import FilesDestination, Pipeline, local_path
 from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
     check_rule_changes,
+    check_streams,
     check_unfollowed,
     check_unmatched_rules,
 )
@@ -96,8 +97,13 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         name = f"source {one.name}" if pipeline.is_scoped else "source"
         followed = f"{count_text(one.tables, 'table')} to follow"
         console.print(f"{name}: {one.version} at {one.endpoint}, {followed}", markup=False)
-    destination = pipeline.destinations[0]
-    console.print(f"destination: {destination.name}, warehouse {scrub(destination.warehouse)}", markup=False)
+    for destination in pipeline.destinations:
+        where = (
+            f"files in {destination.path}"
+            if isinstance(destination, FilesDestination)
+            else f"warehouse {scrub(destination.warehouse)}"
+        )
+        console.print(f"destination: {destination.name}, {where}", markup=False)
     for line in as_lines(found):
         console.print(line)
     if not counts(found)["error"]:
@@ -185,7 +191,7 @@ def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding
                 "Give them different names in `target`, for example {schema}_{table}",
             )
             for several in _alike(sources)
-            if pipeline.destinations[0].catalog
+            if any(lake.catalog for lake in pipeline.lakes)
         ]
     )
 
@@ -229,12 +235,16 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
         except (EnvironmentMissing, ConfigError) as error:
             yield Finding("error", error.what, error.solution)
     yield from check_catalog(pipeline)
+    yield from check_streams(pipeline)
     yield from check_renamed(pipeline)
-    warehouse = local_path(pipeline.destinations[0].warehouse)
-    if warehouse is None:
-        yield Finding("note", "the warehouse is not on this machine, so `penstock run` is the first to look at it", "")
-    else:
-        yield from _folder("warehouse", warehouse)
+    for destination in pipeline.destinations:
+        if isinstance(destination, FilesDestination):
+            yield from _folder(f"the stream {destination.name}", Path(destination.path))
+        elif (warehouse := local_path(destination.warehouse)) is not None:
+            yield from _folder("warehouse", warehouse)
+        else:
+            what = "the warehouse is not on this machine, so `penstock run` is the first to look at it"
+            yield Finding("note", what, "")
     yield from _folder("the pipeline's own folder", pipeline.home)
 
 

@@ -26,6 +26,6 @@ def events(
     place = None if after is None else parse_place(after)
     feed = events_feed(pipeline, table)
     with reading_session(pipeline) as spark:
-        for line in lines(spark, pipeline.destinations[0].name, feed, place, limit):
+        for line in lines(spark, pipeline.lake.name, feed, place, limit):
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

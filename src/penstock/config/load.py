@@ -103,7 +103,7 @@ class _Document:
     def error_for(self, invalid: ValidationError) -> ConfigError:
         details = invalid.errors(include_url=False)
         first = details[0]
-        at = tuple(first["loc"])
+        at = self._in_file(tuple(first["loc"]))
         if first["type"] == "unknown_key":
             at = (*at, first["ctx"]["key"])
             problem, value = f"is an {first['msg']}", ""
@@ -114,9 +114,17 @@ class _Document:
             at = (*at, first["ctx"]["key"])
             problem, value = first["msg"], self._shown(at, first)
         else:
+            if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+                at = (*at, "type")
             problem, value = _problem(first), self._shown(at, first)
         more = f" ({len(details) - 1} more to correct)" if len(details) > 1 else ""
         return self.error(at, problem + more, value)
+
+    def _in_file(self, at: KeyPath) -> KeyPath:
+        """A key path as the file has it: pydantic puts the type of a destination behind its number."""
+        if len(at) > 2 and at[0] == "destinations" and self._value((*at[:2], "type")) == at[2]:
+            return (*at[:2], *at[3:])
+        return at
 
     def _where(self, at: KeyPath) -> str:
         known = at
@@ -195,6 +203,10 @@ def _problem(details: ErrorDetails) -> str:
     match details["type"]:
         case "missing":
             return "is missing"
+        case "union_tag_not_found":
+            return "is missing"
+        case "union_tag_invalid":
+            return f"must be {' or '.join(context['expected_tags'].split(', '))}"
         case "literal_error" | "enum":
             return f"must be {context['expected']}"
         case "value_error":

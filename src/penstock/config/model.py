@@ -71,6 +71,18 @@ def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
     return SecretStr(checked_source_url(secret.get_secret_value(), folder))
 
 
+def _local(located: str) -> str:
+    if local_path(located) is None:
+        raise ValueError("must be a folder: files are put in place by renames, which object stores do not have")
+    return str(local_path(located))
+
+
+def _without_snapshot(value: bool) -> bool:
+    if value:
+        raise ValueError("must be false for now: rows of the initial copy are not published to streams yet")
+    return value
+
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=LONGEST_NAME)]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
 Located = Annotated[str, Field(min_length=1), AfterValidator(_located)]
@@ -126,6 +138,21 @@ class IcebergDestination(Section):
     maintenance: Maintenance = Maintenance()
 
 
+class FilesDestination(Section):
+    """A stream of files: every event of the tables as a line of JSON, from where the stream begins."""
+
+    name: Name = "files"
+    type: Literal["files"]
+    path: Annotated[Located, AfterValidator(_local)]
+    format: Literal["jsonl"] = "jsonl"
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    snapshot: Annotated[bool, AfterValidator(_without_snapshot)] = False
+    start: Literal["log", "now"] = "log"
+
+
+AnyDestination = Annotated[IcebergDestination | FilesDestination, Field(discriminator="type")]
+
+
 class LogConfig(Section):
     """The change log. `uri` is `log` in the pipeline's home unless the file says otherwise."""
 
@@ -172,7 +199,7 @@ class Pipeline(Section):
     sid_column: Identifier = "sid"
     mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
-    destinations: list[IcebergDestination] = Field(min_length=1, max_length=1)
+    destinations: list[AnyDestination] = Field(min_length=1, max_length=1)
     log: LogConfig = LogConfig()
     batch: BatchConfig = BatchConfig()
     copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
@@ -181,7 +208,7 @@ class Pipeline(Section):
 
     _file: Path = PrivateAttr(Path())
     _lane: PostgresSource | None = PrivateAttr(None)
-    _branch: IcebergDestination | None = PrivateAttr(None)
+    _branch: IcebergDestination | FilesDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
 
     @model_validator(mode="before")
@@ -272,7 +299,7 @@ class Pipeline(Section):
         raise UsageError(f"pipeline {self.name} has no source {name}", f"It has {names}")
 
     @property
-    def destination(self) -> IcebergDestination:
+    def destination(self) -> IcebergDestination | FilesDestination:
         """The only destination, or the one whose view of the pipeline this is."""
         if self._branch is not None:
             return self._branch
@@ -283,11 +310,26 @@ class Pipeline(Section):
             )
         return self.destinations[0]
 
-    def at(self, destination: IcebergDestination) -> Pipeline:
+    def at(self, destination: IcebergDestination | FilesDestination) -> Pipeline:
         """The pipeline as one of its destinations sees it: as if it were the only one."""
         view = self.model_copy()
         view._branch = destination
         return view
+
+    @property
+    def lakes(self) -> list[IcebergDestination]:
+        """The destinations that hold tables; of a destination's view, itself if it does."""
+        found = self.destinations if self._branch is None else [self._branch]
+        return [destination for destination in found if isinstance(destination, IcebergDestination)]
+
+    @property
+    def lake(self) -> IcebergDestination:
+        """The first destination that holds tables. UsageError when all are streams."""
+        if not self.lakes:
+            raise UsageError(
+                f"pipeline {self.name} has no destination of tables, only streams", "There are no tables to look at"
+            )
+        return self.lakes[0]
 
     @property
     def branches(self) -> list[Pipeline]:
@@ -313,7 +355,7 @@ class Pipeline(Section):
     @property
     def home(self) -> Path:
         """The folder of state, log, index and lock: beside a local warehouse, else beside the file."""
-        warehouse = local_path(self.destinations[0].warehouse)
+        warehouse = local_path(self.lakes[0].warehouse) if self.lakes else None
         beside = warehouse.parent if warehouse is not None else self.file.parent
         return beside / f"penstock-{self.name}"
 

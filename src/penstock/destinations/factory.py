@@ -11,9 +11,11 @@ from pathlib import Path
 
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.destination_type import DestinationSettings
+from penstock.destinations.files.destination import FilesDestination, FilesSettings
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.spark_session import Session
+from penstock.destinations.stream_contract import StreamDestination
 
 
 def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -> TableDestination:
@@ -24,8 +26,21 @@ def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -
     return make(settings, spark, index)
 
 
+def make_stream(settings: DestinationSettings) -> StreamDestination:
+    """Make a stream destination. It needs neither Spark nor opening."""
+    make = _STREAMS.get(settings.type)
+    if make is None:
+        raise TypeError(f"destination {settings.name}: type {settings.type} is not a stream")
+    return make(settings)
+
+
 def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDestination:
     return IcebergDestination(settings, spark, index=index)
 
 
+def _files(settings: FilesSettings) -> StreamDestination:
+    return FilesDestination(settings.name, Path(settings.path), settings.shards)
+
+
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
+_STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files}

@@ -85,7 +85,8 @@ def render_changes(changes: RawChanges, feed: Feed, source: str, *, shard: int =
     if not own.all():
         index, part, leaves, arrives = index[own], part[own], leaves[own], arrives[own]
         taken, keys = pa.array(index), keys.filter(pa.array(own))
-    columns = {name: column.take(taken) for name, column in columns.items()}
+    if len(index) != rows or moved.any():
+        columns = {name: column.take(taken) for name, column in columns.items()}
     moves = _moves(leaves, arrives, now.take(taken), old.take(taken))
     columns |= _parted(columns, leaves, arrives)
     rescued = None if net.rescued is None else _whole(net.rescued).take(taken)

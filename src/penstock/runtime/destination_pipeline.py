@@ -118,7 +118,7 @@ class _Begun:
         self.copier.start()
         cleanup.callback(self.copier.stop)
         self.pins = Pins(loop, state)
-        self.housekeeping = Housekeeping(loop, pipeline.destination.maintenance)
+        self.housekeeping = Housekeeping(loop, pipeline.lake.maintenance)
         self.watch = TableWatch(pipeline, state)
         LOG.info("streaming", tables=len(first.catalogue.schemas), position=position_text(loop.processed))
 

@@ -8,22 +8,21 @@ to the source's position at the start has been applied, or as long as an `errand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from penstock.config.model import Pipeline
-from penstock.destinations.contract import TableDestination
-from penstock.destinations.factory import make_tables
+from penstock.config.model import FilesDestination, Pipeline
+from penstock.destinations.factory import make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.copying_table import ProgressView
 from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
-from penstock.runtime.source_pipeline import SourcePipeline
+from penstock.runtime.source_pipeline import Opened, SourcePipeline
 from penstock.runtime.source_threads import ScopedProgress, run_sources
 from penstock.runtime.spark import java_process
 from penstock.runtime.spark.cluster_watch import ClusterWatch, SparkApplication
@@ -106,18 +105,17 @@ def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tup
     return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
 
 
-def _open_destinations(
-    pipeline: Pipeline, spark: LazySession, cleanup: ExitStack
-) -> Mapping[str, Callable[[], TableDestination]]:
+def _open_destinations(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> Opened:
     """Destinations by name, each opened by whoever first needs it. One that is the only one is opened now."""
     shared = {
         destination.name: SharedDestination(
             make_tables(destination, spark, index=pipeline.home / "index" / destination.name)
         )
-        for destination in pipeline.destinations
+        for destination in pipeline.lakes
     }
     for one in shared.values():
         cleanup.callback(one.close)
-        if len(shared) == 1:
+        if len(pipeline.destinations) == 1:
             one.opened()
-    return {name: one.opened for name, one in shared.items()}
+    streams = {one.name: make_stream(one) for one in pipeline.destinations if isinstance(one, FilesDestination)}
+    return {**{name: one.opened for name, one in shared.items()}, **streams}

@@ -14,8 +14,9 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
-from penstock.config.model import Pipeline
+from penstock.config.model import FilesDestination, Pipeline
 from penstock.destinations.contract import JobRunner, TableDestination
+from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError
 from penstock.model.position import Position
 from penstock.model.table_state import State, TableStatus
@@ -29,6 +30,7 @@ from penstock.runtime.log_reader import LogNeed, LogReader
 from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
+from penstock.runtime.publish.stream_pipeline import StreamPipeline
 from penstock.runtime.reader_thread import ReaderThread
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
@@ -38,7 +40,8 @@ from penstock.source.postgres.publication import inserts_publication
 from penstock.source.postgres.slot import drop_slot, flush_position
 from penstock.state.store import HealthState, StateStore
 
-Opened = Mapping[str, Callable[[], TableDestination]]  # by name; raises when the destination cannot be opened now
+# By name: what opens a destination of tables, or raises when it cannot be opened now; a stream needs no opening
+Opened = Mapping[str, Callable[[], TableDestination] | StreamDestination]
 
 LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
@@ -153,10 +156,21 @@ class SourcePipeline:
     def _reader(self, branch: Pipeline, destinations: Opened, runner: JobRunner, side: SourceSide) -> LogReader:
         """Make the reader for one destination. `branch` is the pipeline as that sees it."""
         name = branch.destination.name
+        opened = destinations[name]
+        if not callable(opened):
+            return StreamPipeline(
+                branch,
+                self.state,
+                destination=opened,
+                runner=runner,
+                side=side,
+                catalogue=self._first[name].catalogue,
+                from_now=isinstance(branch.destination, FilesDestination) and branch.destination.start == "now",
+            )
         return DestinationPipeline(
             branch,
             self.state,
-            opened=destinations[name],
+            opened=opened,
             runner=runner,
             side=side,
             first=self._first[name],

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.model import Pipeline, local_path
+from penstock.config.model import FilesDestination, Pipeline, local_path
 from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
@@ -76,14 +76,26 @@ def check_renamed(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
     """The embedded catalog is a file in a local warehouse."""
-    destination = pipeline.destinations[0]
-    if not destination.catalog and local_path(destination.warehouse) is None:
-        yield Finding(
-            "error",
-            f"destination {destination.name}: the warehouse {destination.warehouse} has no `catalog`, and the one that "
-            "is used without it is a file in a local warehouse",
-            "Name the catalog: `catalog: {type: rest, uri: …}`, or glue, hive or jdbc (docs/config.md)",
-        )
+    for destination in pipeline.lakes:
+        if not destination.catalog and local_path(destination.warehouse) is None:
+            yield Finding(
+                "error",
+                f"destination {destination.name}: the warehouse {destination.warehouse} has no `catalog`, and the one "
+                "that is used without it is a file in a local warehouse",
+                "Name the catalog: `catalog: {type: rest, uri: …}`, or glue, hive or jdbc (docs/config.md)",
+            )
+
+
+def check_streams(pipeline: Pipeline) -> Iterator[Finding]:
+    """What a stream does not have, so that nobody waits for it."""
+    for destination in pipeline.destinations:
+        if isinstance(destination, FilesDestination):
+            yield Finding(
+                "note",
+                f"destination {destination.name}: a stream has the changes from where it begins on; rows that the "
+                "tables had before are not published",
+                "",
+            )
 
 
 def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[str, str]) -> Iterator[Finding]:

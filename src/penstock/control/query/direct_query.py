@@ -65,7 +65,7 @@ class Read:
 
 def answer(pipeline: Pipeline, statement: str) -> pa.Table | None:
     """The answer, or None when the statement is Spark's to answer."""
-    destination = pipeline.destinations[0]
+    destination = pipeline.lake
     warehouse = local_path(destination.warehouse)
     read = parsed(statement, destination.name)
     if read is None or warehouse is None or destination.catalog:

@@ -58,7 +58,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
     """A session of its own, on this machine, which may work beside `penstock run`: on a cluster it might wait for cores
     that the run holds. Its log does not go where the run's does."""
     require_java()
-    destination = pipeline.destinations[0]
+    destination = pipeline.lake
     warehouse = local_path(destination.warehouse)
     if warehouse is not None and not warehouse.is_dir():
         raise DestinationUnreachable(

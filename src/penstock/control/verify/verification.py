@@ -195,7 +195,7 @@ class _Verification:
     def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession) -> None:
         lane = share.lane
         self._share, self._wish, self._spark = share, wish, spark
-        self._pipeline, self._destination = lane, lane.destinations[0].name
+        self._pipeline, self._destination = lane, lane.lake.name
         self._url = lane.source.url.get_secret_value()
         self._feeds = {feed.name: feed for feed in share.feeds}
         self._asking = Asking(

@@ -15,6 +15,7 @@ import time
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from penstock.destinations.files.names import hole, parse_range
 from penstock.destinations.files.shard import WRITING, FilePublisher, newest, storing
@@ -36,6 +37,19 @@ class Description:
     history: str
     shards: int
     start: Place
+
+
+class FilesSettings(Protocol):
+    """What the pipeline file says of a stream of files; `config.model.FilesDestination` has this shape."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def shards(self) -> int: ...
 
 
 class FilesDestination:
