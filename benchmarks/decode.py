@@ -71,7 +71,7 @@ def segments(rows: int, keys: int) -> list[RawChanges]:
             lsn,
             pa.array([n % 10 for n in numbers], pa.uint64()),
             lsn,
-            pa.array(np.ones(len(data), np.uint32)),
+            pa.array(np.ones(len(data), np.uint64)),
             lsn.cast(pa.int64()).cast(pa.timestamp("us", "UTC")),
             pa.array([one[0] for one in data], pa.uint8()),
             pa.array(data, pa.binary()),

@@ -207,7 +207,7 @@ def newest_commit(slices: Iterable[Slice]) -> tuple[Position, int] | None:
 def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:
     if batch.num_rows == 0:
         raise ValueError("a slice has at least one row")
-    commits = batch.column(0).to_numpy()
+    commits = batch.column("commit_position").to_numpy()
     return Slice(
         schema=item.schema.fingerprint,
         index=index,
@@ -216,9 +216,9 @@ def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:
         crc=checksum(batch),
         first_commit=int(commits[0]),
         last_commit=int(commits[-1]),
-        last_commit_time=batch.column(4)[-1].value,
+        last_commit_time=batch.column("commit_time")[-1].value,
         moved_keys=item.moved_keys,
-        truncates=int(np.count_nonzero(batch.column(5).to_numpy() == TRUNCATE)),
+        truncates=int(np.count_nonzero(batch.column("op").to_numpy() == TRUNCATE)),
     )
 
 
