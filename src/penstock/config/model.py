@@ -255,7 +255,7 @@ class Pipeline(Section):
 
     @property
     def sources(self) -> list[PostgresSource]:
-        """All of them, be it one."""
+        """All sources, one or several."""
         return [self.only_source] if self.only_source is not None else self.many_sources
 
     @property

@@ -39,6 +39,6 @@ def _unknown(section: type[Section], key: object) -> str:
 
 
 def misplaced(at: str | tuple[str | int, ...], problem: str) -> PydanticCustomError:
-    """A mistake that shows only when several keys are looked at, told at one of them."""
+    """Report a mistake that shows only in several keys together, at one of them."""
     place = at if isinstance(at, tuple) else (at,)
     return PydanticCustomError("misplaced", "{problem}", {"at": place, "problem": problem})

@@ -2,7 +2,7 @@
 
 A table's columns are known by the source's column numbers, so that renames keep them. A column that is gone at the
 source stays (`keep`), goes (`drop`), or stays under another name (`rename`). What stays is null in rows written from
-then on, and makes room when the source uses its name again. Columns that nobody knows are a person's own: they stay.
+then on, and makes room when the source uses its name again. Columns that nobody knows are a user's own: they stay.
 
 Pure. `iceberg.evolution` and `memory` apply the steps, `fold.evolution` has said before that rows can follow.
 """

@@ -24,7 +24,7 @@ from penstock.model.table import Column, TableSchema
 class Followed:
     """A table's versions, one after the other, with every column numbered.
 
-    `schema` is the newest. `versions` has the given ones by their fingerprints. `changes` tells people what happened.
+    `schema` is the newest. `versions` has the given ones by their fingerprints. `changes` says in words what happened.
     `resync`: why the table must be copied again; "" when its rows follow. `misfit`: the type changes among the reasons
     that no widening explains.
     """
@@ -90,7 +90,7 @@ def widens(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def differences(before: TableSchema, after: TableSchema) -> list[str]:
-    """For people: what is other in `after`."""
+    """Say in words what differs in `after`."""
     told: list[str] = []
     if before.table != after.table:
         told.append(f"table renamed from {before.table}")
@@ -122,7 +122,7 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
 
 
 def type_text(schema: TableSchema, column: Column) -> str:
-    """The type as people write it, with their choice for it."""
+    """The type as users write it, with their choice for it."""
     return dialect_of(schema).type_text(column.type)
 
 

@@ -54,7 +54,7 @@ def kept_schema(projection: Projection, schema: TableSchema) -> TableSchema:
 
 
 def check_projection(projection: Projection, schema: TableSchema) -> list[str]:
-    """Everything that does not suit the table, for people."""
+    """Say in words everything that does not suit the table."""
     return list(_problems(projection, schema)) if projection else []
 
 

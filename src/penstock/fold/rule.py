@@ -35,7 +35,7 @@ def rule_text(feed: Feed) -> str:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """What the file says otherwise than when the table was copied, for people. The mode is not among them."""
+    """Say in words what the file has changed since the table was copied. The mode is not among them."""
     was, now = json.loads(before), json.loads(after)
     told = []
     if was["where"] != now["where"]:

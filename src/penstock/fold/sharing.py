@@ -2,7 +2,7 @@
 own part of it and never all of it.
 
 The fold takes from any changes what is its bucket's; given the share instead of everything it comes to the same, but
-for one figure: of changes before a truncate, the first bucket counts its own alone. A history is told by its moments,
+for one figure: of changes before a truncate, the first bucket counts its own alone. A history goes by its moments,
 so there it holds for changes of one moment. Called by the runtime's tasks (`runtime/apply/key_split.py`).
 """
 

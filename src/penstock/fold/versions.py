@@ -3,7 +3,7 @@
 A version is open until something else is known of its key. A step that leaves the key's row as it is opens nothing. A
 step that changes it closes the open version at the step's moment and opens the next from it; one that ends the row
 closes it as deleted. A key's first version opens at BEGINNING; a key that was deleted before opens at its own moment.
-A version that would have lasted no time is not kept, unless it ended with the row's deletion: that must be told.
+A version that would have lasted no time is not kept, unless it ended with the row's deletion: that must be recorded.
 What was rescued of a row (the column RESCUED, where there is one) is part of its state, and compared like the rest.
 
 Called by destinations, which know the open versions (`Held`) and write what comes out of it (`Written`).

@@ -1,7 +1,7 @@
 """The state store's contract: table states, progress, health of the components, events of note, schemas, quarantine.
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
-loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts anew.
+loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts again.
 One process writes (the one that holds the pipeline's lock), but for requests and pins, by which others ask it to do
 something; any number read while it does. `sql.py` is the real store, `memory.py` its twin; one behaviour suite
 (tests/behaviour/test_state_store.py) holds for both. The pipeline writes it, `control/` reads it.
@@ -47,7 +47,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Event:
-    """Something a person may want to know later."""
+    """Something an operator may want to know later."""
 
     at: datetime
     kind: str

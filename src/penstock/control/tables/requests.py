@@ -163,7 +163,7 @@ def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> 
 
 
 def is_whole_source(pipeline: Pipeline, name: str) -> bool:
-    """Whether the name, as a person gave it, stands for all tables of a source."""
+    """Whether the name, as an operator gave it, stands for all tables of a source."""
     return pipeline.is_scoped and name.endswith(":") and "." not in name
 
 

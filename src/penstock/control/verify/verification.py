@@ -57,7 +57,7 @@ from penstock.state.scoped import scoped, scoped_table
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import StateStore
 
-SHOWN = 20  # rows of a table that a person is shown
+SHOWN = 20  # rows of a table that an operator is shown
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One message read for a person, as far as it can be read: what each part says, and where and why it ends.
+"""One message read for an operator, as far as it can be read: what each part says, and where and why it ends.
 
 Byte by byte and without trust, beside `messages.py`, which reads many at once and refuses what is not whole.
 """

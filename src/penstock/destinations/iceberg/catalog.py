@@ -84,7 +84,7 @@ def require_warehouse(settings: IcebergSettings) -> None:
 def open_warehouse(settings: IcebergSettings, index: Path) -> None:
     """Makes a local warehouse at the very first opening, which the index folder's absence tells.
 
-    Later a missing warehouse is one that cannot be reached: made anew, empty, it would take changes without the rows
+    Later a missing warehouse is one that cannot be reached: made again, empty, it would take changes without the rows
     before them.
     """
     root = local_path(settings.warehouse)

@@ -254,7 +254,7 @@ def carried_on(
     aged: int | None = None,
 ) -> TableState | None:
     """The state that our own commit made of `before`; None if the table is not what we think: then it must be read
-    anew.
+    again.
 
     `removed` None: all files that were there. `aged`: the sequence number that the added files have; None: a new one.
     """

@@ -59,7 +59,7 @@ def compact(
     if opened.merging is not None:
         return _finished(java, opened, opened.merging, run, background) if opened.merging.is_done else NOTHING
     if state is opened.settled or opened.others is None:
-        return NOTHING  # or there is a person's column that we could not carry over
+        return NOTHING  # or there is a user's column that we could not carry over
     counted = _counted_in_time(state, opened, run, background)
     if counted is None:
         return NOTHING

@@ -55,7 +55,7 @@ class Standing:
 @dataclass
 class OpenTable:
     """A table that this driver works on, as one source sees it: Java's table object, and the state as last read; None
-    when it must be read anew.
+    when it must be read again.
     """
 
     target: TableId
@@ -181,7 +181,7 @@ def copy_base(metadata: JavaObject, source: str, fence: str) -> CopyBase:
 
 
 def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
-    """The spec under which our files go. Tables are made with it; a person may have added others since."""
+    """The spec under which our files go. Tables are made with it; an operator may have added others since."""
     for number in table.specs().keySet():
         if table.specs().get(number).isUnpartitioned():
             return int(number)

@@ -3,7 +3,7 @@ large delete files point to.
 
 A merge is committed between two batches. They go on while it runs, and end rows of the very files that are merged. It
 keeps the order of rows and leaves out those that were dead when it began, so where such a row is now can be told: the
-delete files that came meanwhile are written anew, in the commit that puts the merged file in place; if they are large,
+delete files that came meanwhile are written again, in the commit that puts the merged file in place; if they are large,
 beside batches too, and then those that came meanwhile. The merged file
 counts as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key
 index. If a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been

@@ -6,7 +6,7 @@ are its own files; the column of its sid is added when rows are written, and nob
 
 Commits stay a compare-and-set on the whole table. But a commit of another source, made by this very process,
 touches no file of ours: a plan stays valid over it. `Turns` remembers those commits; over anything else a plan is
-stale, as ever.
+stale.
 """
 
 from __future__ import annotations

@@ -430,7 +430,7 @@ class ApplyLoop:
         self.resyncs.put((tracked.name, why))
 
     def _record(self, committed: Mapping[TableId, Applied]) -> None:
-        """Figures for people; the truth is in the destination, so a state store that is away costs only these."""
+        """Figures for operators; the truth is in the destination, so a state store that is away costs only these."""
         now, elapsed = datetime.now(UTC), max(time.monotonic() - self._last_batch, 1e-3)
         self._last_batch = time.monotonic()
         figures = {}

@@ -1,4 +1,4 @@
-"""Which tables take part: those that appear, those that vanish, those that a person wants copied or tried again.
+"""Which tables take part: those that appear, those that vanish, those that an operator wants copied or tried again.
 
 The source is looked at elsewhere (`watch/source_watch.py`); what that finds, and what operators ask for through the
 state store, is acted on between two batches.
@@ -56,7 +56,7 @@ def _key_came(schema: TableSchema) -> str:
 
 def _why_another(tracked: FollowedTable, schema: TableSchema) -> str:
     """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not. Tables of
-    other modes keep rows by the key that they have: a new one is for a person to decide."""
+    other modes keep rows by the key that they have: a new one is for an operator to decide."""
     if tracked.errored:
         if tracked.lacks_columns and schema.columns:
             return COLUMNS_CAME

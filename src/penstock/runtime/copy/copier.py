@@ -132,7 +132,7 @@ class Copier:
             return table in self._tables
 
     def _still_wanted(self, copying: CopyingTable) -> bool:
-        """Whether nobody has removed the table, or asked for its copy anew, since this one began."""
+        """Whether nobody has removed the table, or asked for its copy again, since this one began."""
         with self._lock:
             return self._tables.get(copying.name) is copying
 
@@ -144,12 +144,12 @@ class Copier:
 
     @property
     def errored(self) -> list[TableId]:
-        """Tables whose copy waits for a person."""
+        """Tables whose copy waits for an operator."""
         with self._lock:
             return [copying.name for copying in self._tables.values() if copying.waits_for_person]
 
     def lacks_key(self, table: TableId) -> bool:
-        """Whether the table's copy failed for want of a key."""
+        """Whether the table's copy failed for lack of a key."""
         with self._lock:
             copying = self._tables.get(table)
             return copying is not None and copying.lacks_key

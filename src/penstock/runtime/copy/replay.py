@@ -39,7 +39,7 @@ from penstock.runtime.copy.uncertain_rows import UncertainRows
 FEW_CHANGES = 10_000  # what is left to replay when a table joins the stream: it is applied between two batches
 POLL_SECONDS = 0.1
 MOST_REREADS = 5
-MOST_DOUBTS = 100_000  # rows to read again by key: past that, reading the table anew is not much slower
+MOST_DOUBTS = 100_000  # rows to read again by key: past that, reading the table again is not much slower
 MOST_DOUBT_BYTES = 32 << 20  # of their keys
 
 
@@ -50,7 +50,7 @@ class FinishedRange:
 
 
 class Unresolved(Exception):
-    """Rows stay in doubt, however often they are read again, or they are too many: the copy is to start anew."""
+    """Rows stay in doubt, however often they are read again, or they are too many: the copy is to start again."""
 
 
 Reread = Callable[[pa.Table], FinishedRange]
@@ -207,7 +207,7 @@ class _Replay:
             self._exchange(self._reread)
 
     def _exchange(self, read: FinishedRange) -> None:
-        """Puts rows that were read again in the place of all that the copy has of their keys."""
+        """Replace all that the copy has of these keys by the rows that were read again."""
         assert self._reread_keys is not None
         keys = encode_keys([self._reread_keys[name] for name in self._schema.key])
         nothing = arrow_schema(kept_schema(self._feed.projection, self._schema)).empty_table()

@@ -22,11 +22,11 @@ class CompanionTask:
         self._thread.start()
 
     def outlast(self) -> None:
-        """Waits until it is done, or the pipeline is told to stop."""
+        """Wait until it is done, or the pipeline is asked to stop."""
         self._stop.wait()
 
     def end(self) -> None:
-        """Raises what it raised; KeyboardInterrupt when it is not done: then the pipeline was told to stop."""
+        """Raises what it raised; KeyboardInterrupt when it is not done: then the pipeline was asked to stop."""
         if self._failure is not None:
             raise self._failure
         if not self._done:

@@ -1,4 +1,4 @@
-"""An archive of the classes that Spark's Java process loads, so that a start maps them instead of loading them anew.
+"""An archive of the classes that Spark's Java process loads, so that a start maps them instead of loading them again.
 
 Loading and verifying some ten thousand classes is a third of the time until the first batch. Java keeps them in an
 archive (AppCDS) when asked to at its exit; `python -m penstock.runtime.spark.class_archive` has it do so after a little

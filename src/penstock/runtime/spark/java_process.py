@@ -1,4 +1,4 @@
-"""The end of Spark's Java process, told in one line: whoever calls Java next meets it in a way of its own.
+"""Report the end of Spark's Java process in one line: whoever calls Java next meets it in a way of its own.
 
 A call may fail with an error of py4j, of a socket, or of a stream that stops in the middle; and stopping a session
 whose Java is gone fails as well. So it is asked whether the process still runs.
@@ -51,8 +51,9 @@ def needing(context: SparkContext) -> Iterator[None]:
 
 
 def without_tracebacks(context: SparkContext) -> None:
-    """Keep pyspark and py4j from printing tracebacks when Java ends: what they meet is raised as well, and told in one
-    line. One is of the server that takes accumulators from Java, the other of py4j, which says it to the root
+    """Keep pyspark and py4j from printing tracebacks when Java ends: the error is raised and shown anyway.
+
+    One is of the server that takes accumulators from Java, the other of py4j, which says it to the root
     logger."""
     server: Any = context._accumulatorServer
     server.handle_error = lambda request, address: LOG.debug("accumulator server failed", exc_info=True)

@@ -67,7 +67,7 @@ def spark_log(pipeline: Pipeline) -> Path:
 
 
 def where_set(pipeline: Pipeline) -> str:
-    """Where a person finds the master's address."""
+    """Say where the master's address is set."""
     return f"`spark.master` in {pipeline.file}"
 
 

@@ -2,7 +2,7 @@
 
 `read_partitions` is one look (model/partitions.py). It tells a partition that was created in place from one that was
 attached by the catalogue's own row versions: CREATE TABLE … PARTITION OF writes all of a table's columns in one
-command, the system columns among them, while ATTACH writes every user column anew, and never a system column.
+command, the system columns among them, while ATTACH writes every user column again, and never a system column.
 """
 
 from __future__ import annotations

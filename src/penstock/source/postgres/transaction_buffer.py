@@ -246,7 +246,7 @@ class TransactionBuffer:
         ]
 
     def _move_on(self, rows: int) -> None:
-        """Counts rows anew after the first `rows` have left."""
+        """Counts rows again after the first `rows` have left."""
         kept = [transaction for transaction in self._transactions if transaction.first_row >= rows]
         if self.open is not None and self._open_row < rows:
             last = self._transactions[-1]
