@@ -25,7 +25,6 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import TableShape, Upkeep
 from penstock.model.write_counters import WriteCounters
 from penstock.state.memory import MemoryStateStore
-from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
 from penstock.state.store import EVENTS_KEPT, SCHEMAS_KEPT, CopyProgress, Health, RangeRecord, StateStore
 
@@ -48,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore
     if request.param == "memory":
         store = MemoryStateStore()
     elif request.param == "scoped":
-        store = scoped(MemoryStateStore(), "eu")
+        store = open_store(tmp_path / "state.db").of_source("eu")
     elif request.param == "sqlite":
         store = open_store(tmp_path / "deep" / "state.db")
     else:
@@ -532,3 +531,22 @@ def test_a_table_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> 
     store.set_table_status("lake", ORDERS, TableStatus(State.DATA_SYNC, NOON))
     store.set_rule("lake", ODD, "newer")
     assert store.rules("lake") == {ODD: "newer"}
+
+
+def test_a_destination_is_forgotten_with_all_that_is_kept_of_it(store: StateStore) -> None:
+    for destination in ("lake", "pond"):
+        store.set_table_status(destination, ORDERS, READY)
+        store.set_processed(destination, 7)
+        store.set_marks(destination, ORDERS, TableMarks(1, "", ()))
+        store.note_copy(destination, ODD, "waiting")
+        store.quarantine(destination, ODD, [broken(100, 0)])
+        store.add_request(destination, ODD, "resync")
+        store.ask_pins(destination, [ORDERS])
+        store.add_event("errored", "it happened", ORDERS, destination=destination)
+    store.forget_destination("lake")
+    store.forget_destination("never known")
+    kept = (store.table_status, store.marks, store.copy_progress, store.quarantined, store.requests, store.pins)
+    assert [len(every("lake")) for every in kept] == [0] * 6
+    assert [len(every("pond")) for every in kept] == [1] * 6
+    assert (store.processed("lake"), store.processed("pond")) == (None, 7)
+    assert len(store.events()) == 2

@@ -29,17 +29,18 @@ def file(tmp_path: Path) -> Path:
     return pipeline_file(tmp_path, tables=RULES)
 
 
-def seen(file: Path, *names: tuple[str, str]) -> SqlStateStore:
-    """A state store in which these tables are Ready."""
+def seen(file: Path, *names: tuple[str | None, str]) -> SqlStateStore:
+    """A state store in which these tables, by source and name, are Ready."""
     store = open_store(load(file).state_url)
-    for schema, table in names:
-        store.set_table_status("lake", TableId(schema, table), TableStatus(State.READY, datetime.now(UTC)))
+    for source, table in names:
+        status = TableStatus(State.READY, datetime.now(UTC))
+        store.of_source(source).set_table_status("lake", TableId("public", table), status)
     return store
 
 
 @pytest.fixture
 def store(file: Path) -> Iterator[SqlStateStore]:
-    store = seen(file, *(("public", name) for name in ("orders", "orders__events", "items", "items__append")))
+    store = seen(file, *((None, name) for name in ("orders", "orders__events", "items", "items__append")))
     yield store
     store.close()
 
@@ -75,7 +76,7 @@ def test_the_table_goes_by_its_own_name_or_the_sources(file: Path, store: SqlSta
 def test_of_several_sources_one_is_named(tmp_path: Path) -> None:
     rules = [{"match": "public.orders", "mode": ["clone", "events"], "target": "crm.orders"}]
     pipeline = load(pipeline_file(tmp_path, source=None, sources=SOURCES, tables=rules))
-    seen(pipeline.file, ("eu:public", "orders"), ("us:public", "orders__events")).close()
+    seen(pipeline.file, ("eu", "orders"), ("us", "orders__events")).close()
     feed = events_feed(pipeline, "eu:public.orders")
     assert (str(feed.target), feed.sid and feed.sid.value) == ("crm.orders__events", "eu")
     with pytest.raises(UsageError, match=r"Did you mean eu:public\.orders"):

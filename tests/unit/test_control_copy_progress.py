@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from penstock.control.status.copy_progress import CopyView
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 
-ORDERS, ITEMS = TableId("public", "orders"), TableId("public", "[items]")
+ORDERS, ITEMS = (ScopedName(None, TableId("public", name)) for name in ("orders", "[items]"))
 MIB = 1 << 20
 
 
@@ -153,7 +154,7 @@ def test_several_threads_may_feed_it_while_bars_are_drawn() -> None:
     with CopyView(terminal(out)) as view:
 
         def copy(number: int) -> None:
-            table = TableId("public", f"t{number}")
+            table = ScopedName(None, TableId("public", f"t{number}"))
             for rows in range(200):
                 view.update("lake", table, rows=rows, rows_estimate=200, bytes_done=rows, bytes_total=200)
             view.finish("lake", table)

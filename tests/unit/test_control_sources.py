@@ -18,7 +18,6 @@ from penstock.control.tables.requests import ask, look
 from penstock.errors import UsageError
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
-from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
 from penstock.state.store import Health
 
@@ -40,7 +39,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
     loaded = load(file)
     store = open_store(loaded.state_url)
     for name, state in (("eu", State.READY), ("us", State.ERRORED)):
-        own = scoped(store, name)
+        own = store.of_source(name)
         own.set_table_status("lake", ORDERS, TableStatus(state, NOON, "" if name == "eu" else "why"))
         own.set_processed("lake", 7)
         own.set_health("capture", Health("stopped", NOON))
@@ -77,8 +76,8 @@ def test_a_request_names_the_source_and_reaches_only_that(pipeline: Pipeline) ->
     asked = ask(pipeline, "resync", ["us:public.orders"])
     assert [str(table) for table in asked.new] == ["us:public.orders"]
     store = open_store(pipeline.state_url)
-    assert [request.table for request in scoped(store, "us").requests()] == [ORDERS]
-    assert scoped(store, "eu").requests() == []
+    assert [request.table for request in store.of_source("us").requests()] == [ORDERS]
+    assert store.of_source("eu").requests() == []
     store.close()
     assert [str(summary.target) for summary in look(pipeline).tables] == ["all.orders", "all.orders"]
 

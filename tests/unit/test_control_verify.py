@@ -7,11 +7,13 @@ import pytest
 from penstock.control.verify import verification
 from penstock.control.verify.compare import Comparison, Difference
 from penstock.control.verify.verification import not_repairable
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 
 ID = Column("id", ColumnType(23, "int4"))
 KEYED = TableSchema(TableId("public", "t"), 1, (ID,), ("id",))
-NAMED = TableId("eu:public", "t")
+NAMED = ScopedName("eu", TableId("public", "t"))
+PLAIN = ScopedName(None, TableId("public", "t"))
 KEYLESS = TableSchema(TableId("public", "t"), 1, (ID,), ())
 
 
@@ -21,8 +23,8 @@ def different(*kinds: str, complete: bool = True) -> Comparison:
 
 
 def test_differing_rows_of_a_table_with_a_key_are_repaired() -> None:
-    assert not_repairable(KEYED, different("missing", "extra", "differs", "doubled"), KEYED.table) is None
-    assert not_repairable(KEYED, different("missing", "differs"), KEYED.table, keeps_partitions=True) is None
+    assert not_repairable(KEYED, different("missing", "extra", "differs", "doubled"), PLAIN) is None
+    assert not_repairable(KEYED, different("missing", "differs"), PLAIN, keeps_partitions=True) is None
 
 
 @pytest.mark.parametrize(

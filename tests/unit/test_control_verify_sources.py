@@ -21,7 +21,6 @@ from penstock.model.feed import Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
 from penstock.state.memory import MemoryStateStore
-from penstock.state.scoped import scoped
 from penstock.state.sql import SqlStateStore, open_store
 from penstock.state.store import Health
 
@@ -61,7 +60,7 @@ def store(pipeline: Pipeline) -> Any:
     for name in ("eu", "us"):
         for table in ("orders", "own", "past"):
             status = TableStatus(State.READY, NOON)
-            scoped(store, name).set_table_status("lake", TableId("public", table), status)
+            store.of_source(name).set_table_status("lake", TableId("public", table), status)
     yield store
     store.close()
 
@@ -145,7 +144,7 @@ def test_the_only_source_is_raised_as_ever(tmp_path: Path) -> None:
 def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline) -> None:
     store = MemoryStateStore()
     eu, us = pipeline.lanes
-    scoped(store, "eu").set_health("source", Health("failed", NOON, "the slot is gone", "Start anew"))
+    store.of_source("eu").set_health("source", Health("failed", NOON, "the slot is gone", "Start anew"))
     beside = Beside(store, lambda: True)
     failure = beside.failure(eu)
     assert isinstance(failure, NoAnswer)

@@ -10,17 +10,18 @@ from rich.console import Console
 
 from penstock.control.status.gather import LogReport, SourceReport, Status, TableReport
 from penstock.demo.live import Rates, line, view, watch
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.model.table_state import State
 
-ORDERS, ITEMS = TableId("public", "orders"), TableId("public", "items")
+ORDERS, ITEMS = (ScopedName(None, TableId("public", name)) for name in ("orders", "items"))
 
 
-def report(table: TableId, changes: int) -> TableReport:
+def report(table: ScopedName, changes: int) -> TableReport:
     return TableReport(
         destination="lake",
         table=table,
-        target=table,
+        target=table.name,
         state=State.READY,
         since=None,
         position=1,

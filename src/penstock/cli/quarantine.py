@@ -20,7 +20,6 @@ from penstock.control import quarantine
 from penstock.control.text.figures import bytes_text
 from penstock.decode.dialect import dialect_of
 from penstock.errors import CheckFailed, UsageError
-from penstock.model.quarantine import Quarantined
 
 HEX_BYTES_SHOWN = 512
 
@@ -139,7 +138,7 @@ def _say_when(file: Path, pid: int | None) -> None:
     stdout().print(when, markup=False)
 
 
-def _json(one: Quarantined) -> dict[str, Any]:
+def _json(one: quarantine.KeptMessage) -> dict[str, Any]:
     message = one.message
     return {
         "id": one.id,

@@ -19,7 +19,7 @@ from penstock.control.tables.requests import Asked, ask, feed_named, look
 from penstock.control.tables.requests import forget as forget_table
 from penstock.control.tables.view import as_json, as_text
 from penstock.errors import UsageError
-from penstock.model.table import TableId
+from penstock.model.scoped_name import ScopedName
 
 TableNames = Annotated[
     list[str], typer.Argument(metavar="TABLE…", help="As at the source: schema.table.", show_default=False)
@@ -93,7 +93,7 @@ def retry(file: PipelineFile, names: TableNames) -> None:
     _say_when(file, asked)
 
 
-def _say(named: Sequence[TableId], what: str) -> None:
+def _say(named: Sequence[ScopedName], what: str) -> None:
     for table in named:
         stdout().print(f"{table} {what}", markup=False)
 

@@ -30,6 +30,7 @@ from penstock.config.units import Duration, Size
 from penstock.decode.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 
 LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
@@ -264,6 +265,11 @@ class Pipeline(Section):
         return self.only_source is None
 
     @property
+    def scope(self) -> str | None:
+        """The name by which this source's rows of state are told from others'; None when it is the only one."""
+        return self.source.name if self.is_scoped else None
+
+    @property
     def source(self) -> PostgresSource:
         """The only source, or the one whose view of the pipeline this is."""
         if self._lane is not None:
@@ -406,15 +412,15 @@ class Pipeline(Section):
 
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
-        feed of `orders` if that has one, and else for a table of its own. With a list of sources the name is
-        `source:schema.table`."""
-        if self.is_scoped and self._lane is None:
-            prefix, _, schema = name.schema.partition(":")
-            lanes = [lane for lane in self.lanes if lane.source.name == prefix]
-            return lanes[0].feed(TableId(schema, name.name)) if lanes else None
+        feed of `orders` if that has one, and else for a table of its own."""
         bare = [name.name.removesuffix(f"__{mode}") for mode in Mode if name.name.endswith(f"__{mode}")]
         sources = [*(TableId(name.schema, text) for text in bare), name]
         return next((feed for table in sources for feed in self.feeds(table) if feed.name == name), None)
+
+    def scoped_feed(self, name: ScopedName) -> Feed | None:
+        """The feed of that name among all sources; None when no table of such a name is wanted."""
+        lane = next((lane for lane in self.lanes if lane.scope == name.source), None)
+        return None if lane is None else lane.feed(name.name)
 
     def target(self, table: TableId) -> TableId:
         """The table's name at the destination, in the first of its modes."""

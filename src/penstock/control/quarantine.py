@@ -10,18 +10,34 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 from penstock.config.model import Pipeline
 from penstock.decode.sift import sift
 from penstock.errors import UsageError
-from penstock.model.quarantine import Quarantined, as_changes
-from penstock.model.table import TableId
+from penstock.model.quarantine import RawMessage, as_changes
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table_state import State
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import RequestKind
 
-Place = tuple[str, TableId]  # destination, table
+Place = tuple[str, ScopedName]  # destination, table
+
+
+@dataclass(frozen=True)
+class KeptMessage:
+    """A message in quarantine, with its table's name among all sources."""
+
+    id: int
+    destination: str
+    table: ScopedName
+    at: datetime
+    message: RawMessage
+
+    @property
+    def place(self) -> Place:
+        return self.destination, self.table
 
 
 @dataclass(frozen=True)
@@ -30,30 +46,30 @@ class Replayed:
     `passed` are those that decode and whose table went on without them: they stay for the operator."""
 
     pid: int | None
-    decoded: list[Quarantined]
-    refused: list[tuple[Quarantined, str]]
-    again: list[TableId]
-    passed: list[Quarantined]
+    decoded: list[KeptMessage]
+    refused: list[tuple[KeptMessage, str]]
+    again: list[ScopedName]
+    passed: list[KeptMessage]
 
 
 @dataclass(frozen=True)
 class Dropped:
     pid: int | None
-    dropped: list[Quarantined]
-    resynced: list[TableId]
+    dropped: list[KeptMessage]
+    resynced: list[ScopedName]
 
 
-def kept(pipeline: Pipeline) -> list[Quarantined]:
+def kept(pipeline: Pipeline) -> list[KeptMessage]:
     """Everything in quarantine, by table and in stream order."""
     with _store(pipeline) as store:
         return [] if store is None else _all(pipeline, store)
 
 
-def chosen(pipeline: Pipeline, messages: Sequence[Quarantined], names: Sequence[str]) -> list[Quarantined]:
+def chosen(pipeline: Pipeline, messages: Sequence[KeptMessage], names: Sequence[str]) -> list[KeptMessage]:
     """Those with these ids or of these tables; all when none is named. UsageError for a name that none has."""
     if not names:
         return list(messages)
-    picked: dict[int, Quarantined] = {}
+    picked: dict[int, KeptMessage] = {}
     for name in names:
         found = [one for one in messages if name in (str(one.id), str(one.table))]
         if not found:
@@ -71,22 +87,22 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
     """
     with _store(pipeline) as store:
         everything = [] if store is None else _all(pipeline, store)
-        decoded: list[Quarantined] = []
-        refused: list[tuple[Quarantined, str]] = []
+        decoded: list[KeptMessage] = []
+        refused: list[tuple[KeptMessage, str]] = []
         for one in chosen(pipeline, everything, names):
             bad = sift(as_changes(one.message))[1]
             if bad:
                 refused.append((one, bad[0].reason))
             else:
                 decoded.append(one)
-        again: list[TableId] = []
-        passed: list[Quarantined] = []
+        again: list[ScopedName] = []
+        passed: list[KeptMessage] = []
         if store is not None and decoded:
             fit, standing = {one.id for one in decoded}, _errored(pipeline, store)
-            whole = {_place(one) for one in everything} - {_place(one) for one in everything if one.id not in fit}
+            whole = {one.place for one in everything} - {one.place for one in everything if one.id not in fit}
             places = sorted(whole & standing)
             again = sorted({table for _, table in places})
-            passed = [one for one in decoded if _place(one) not in standing]
+            passed = [one for one in decoded if one.place not in standing]
             for destination, table in places:
                 _ask(store, destination, table, "retry")
         return Replayed(holder(pipeline.home / "lock"), decoded, refused, again, passed)
@@ -96,39 +112,44 @@ def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
     """Give messages up. A table that stopped at one of them is copied again, because it cannot pass it."""
     with _store(pipeline) as store:
         gone = chosen(pipeline, [] if store is None else _all(pipeline, store), names)
-        resynced: list[TableId] = []
+        resynced: list[ScopedName] = []
         if store is not None and gone:
-            places = sorted({_place(one) for one in gone} & _errored(pipeline, store))
+            places = sorted({one.place for one in gone} & _errored(pipeline, store))
             resynced = sorted({table for _, table in places})
             for destination, table in places:
                 _ask(store, destination, table, "resync")
-            store.release([one.id for one in gone])
-            for destination, count in sorted(Counter(one.destination for one in gone).items()):
-                what = f"{count} messages in quarantine were given up"
-                store.add_event("quarantine", what, destination=destination)
+            for source in {one.table.source for one in gone}:
+                own, dropped = store.of_source(source), [one for one in gone if one.table.source == source]
+                own.release([one.id for one in dropped])
+                for destination, count in sorted(Counter(one.destination for one in dropped).items()):
+                    what = f"{count} messages in quarantine were given up"
+                    own.add_event("quarantine", what, destination=destination)
         return Dropped(holder(pipeline.home / "lock"), gone, resynced)
 
 
-def _place(message: Quarantined) -> Place:
-    return message.destination, message.table
-
-
-def _ask(store: SqlStateStore, destination: str, table: TableId, kind: RequestKind) -> None:
-    if not any(request.kind == kind and request.table == table for request in store.requests(destination)):
-        store.add_request(destination, table, kind)
+def _ask(store: SqlStateStore, destination: str, table: ScopedName, kind: RequestKind) -> None:
+    own = store.of_source(table.source)
+    if not any(request.kind == kind and request.table == table.name for request in own.requests(destination)):
+        own.add_request(destination, table.name, kind)
 
 
 def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[Place]:
     return {
-        (destination.name, table)
+        (destination.name, ScopedName(lane.scope, table))
         for destination in pipeline.destinations
-        for table, status in store.table_status(destination.name).items()
+        for lane in pipeline.lanes
+        for table, status in store.of_source(lane.scope).table_status(destination.name).items()
         if status.state is State.ERRORED
     }
 
 
-def _all(pipeline: Pipeline, store: SqlStateStore) -> list[Quarantined]:
-    return [one for destination in pipeline.destinations for one in store.quarantined(destination.name)]
+def _all(pipeline: Pipeline, store: SqlStateStore) -> list[KeptMessage]:
+    return [
+        KeptMessage(one.id, one.destination, ScopedName(lane.scope, one.table), one.at, one.message)
+        for destination in pipeline.destinations
+        for lane in pipeline.lanes
+        for one in store.of_source(lane.scope).quarantined(destination.name)
+    ]
 
 
 @contextmanager

@@ -19,9 +19,8 @@ from penstock.model.table_state import State, TableStatus
 from penstock.source.postgres.connect import connect, endpoint
 from penstock.source.postgres.slot import PLUGIN, SlotState, drop_slot, slot_state
 from penstock.state.lock import PipelineLock
-from penstock.state.scoped import scoped
 from penstock.state.sql import find_store
-from penstock.state.store import Health, StateStore
+from penstock.state.store import Health
 
 WHY = "the pipeline was reset"
 
@@ -55,7 +54,7 @@ def look(lane: Pipeline) -> Standing:
     tables = 0
     if store is not None:
         try:
-            tables = len(_view(lane, store).table_status(lane.destinations[0].name))
+            tables = len(store.of_source(lane.scope).table_status(lane.destinations[0].name))
         finally:
             store.close()
     return Standing(lane, slot, ChangeLog(lane.log_uri).bytes(), tables)
@@ -92,7 +91,7 @@ def _tell(lane: Pipeline) -> None:
     if store is None:
         return
     try:
-        state, now, destination = _view(lane, store), datetime.now(UTC), lane.destinations[0].name
+        state, now, destination = store.of_source(lane.scope), datetime.now(UTC), lane.destinations[0].name
         for table in state.table_status(destination):
             state.end_copy(destination, table)
             if lane.feed(table) is None:
@@ -103,7 +102,3 @@ def _tell(lane: Pipeline) -> None:
         state.add_event("reset", f"{WHY}: slot and change log were removed, all tables are copied again", None)
     finally:
         store.close()
-
-
-def _view(lane: Pipeline, store: StateStore) -> StateStore:
-    return scoped(store, lane.source.name) if lane.is_scoped else store

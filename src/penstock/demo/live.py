@@ -20,7 +20,7 @@ from rich.text import Text
 from penstock.control.status.gather import Status, TableReport
 from penstock.control.status.view import STATE_STYLES
 from penstock.control.text.figures import bytes_text, count_text, rate_text, seconds_text
-from penstock.model.table import TableId
+from penstock.model.scoped_name import ScopedName
 
 LOOK_EVERY = 0.5
 LINE_EVERY = 5.0
@@ -31,9 +31,9 @@ class Rates:
     """Changes a second over the last few seconds, for each table, from what was seen."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, dict[TableId, int]]] = deque()
+        self._seen: deque[tuple[float, dict[ScopedName, int]]] = deque()
 
-    def see(self, at: float, tables: list[TableReport]) -> dict[TableId, float]:
+    def see(self, at: float, tables: list[TableReport]) -> dict[ScopedName, float]:
         now = {report.table: report.changes for report in tables}
         self._seen.append((at, now))
         while len(self._seen) > 2 and at - self._seen[1][0] >= RATE_WINDOW:
@@ -70,7 +70,7 @@ def watch(
             time.sleep(max(every - (time.monotonic() - started), 0.0))
 
 
-def view(status: Status, rate: dict[TableId, float], title: str) -> Table:
+def view(status: Status, rate: dict[ScopedName, float], title: str) -> Table:
     table = Table(
         box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", title=title, title_justify="left"
     )
@@ -98,9 +98,9 @@ def view(status: Status, rate: dict[TableId, float], title: str) -> Table:
     return table
 
 
-def line(status: Status, rate: dict[TableId, float], title: str) -> str:
+def line(status: Status, rate: dict[ScopedName, float], title: str) -> str:
     """The same figures in one line of text."""
-    tables = ", ".join(f"{report.table.name} {count_text(report.changes)}" for report in status.tables)
+    tables = ", ".join(f"{report.table.name.name} {count_text(report.changes)}" for report in status.tables)
     lag, behind = _largest_lag(status.tables)
     return f"{title}: {rate_text(sum(rate.values()))}, lag {lag}, {behind} behind; applied: {tables}"
 

@@ -18,7 +18,7 @@ from penstock.config.model import FilesDestination, Pipeline
 from penstock.destinations.factory import make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
-from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
@@ -30,7 +30,6 @@ from penstock.runtime.spark.lazy_session import LazySession
 from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.spark.session import session, spark_log, where_set
 from penstock.state.lock import PipelineLock
-from penstock.state.scoped import scoped
 from penstock.state.sql import open_store
 from penstock.state.store import StateStore
 
@@ -38,7 +37,7 @@ from penstock.state.store import StateStore
 def run(
     pipeline: Pipeline,
     *,
-    progress: ProgressView,
+    progress: ScopedProgressView,
     once: bool = False,
     strict: bool = False,
     may_leave: bool = False,
@@ -87,14 +86,16 @@ def run(
 
 
 def _lane(
-    view: Pipeline, state: StateStore, owners: TargetClaims, progress: ProgressView, *, once: bool, may_leave: bool
+    view: Pipeline,
+    state: StateStore,
+    owners: TargetClaims,
+    progress: ScopedProgressView,
+    *,
+    once: bool,
+    may_leave: bool,
 ) -> SourcePipeline:
-    if not view.is_scoped:
-        return SourcePipeline(view, state, owners, progress, once=once, may_leave=may_leave)
-    name = view.source.name
-    return SourcePipeline(
-        view, scoped(state, name), owners, ScopedProgress(progress, name), once=once, may_leave=may_leave
-    )
+    own, shown = state.of_source(view.scope), ScopedProgress(progress, view.scope)
+    return SourcePipeline(view, own, owners, shown, once=once, may_leave=may_leave)
 
 
 def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:

@@ -17,13 +17,13 @@ import structlog
 
 from penstock.destinations.contract import JobRunner
 from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
-from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.source_pipeline import Opened, SourcePipeline
-from penstock.state.scoped import scoped_table
 
 LOG = structlog.get_logger("pipeline")
 LOOK_EVERY = 0.05
@@ -139,9 +139,9 @@ def _together(failed: dict[str, BaseException], all_of_them: int) -> BaseExcepti
 
 
 class ScopedProgress:
-    """How copies fare, with each table's source in its name."""
+    """Tells a view of all sources how the copies of one of them fare."""
 
-    def __init__(self, view: ProgressView, source: str) -> None:
+    def __init__(self, view: ScopedProgressView, source: str | None) -> None:
         self._view, self._source = view, source
 
     def update(
@@ -156,7 +156,7 @@ class ScopedProgress:
     ) -> None:
         self._view.update(
             destination,
-            scoped_table(self._source, table),
+            ScopedName(self._source, table),
             rows=rows,
             rows_estimate=rows_estimate,
             bytes_done=bytes_done,
@@ -164,7 +164,7 @@ class ScopedProgress:
         )
 
     def finish(self, destination: str, table: TableId) -> None:
-        self._view.finish(destination, scoped_table(self._source, table))
+        self._view.finish(destination, ScopedName(self._source, table))
 
     def drop(self, destination: str, table: TableId) -> None:
-        self._view.drop(destination, scoped_table(self._source, table))
+        self._view.drop(destination, ScopedName(self._source, table))

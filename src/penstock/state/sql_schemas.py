@@ -1,62 +1,67 @@
-"""The schema registry in the SQL state store. Called by `sql.py`, inside its transactions."""
+"""The schema registry in the SQL state store."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from penstock.model.position import Position
 from penstock.model.schema_version import SchemaVersion, obsolete
 from penstock.model.table import TableId, TableSchema
+from penstock.state.sql_part import SqlPart, put
 from penstock.state.sql_tables import SCHEMAS, SCHEMAS_SEEN
+from penstock.state.store import SCHEMAS_KEPT
 
 
-def record(
-    connection: Connection, found: Sequence[tuple[TableId, TableSchema, Position]], reader: str, seen: Position | None
-) -> None:
-    for table, schema, position in found:
-        newest = _newest(connection, table)
-        if newest is not None and (newest.is_same(schema) or position < newest.position):
-            continue
-        values = {
-            "table_schema": table.schema,
-            "table_name": table.name,
-            "version": 1 if newest is None else newest.version + 1,
-            "position": position,
-            "at": datetime.now(UTC),
-            "fingerprint": schema.structure,
-            "guessed": int(schema.guessed),
-            "definition": schema.to_json(),
-        }
-        connection.execute(insert(SCHEMAS), values)
-    if seen is not None:
-        moved = connection.execute(update(SCHEMAS_SEEN).filter_by(reader=reader).values(position=seen))
-        if moved.rowcount == 0:
-            connection.execute(insert(SCHEMAS_SEEN).values(reader=reader, position=seen))
+class SqlSchemaVersions(SqlPart):
+    def record_schemas(
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None
+    ) -> None:
+        with self._writing() as connection:
+            for table, schema, position in found:
+                newest = self._newest(connection, table)
+                if newest is not None and (newest.is_same(schema) or position < newest.position):
+                    continue
+                values = {
+                    "source": self._source,
+                    "table_schema": table.schema,
+                    "table_name": table.name,
+                    "version": 1 if newest is None else newest.version + 1,
+                    "position": position,
+                    "at": datetime.now(UTC),
+                    "fingerprint": schema.structure,
+                    "guessed": int(schema.guessed),
+                    "definition": schema.to_json(),
+                }
+                connection.execute(insert(SCHEMAS), values)
+            if seen is not None:
+                put(connection, SCHEMAS_SEEN, {"source": self._source}, {"position": seen})
 
+    def schemas_seen(self) -> Position | None:
+        with self._transaction() as connection:
+            return connection.scalar(select(SCHEMAS_SEEN.c.position).filter_by(source=self._source))
 
-def seen(connection: Connection, reader: str) -> Position | None:
-    return connection.scalar(select(SCHEMAS_SEEN.c.position).filter_by(reader=reader))
+    def schema_versions(self) -> list[SchemaVersion]:
+        with self._transaction() as connection:
+            return self._versions(connection)
 
+    def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
+        with self._writing() as connection:
+            wanted = [one for one in self._versions(connection) if one.table in tables]
+            numbers = [one.sequence for one in obsolete(wanted, before, SCHEMAS_KEPT)]
+            if numbers:
+                connection.execute(delete(SCHEMAS).where(SCHEMAS.c.sequence.in_(numbers)))
+            return len(numbers)
 
-def read(connection: Connection) -> list[SchemaVersion]:
-    return [_version(row) for row in connection.execute(select(SCHEMAS).order_by(SCHEMAS.c.sequence))]
+    def _versions(self, connection: Connection) -> list[SchemaVersion]:
+        return [_version(row) for row in connection.execute(self._own(SCHEMAS).order_by(SCHEMAS.c.sequence))]
 
-
-def prune(connection: Connection, before: Position, tables: Collection[TableId], keep: int) -> int:
-    wanted = [one for one in read(connection) if one.table in tables]
-    numbers = [one.sequence for one in obsolete(wanted, before, keep)]
-    if numbers:
-        connection.execute(delete(SCHEMAS).where(SCHEMAS.c.sequence.in_(numbers)))
-    return len(numbers)
-
-
-def _newest(connection: Connection, table: TableId) -> SchemaVersion | None:
-    of_table = select(SCHEMAS).filter_by(table_schema=table.schema, table_name=table.name)
-    row = connection.execute(of_table.order_by(SCHEMAS.c.version.desc()).limit(1)).first()
-    return None if row is None else _version(row)
+    def _newest(self, connection: Connection, table: TableId) -> SchemaVersion | None:
+        of_table = self._own(SCHEMAS).filter_by(table_schema=table.schema, table_name=table.name)
+        row = connection.execute(of_table.order_by(SCHEMAS.c.version.desc()).limit(1)).first()
+        return None if row is None else _version(row)
 
 
 def _version(row: Row[tuple[object, ...]]) -> SchemaVersion:

@@ -3,6 +3,9 @@
 Times are ISO text in UTC and positions fixed-width hexadecimal, so that SQLite and Postgres hold the same values and a
 person can read them. A table that is added here is created in an existing store when it is next opened; a change to an
 existing table needs a new FORMAT.
+
+Every row says of which source it is: "" where the pipeline has one source only. `SqlPart` sees to it that a store reads
+and writes the rows of its own source.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ STORE_FORMAT = Table("penstock_format", METADATA, Column("version", Integer, pri
 TABLE_STATUS = Table(
     "penstock_table_status",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -72,6 +76,7 @@ TABLE_STATUS = Table(
 TABLE_PROGRESS = Table(
     "penstock_table_progress",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -86,6 +91,7 @@ TABLE_PROGRESS = Table(
 PROCESSED = Table(
     "penstock_processed",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("position", PositionText, nullable=False),
 )
@@ -94,6 +100,7 @@ EVENTS = Table(
     "penstock_events",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
     Column("message", Text, nullable=False),
@@ -105,6 +112,7 @@ EVENTS = Table(
 HEALTH = Table(
     "penstock_health",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("component", Text, primary_key=True),
     Column("state", Text, nullable=False),
     Column("since", Moment, nullable=False),
@@ -116,6 +124,7 @@ HEALTH = Table(
 COPIES = Table(
     "penstock_copy",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -132,6 +141,7 @@ COPIES = Table(
 COPY_RANGES = Table(
     "penstock_copy_range",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -147,6 +157,7 @@ COPY_RANGES = Table(
 COPY_NOTES = Table(
     "penstock_copy_note",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -156,6 +167,7 @@ COPY_NOTES = Table(
 RESCUED = Table(
     "penstock_rescued",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -168,6 +180,7 @@ RESCUED = Table(
 ANOMALIES = Table(
     "penstock_anomaly",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -179,6 +192,7 @@ ANOMALIES = Table(
 UPKEEP = Table(
     "penstock_upkeep",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
@@ -199,6 +213,7 @@ REQUESTS = Table(
     "penstock_request",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
     Column("destination", Text, nullable=False),
@@ -207,37 +222,22 @@ REQUESTS = Table(
     sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
 )
 
-PARTITIONS = Table(
-    "penstock_partitions",
+COPY_FACTS = Table(
+    "penstock_copy_fact",
     METADATA,
+    Column("source", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("table_schema", Text, primary_key=True),
     Column("table_name", Text, primary_key=True),
-    Column("content", Text, nullable=False),  # model.partitions.Partitions as JSON
-)
-
-MARKS = Table(
-    "penstock_marks",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("table_schema", Text, primary_key=True),
-    Column("table_name", Text, primary_key=True),
-    Column("content", Text, nullable=False),  # model.table_marks.TableMarks as JSON
-)
-
-WRITE_COUNTERS = Table(
-    "penstock_write_counters",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("table_schema", Text, primary_key=True),
-    Column("table_name", Text, primary_key=True),
-    Column("content", Text, nullable=False),  # model.write_counters.WriteCounters as JSON
+    Column("kind", Text, primary_key=True),  # partitions, marks, write_counters or rule
+    Column("content", Text, nullable=False),  # the value of model/ as JSON
 )
 
 SCHEMAS = Table(
     "penstock_schema",
     METADATA,
     Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
     Column("version", Integer, nullable=False),
@@ -246,23 +246,14 @@ SCHEMAS = Table(
     Column("fingerprint", Text, nullable=False),
     Column("guessed", Integer, nullable=False),
     Column("definition", Text, nullable=False),  # as JSON
-    UniqueConstraint("table_schema", "table_name", "version"),
+    UniqueConstraint("source", "table_schema", "table_name", "version"),
     sqlite_autoincrement=True,  # a sequence number is never used twice
-)
-
-RULES = Table(
-    "penstock_rule",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("table_schema", Text, primary_key=True),
-    Column("table_name", Text, primary_key=True),
-    Column("content", Text, nullable=False),  # as JSON
 )
 
 SCHEMAS_SEEN = Table(
     "penstock_schema_seen",
     METADATA,
-    Column("reader", Text, primary_key=True),  # whose change log
+    Column("source", Text, primary_key=True),  # whose change log
     Column("position", PositionText, nullable=False),  # up to where it was looked at
 )
 
@@ -270,6 +261,7 @@ QUARANTINE = Table(
     "penstock_quarantine",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
     Column("at", Moment, nullable=False),
     Column("destination", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
@@ -284,7 +276,7 @@ QUARANTINE = Table(
     Column("definition", Text, nullable=False),  # of the table's schema version, as JSON
     Column("fingerprint", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    UniqueConstraint("destination", "table_schema", "table_name", "commit_position", "ordinal"),
+    UniqueConstraint("source", "destination", "table_schema", "table_name", "commit_position", "ordinal"),
     sqlite_autoincrement=True,
 )
 
@@ -292,6 +284,7 @@ PINS = Table(
     "penstock_pin",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
     Column("destination", Text, nullable=False),
     Column("table_schema", Text, nullable=False),
     Column("table_name", Text, nullable=False),
@@ -310,3 +303,6 @@ PINS = Table(
 FORGOTTEN = tuple(
     table for table in METADATA.sorted_tables if "table_name" in table.c and table not in (EVENTS, SCHEMAS)
 )
+
+# What goes with a destination that is removed; events stay
+OF_A_DESTINATION = tuple(table for table in METADATA.sorted_tables if "destination" in table.c and table is not EVENTS)

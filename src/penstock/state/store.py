@@ -1,4 +1,4 @@
-"""The state store's contract: table states, progress, health of the components, events of note, schemas, quarantine.
+"""The state store's contract, in small protocols by who reads them; `StateStore` is all of them together.
 
 Everything in it is for people and for the next start's convenience. Positions live in the destinations: a lost store
 loses no position, and nothing here is ever needed to decide what was applied; a copy that was under way starts again.
@@ -130,16 +130,24 @@ class Request:
     at: datetime
 
 
-class StateStore(Protocol):
-    """What a method wrote outlives the process, even by SIGKILL. Safe from several threads; StateError when it fails.
-
-    Times are aware (UTC); a store gives back what it was given, to the microsecond.
-    """
+class TableStates(Protocol):
+    """Where each table stands at each destination."""
 
     def table_status(self, destination: str) -> dict[TableId, TableStatus]: ...
 
     def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
         """Refuses moves that LEGAL_MOVES does not list. The same state again is legal: it replaces reason and times."""
+
+    def forget_table(self, destination: str, table: TableId) -> None:
+        """Removes all that is kept of a table that is no longer followed, but for events and versions of its
+        structure. One that is not known is fine."""
+
+    def forget_destination(self, destination: str) -> None:
+        """Removes all that is kept of a destination, but for events. One that is not known is fine."""
+
+
+class Progress(Protocol):
+    """How far each table, and the log, is processed: figures, not positions to go on from."""
 
     def record_progress(self, destination: str, progress: Mapping[TableId, TableProgress]) -> None:
         """Replaces the progress of the tables named; all of them at once or none."""
@@ -151,6 +159,10 @@ class StateStore(Protocol):
 
     def processed(self, destination: str) -> Position | None: ...
 
+
+class Events(Protocol):
+    """Events of note."""
+
     def add_event(
         self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
     ) -> None:
@@ -160,9 +172,17 @@ class StateStore(Protocol):
     def events(self, limit: int = 20) -> list[Event]:
         """The newest, oldest of them first."""
 
+
+class HealthReports(Protocol):
+    """How the components fare."""
+
     def set_health(self, component: str, health: Health) -> None: ...
 
     def health(self) -> dict[str, Health]: ...
+
+
+class CopyRecords(Protocol):
+    """Copies under way, and the figures of those that ended."""
 
     def begin_copy(
         self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
@@ -187,33 +207,9 @@ class StateStore(Protocol):
     def end_copy(self, destination: str, table: TableId) -> None:
         """Forgets ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
 
-    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
-        """Adds to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
-        replaced."""
 
-    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
-        """Of each table with rescued cells its columns, by name."""
-
-    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
-        """Adds to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
-        stay."""
-
-    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
-        """Of each table with anomalies its kinds, by name."""
-
-    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
-        """Replaces what is known of how these tables are kept."""
-
-    def upkeep(self, destination: str) -> dict[TableId, Upkeep]: ...
-
-    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
-        """From any process, at any time. Gives the request's id, which is never used again."""
-
-    def requests(self, destination: str | None = None) -> list[Request]:
-        """Oldest first; of one destination, or of all."""
-
-    def drop_request(self, number: int) -> None:
-        """When it was taken up. One that is gone already is fine."""
+class CopyFacts(Protocol):
+    """What the source and the rule were when a table was copied, to be compared with what they are later."""
 
     def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
         """The last look at a table's partitions; None: it is not partitioned."""
@@ -236,18 +232,58 @@ class StateStore(Protocol):
 
     def rules(self, destination: str) -> dict[TableId, str]: ...
 
-    def forget_table(self, destination: str, table: TableId) -> None:
-        """Removes all that is kept of a table that is no longer followed, but for events and versions of its
-        structure. One that is not known is fine."""
+
+class RowFindings(Protocol):
+    """Values and changes that did not suit their table, counted."""
+
+    def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
+        """Adds to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
+        replaced."""
+
+    def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
+        """Of each table with rescued cells its columns, by name."""
+
+    def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
+        """Adds to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
+        stay."""
+
+    def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
+        """Of each table with anomalies its kinds, by name."""
+
+
+class UpkeepReports(Protocol):
+    """How tables are kept quick to read."""
+
+    def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
+        """Replaces what is known of how these tables are kept."""
+
+    def upkeep(self, destination: str) -> dict[TableId, Upkeep]: ...
+
+
+class Requests(Protocol):
+    """What operators asked for."""
+
+    def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
+        """From any process, at any time. Gives the request's id, which is never used again."""
+
+    def requests(self, destination: str | None = None) -> list[Request]:
+        """Oldest first; of one destination, or of all."""
+
+    def drop_request(self, number: int) -> None:
+        """When it was taken up. One that is gone already is fine."""
+
+
+class SchemaVersions(Protocol):
+    """The schema registry."""
 
     def record_schemas(
-        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None, reader: str = ""
+        self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None
     ) -> None:
         """Adds versions of structures, in stream order, each from its position on; all of them at once. One that says
-        nothing new, or that lies before its table's newest, is passed over. `seen`: the log (`reader` says whose) was
+        nothing new, or that lies before its table's newest, is passed over. `seen`: the log was
         looked at up to there, and the next look begins there."""
 
-    def schemas_seen(self, reader: str = "") -> Position | None:
+    def schemas_seen(self) -> Position | None:
         """None in a new store: then the registry is rebuilt from the log."""
 
     def schema_versions(self) -> list[SchemaVersion]:
@@ -256,6 +292,10 @@ class StateStore(Protocol):
     def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
         """Forgets versions of these tables that no position from `before` on is under, but for the newest SCHEMAS_KEPT
         of each; gives their number."""
+
+
+class Quarantine(Protocol):
+    """Messages that cannot be decoded."""
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
         """Keeps messages that cannot be decoded, all or none. One that is there already gets its new reason."""
@@ -271,6 +311,10 @@ class StateStore(Protocol):
 
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
         """Forgets the table's messages before the position, and gives their number."""
+
+
+class Pins(Protocol):
+    """Pins (`pin.py`)."""
 
     def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
         """Asks for a pin of each table, all of them at once; gives their ids, which are never used again."""
@@ -301,7 +345,34 @@ class StateStore(Protocol):
     def drop_pins(self, numbers: Sequence[int]) -> None:
         """When nobody needs them any more. Those that are gone already are fine."""
 
-    def close(self) -> None: ...
+
+class StateStore(
+    TableStates,
+    Progress,
+    Events,
+    HealthReports,
+    CopyRecords,
+    CopyFacts,
+    RowFindings,
+    UpkeepReports,
+    Requests,
+    SchemaVersions,
+    Quarantine,
+    Pins,
+    Protocol,
+):
+    """All of it, for whoever opens it; everybody else takes the protocols that he needs.
+
+    What a method wrote outlives the process, even by SIGKILL. Safe from several threads; StateError when it fails.
+    Times are aware (UTC); a store gives back what it was given, to the microsecond.
+    """
+
+    def of_source(self, source: str | None) -> StateStore:
+        """Return the store as one of several sources sees it: it reads and writes that source's rows only. None: the
+        pipeline has one source, and the rows are of none in particular."""
+
+    def close(self) -> None:
+        """Closed by whoever opened it; a source's view of it need not be."""
 
 
 def require_legal(table: TableId, present: State | None, wanted: State) -> None:

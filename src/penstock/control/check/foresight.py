@@ -16,7 +16,6 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.watch.rule_changes import compared, hidden_remark, refusal
 from penstock.source.postgres.finding import Finding
-from penstock.state.scoped import scoped
 from penstock.state.sql import find_store
 
 HOME = "penstock-"  # before the pipeline's name: the folder of its state
@@ -148,8 +147,7 @@ def _noted(lane: Pipeline) -> dict[TableId, str]:
     if store is None:
         return {}
     try:
-        own = scoped(store, lane.source.name if lane.is_scoped else None)
-        return own.rules(lane.destinations[0].name)
+        return store.of_source(lane.scope).rules(lane.destinations[0].name)
     finally:
         store.close()
 

@@ -13,13 +13,15 @@ from penstock.fold.column_identity import resolve
 from penstock.fold.evolution import differences
 from penstock.model.position import Position, parse_position
 from penstock.model.schema_version import SchemaVersion, in_force
-from penstock.state.sql import find_store
+from penstock.model.scoped_name import ScopedName
+from penstock.state.sql import SqlStateStore, find_store
 
 
 @dataclass(frozen=True)
 class ShownVersion:
     """`changes` are against the version before it, in words; None: the registry knows none before it."""
 
+    table: ScopedName
     version: SchemaVersion
     changes: list[str] | None
 
@@ -37,20 +39,31 @@ def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) ->
     position = None if at is None else parsed(at)
     store = find_store(pipeline.state_url)
     try:
-        known = [] if store is None else store.schema_versions()
+        known = {} if store is None else _by_table(pipeline, store)
     finally:
         if store is not None:
             store.close()
     if table is not None:
-        names = sorted({str(version.table) for version in known})
+        names = sorted(map(str, known))
         if table not in names:
             said = f"known are {', '.join(names)}" if names else "it knows none yet: `penstock run` fills it"
             raise UsageError(f"the schema registry of {pipeline.name} has no table {table}", said)
-        known = [version for version in known if str(version.table) == table]
-    wanted = known if position is None else in_force(known, position)
-    shown = [ShownVersion(version, _changes(version, known)) for version in wanted]
-    shown.sort(key=lambda one: (one.version.table, one.version.version))
+        known = {name: versions for name, versions in known.items() if str(name) == table}
+    shown = [
+        ShownVersion(name, version, _changes(version, versions))
+        for name, versions in known.items()
+        for version in (versions if position is None else in_force(versions, position))
+    ]
+    shown.sort(key=lambda one: (one.table, one.version.version))
     return Schemas(pipeline.name, str(pipeline.file), position, shown)
+
+
+def _by_table(pipeline: Pipeline, store: SqlStateStore) -> dict[ScopedName, list[SchemaVersion]]:
+    found: dict[ScopedName, list[SchemaVersion]] = {}
+    for lane in pipeline.lanes:
+        for version in store.of_source(lane.scope).schema_versions():
+            found.setdefault(ScopedName(lane.scope, version.table), []).append(version)
+    return found
 
 
 def parsed(text: str) -> Position:
@@ -62,7 +75,7 @@ def parsed(text: str) -> Position:
 
 
 def _changes(version: SchemaVersion, known: list[SchemaVersion]) -> list[str] | None:
-    before = [one for one in known if one.table == version.table and one.version < version.version]
+    before = [one for one in known if one.version < version.version]
     if not before:
         return None
     newest = max(before, key=lambda one: one.version).schema

@@ -13,7 +13,6 @@ from rich.text import Text
 from penstock.control.schemas.versions import Schemas, ShownVersion
 from penstock.control.text.figures import moment_text
 from penstock.fold.evolution import type_text
-from penstock.model.schema_version import SchemaVersion
 from penstock.source.postgres.slot import lsn_text
 
 FINGERPRINT_SHOWN = 12
@@ -26,7 +25,7 @@ def as_text(found: Schemas, *, with_columns: bool) -> RenderableType:
         return Text(f"{said}; `penstock run {found.file}` records them as they come", style="dim")
     parts: list[RenderableType] = [_table(found)]
     if with_columns:
-        parts += [Text(), _columns(found.versions[-1].version)]
+        parts += [Text(), _columns(found.versions[-1])]
     return Group(*parts)
 
 
@@ -38,7 +37,7 @@ def as_json(found: Schemas) -> dict[str, Any]:
         "at": None if found.at is None else lsn_text(found.at),
         "versions": [
             {
-                "table": str(one.version.table),
+                "table": str(one.table),
                 "version": one.version.version,
                 "sequence": one.version.sequence,
                 "position": lsn_text(one.version.position),
@@ -65,7 +64,7 @@ def _table(found: Schemas) -> Table:
     for one in found.versions:
         version = one.version
         table.add_row(
-            Text(str(version.table)),
+            Text(str(one.table)),
             str(version.version),
             str(version.sequence),
             lsn_text(version.position),
@@ -85,7 +84,8 @@ def _what(one: ShownVersion) -> Text:
     return said.append(" (guessed)", "yellow") if schema.guessed else said
 
 
-def _columns(version: SchemaVersion) -> RenderableType:
+def _columns(one: ShownVersion) -> RenderableType:
+    version = one.version
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for heading in ("number", "column", "type", ""):
         table.add_column(heading, overflow="fold")
@@ -100,5 +100,5 @@ def _columns(version: SchemaVersion) -> RenderableType:
         table.add_row(
             number, Text(column.name), Text(type_text(version.schema, column)), ", ".join(filter(None, remarks))
         )
-    title = Text(f"{version.table} version {version.version}, replica identity {version.schema.identity}", "bold")
+    title = Text(f"{one.table} version {version.version}, replica identity {version.schema.identity}", "bold")
     return Group(title, Padding(table, (0, 0, 0, 2), expand=False))

@@ -23,14 +23,14 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.control.text.figures import bytes_text, count_text, of_about_text, percent_text, rate_text, seconds_text
-from penstock.model.table import TableId
+from penstock.model.scoped_name import ScopedName
 
 LINE_EVERY = 5.0
 RATE_WINDOW = 15.0  # long enough for a range or two to be finished in it
 
 SHORTEST_NAME = 12  # of a table, as shown on a narrow terminal
 
-CopyKey = tuple[str, TableId]  # destination, table
+CopyKey = tuple[str, ScopedName]  # destination, table
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class CopyView:
     def update(
         self,
         destination: str,
-        table: TableId,
+        table: ScopedName,
         *,
         rows: int,
         rows_estimate: int | None,
@@ -131,7 +131,7 @@ class CopyView:
             self._say(line)
         self._show_bars_while_needed()
 
-    def finish(self, destination: str, table: TableId) -> None:
+    def finish(self, destination: str, table: ScopedName) -> None:
         """Report that the table is copied. One that was never reported before had no rows."""
         now = self._clock()
         with self._lock:
@@ -139,7 +139,7 @@ class CopyView:
         self._show_bars_while_needed()
         self._say(finished_line(self._name((destination, table)), copy, now))
 
-    def drop(self, destination: str, table: TableId) -> None:
+    def drop(self, destination: str, table: ScopedName) -> None:
         """Drop the table's copy from view; the reason is reported elsewhere."""
         with self._lock:
             self._copies.pop((destination, table), None)

@@ -24,13 +24,13 @@ from penstock.model.anomaly import AnomalyCount
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.model.table_state import NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.source.postgres.connect import Connection, connect, endpoint
 from penstock.source.postgres.slot import SlotState, flush_position, slot_state
 from penstock.state.lock import holder
-from penstock.state.scoped import scoped, scoped_table
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import CopyProgress, Event, Health
 
@@ -80,7 +80,7 @@ class TableReport:
     """One table at one destination. `rate` is of the last seconds, 0 when the table is idle."""
 
     destination: str
-    table: TableId
+    table: ScopedName
     target: TableId
     state: State
     since: datetime | None
@@ -107,6 +107,23 @@ class TableReport:
     @property
     def shown_state(self) -> str:
         return self.state.value if self.followed else NOT_FOLLOWED
+
+
+@dataclass(frozen=True)
+class StatusEvent:
+    """An event of note. Without a table it concerns a destination, or the source as a whole."""
+
+    at: datetime
+    kind: str
+    message: str
+    source: str | None
+    table: ScopedName | None
+    destination: str | None
+
+    @classmethod
+    def of(cls, event: Event, source: str | None) -> StatusEvent:
+        table = None if event.table is None else ScopedName(source, event.table)
+        return cls(event.at, event.kind, event.message, source, table, event.destination)
 
 
 @dataclass(frozen=True)
@@ -151,7 +168,7 @@ class Status:
     tables: list[TableReport]
     processed: dict[str, Position | None]  # for each destination
     components: dict[str, Health]
-    events: list[Event]
+    events: list[StatusEvent]
     has_run: bool
     problem: Problem | None  # of the state store
     lanes: tuple[SourceSection, ...] = ()
@@ -190,7 +207,7 @@ class Observer:
             ],
             processed=state.processed,
             components=_as_of_now(state.health, running=pid is not None),
-            events=state.events,
+            events=[StatusEvent.of(event, self._pipeline.scope) for event in state.events],
             has_run=state.exists,
             problem=state.problem,
         )
@@ -214,7 +231,7 @@ class Observer:
             if self._store is None:
                 return empty
             names = [destination.name for destination in self._pipeline.destinations]
-            store = scoped(self._store, self._pipeline.source.name if self._pipeline.is_scoped else None)
+            store = self._store.of_source(self._pipeline.scope)
             return StateReport(
                 exists=True,
                 statuses={(n, t): status for n in names for t, status in store.table_status(n).items()},
@@ -304,7 +321,7 @@ class Observer:
             lag_bytes = lag_seconds = None
         return TableReport(
             destination=destination,
-            table=table,
+            table=ScopedName(self._pipeline.scope, table),
             target=feed.target if feed else table,
             state=status.state if status else State.INIT,
             since=status.since if status else None,
@@ -347,19 +364,15 @@ def gather(pipeline: Pipeline) -> Status:
 def together(pipeline: Pipeline, found: Sequence[Status]) -> Status:
     """What the sources see, each for itself, as one."""
     named = list(zip([lane.source.name for lane in pipeline.lanes], found, strict=True))
-    events = [replace(event, table=_of(name, event.table)) for name, one in named for event in one.events]
+    events = [event for _, one in named for event in one.events]
     return replace(
         found[0],
         lanes=tuple(SourceSection(name, one.source, one.log) for name, one in named),
-        tables=[replace(table, table=scoped_table(name, table.table)) for name, one in named for table in one.tables],
+        tables=[table for _, one in named for table in one.tables],
         processed={f"{name}:{key}": position for name, one in named for key, position in one.processed.items()},
         components={f"{name}:{key}": health for name, one in named for key, health in one.components.items()},
         events=sorted(events, key=lambda event: event.at)[-EVENTS_SHOWN:],
     )
-
-
-def _of(source: str, table: TableId | None) -> TableId | None:
-    return None if table is None else scoped_table(source, table)
 
 
 def _note_pending(

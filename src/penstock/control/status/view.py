@@ -217,7 +217,8 @@ def _events(status: Status) -> Table:
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
     for event in status.events:
-        about = f"{event.table}: " if event.table is not None and str(event.table) not in event.message else ""
+        subject = event.source if event.table is None else str(event.table)
+        about = f"{subject}: " if subject is not None and subject not in event.message else ""
         lines.add_row(_moment(event.at), event.kind, about + event.message)
     return lines
 

@@ -17,6 +17,7 @@ from penstock.config.patterns import BadPattern, matches, names_one_table
 from penstock.control.fetching_advice import fetching_advice
 from penstock.errors import UsageError
 from penstock.model.feed import Feed
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.state.lock import holder
@@ -29,7 +30,7 @@ class TableSummary:
     """One table at one destination. `copy` is None when it was never copied; `requests` were not taken up yet."""
 
     destination: str
-    table: TableId
+    table: ScopedName
     target: TableId
     state: State
     since: datetime | None
@@ -65,9 +66,9 @@ class Asked:
     """What became of a request: tables newly asked for, asked for before, and those with nothing to do (retry only)."""
 
     pid: int | None  # of the run that takes it up; None: the next one does
-    new: list[TableId]
-    before: list[TableId]
-    in_order: list[TableId]
+    new: list[ScopedName]
+    before: list[ScopedName]
+    in_order: list[ScopedName]
 
 
 def look(pipeline: Pipeline) -> Tables:
@@ -102,21 +103,20 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everythi
             wanted = sorted(summary.table for summary in summaries if summary.followed)
         else:
             wanted = list(dict.fromkeys(table for name in names for table in _standing_for(pipeline, known, name)))
-        waiting = {(request.destination, request.table) for request in store.requests() if request.kind == kind}
         asked = Asked(holder(pipeline.home / "lock"), [], [], [])
         for table in wanted:
             places = [one for one in summaries if one.table == table]  # one per destination
             open_places = [one for one in places if kind != "retry" or one.state is State.ERRORED]
-            fresh = [one for one in open_places if (one.destination, table) not in waiting]
+            fresh = [one for one in open_places if kind not in {request.kind for request in one.requests}]
             for one in fresh:
-                store.add_request(one.destination, table, kind)
+                store.of_source(table.source).add_request(one.destination, table.name, kind)
             (asked.new if fresh else asked.before if open_places else asked.in_order).append(table)
         return asked
     finally:
         store.close()
 
 
-def forget(pipeline: Pipeline, name: str) -> TableId:
+def forget(pipeline: Pipeline, name: str) -> ScopedName:
     """Removes what the state store keeps of a table that is no longer followed: one that no rule matches, or that is
     gone at the source. The destination's table stays."""
     store = _store_of(pipeline, "forget")
@@ -130,7 +130,7 @@ def forget(pipeline: Pipeline, name: str) -> TableId:
                 f"table {name} is followed: its rule in {pipeline.file} matches it",
                 f"Exclude it in {pipeline.file} and start the pipeline again; then forget it",
             )
-        store.forget_table(summary.destination, summary.table)
+        store.of_source(summary.table.source).forget_table(summary.destination, summary.table.name)
         return summary.table
     finally:
         store.close()
@@ -143,12 +143,12 @@ def feed_named(pipeline: Pipeline, name: str, purpose: str) -> Feed:
         (table,) = _named(pipeline, {summary.table for summary in _summaries(pipeline, store)}, [name])
     finally:
         store.close()
-    feed = pipeline.feed(table)
+    feed = pipeline.scoped_feed(table)
     assert feed is not None
     return feed
 
 
-def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> dict[TableId, Feed]:
+def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> dict[ScopedName, Feed]:
     """The feeds of these names, by the names that people know them by, or all that the pipeline follows when there are
     none. With a list of sources `eu:` stands for all tables of that source."""
     known = sorted({summary.table for summary in _summaries(pipeline, store)})
@@ -156,10 +156,10 @@ def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> 
     for name in names:
         if is_whole_source(pipeline, name):
             source = pipeline.lane(name.removesuffix(":")).source.name
-            wanted += [table for table in known if table.schema.startswith(f"{source}:")]
+            wanted += [table for table in known if table.source == source]
         else:
             wanted += _named(pipeline, known, [name])
-    return {table: feed for table in wanted for feed in [pipeline.feed(table)] if feed is not None}
+    return {table: feed for table in wanted for feed in [pipeline.scoped_feed(table)] if feed is not None}
 
 
 def is_whole_source(pipeline: Pipeline, name: str) -> bool:
@@ -178,10 +178,9 @@ def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
 
 
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
-    requests = store.requests()
     return [
         _summary(
-            pipeline,
+            lane,
             destination.name,
             table,
             status=statuses.get(table),
@@ -190,15 +189,18 @@ def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
             requests=requests,
         )
         for destination in pipeline.destinations
-        for statuses in [store.table_status(destination.name)]
-        for copies in [store.copy_progress(destination.name)]
-        for progress in [store.progress(destination.name)]
+        for lane in pipeline.lanes
+        for own in [store.of_source(lane.scope)]
+        for statuses in [own.table_status(destination.name)]
+        for copies in [own.copy_progress(destination.name)]
+        for progress in [own.progress(destination.name)]
+        for requests in [own.requests(destination.name)]
         for table in sorted({*statuses, *copies})
     ]
 
 
 def _summary(
-    pipeline: Pipeline,
+    lane: Pipeline,
     destination: str,
     table: TableId,
     *,
@@ -207,10 +209,10 @@ def _summary(
     progress: TableProgress | None,
     requests: Sequence[Request],
 ) -> TableSummary:
-    feed = pipeline.feed(table)
+    feed = lane.feed(table)
     return TableSummary(
         destination=destination,
-        table=table,
+        table=ScopedName(lane.scope, table),
         target=feed.target if feed else table,
         state=status.state if status else State.INIT,
         since=status.since if status else None,
@@ -219,21 +221,21 @@ def _summary(
         solution=status.solution if status else "",
         retry=status.retry if status else "",
         code=status.code if status else "",
-        requests=tuple(one for one in requests if (one.destination, one.table) == (destination, table)),
+        requests=tuple(one for one in requests if one.table == table),
         fetched=progress.fetched if progress else 0,
-        advice=fetching_advice(pipeline.lanes[0].source.type, feed, progress),
+        advice=fetching_advice(lane.source.type, feed, progress),
         followed=feed is not None,
     )
 
 
-def _standing_for(pipeline: Pipeline, known: Collection[TableId], name: str) -> list[TableId]:
+def _standing_for(pipeline: Pipeline, known: Collection[ScopedName], name: str) -> list[ScopedName]:
     """The followed tables of a name, or those that a pattern stands for."""
     if name in map(str, known):
         return _named(pipeline, known, [name])
     try:
         if names_one_table(name):
             return _named(pipeline, known, [name])
-        found = sorted(table for table in known if matches(name, table) and pipeline.feed(table) is not None)
+        found = sorted(table for table in known if _matches(name, table) and pipeline.scoped_feed(table) is not None)
     except BadPattern as error:
         raise UsageError(f"{name} is no table and no pattern", str(error)) from error
     if not found:
@@ -244,7 +246,13 @@ def _standing_for(pipeline: Pipeline, known: Collection[TableId], name: str) -> 
     return found
 
 
-def _named(pipeline: Pipeline, known: Collection[TableId], names: Sequence[str]) -> list[TableId]:
+def _matches(pattern: str, table: ScopedName) -> bool:
+    """Whether an operator's pattern stands for the table: it is compared with the name as he sees it."""
+    schema = table.name.schema if table.source is None else f"{table.source}:{table.name.schema}"
+    return matches(pattern, TableId(schema, table.name.name))
+
+
+def _named(pipeline: Pipeline, known: Collection[ScopedName], names: Sequence[str]) -> list[ScopedName]:
     """The tables of these names, each once. Only names that are known are compared: a name may have dots in it."""
     by_name = {str(table): table for table in sorted(known)}
     wanted = []
@@ -252,7 +260,7 @@ def _named(pipeline: Pipeline, known: Collection[TableId], names: Sequence[str])
         table = by_name.get(name)
         if table is None:
             raise _unknown(pipeline, name, by_name)
-        if pipeline.feed(table) is None:
+        if pipeline.scoped_feed(table) is None:
             raise UsageError(
                 f"table {name} is not among the tables of {pipeline.file} any more",
                 "Let an entry of `tables:` match it, and start the pipeline again; or have it no longer shown: "
@@ -262,13 +270,13 @@ def _named(pipeline: Pipeline, known: Collection[TableId], names: Sequence[str])
     return wanted
 
 
-def _unknown(pipeline: Pipeline, name: str, by_name: dict[str, TableId]) -> UsageError:
+def _unknown(pipeline: Pipeline, name: str, by_name: dict[str, ScopedName]) -> UsageError:
     near = _nearest(name, by_name)
     hint = f"Did you mean {near}? " if near else ""
     list_them = f"`penstock tables {pipeline.file}` lists them all"
     return UsageError(f"pipeline {pipeline.name} has no table {name}", hint + list_them)
 
 
-def _nearest(name: str, known: dict[str, TableId]) -> str | None:
-    bare = [full for full, table in known.items() if table.name.casefold() == name.casefold()]
+def _nearest(name: str, known: dict[str, ScopedName]) -> str | None:
+    bare = [full for full, table in known.items() if table.name.name.casefold() == name.casefold()]
     return next(iter(bare or difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

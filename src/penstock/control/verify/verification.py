@@ -39,9 +39,10 @@ from penstock.errors import (
 from penstock.java_error import java_has_ended, java_reason
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.copier import WHOLE
-from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.pipeline import run
 from penstock.runtime.repair_file import write_repair
 from penstock.runtime.source_threads import COMPONENT
@@ -53,7 +54,6 @@ from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connect
 from penstock.source.postgres.statements import quoted_table
 from penstock.state.lock import holder
 from penstock.state.pin import Pin
-from penstock.state.scoped import scoped, scoped_table
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import StateStore
 
@@ -67,7 +67,7 @@ class Verified:
     `before` is the comparison that led to a repair; `error` beside a comparison says why there was none.
     """
 
-    table: TableId
+    table: ScopedName
     position: Position | None
     comparison: Comparison | None = None
     error: PenstockError | None = None
@@ -89,7 +89,7 @@ class Verifying:
     tell: Callable[[str], None]
 
 
-def verify(pipeline: Pipeline, wish: Verifying, progress: ProgressView) -> list[Verified]:
+def verify(pipeline: Pipeline, wish: Verifying, progress: ScopedProgressView) -> list[Verified]:
     """Each table in the order of their names."""
     store = find_store(pipeline.state_url)
     if store is None:
@@ -134,7 +134,7 @@ class Beside:
     since: datetime | None = None
 
     def of(self, lane: Pipeline) -> StateStore:
-        return scoped(self.store, lane.source.name if lane.is_scoped else None)
+        return self.store.of_source(lane.scope)
 
     def failure(self, lane: Pipeline) -> PenstockError | None:
         """Why the run does nothing for one of several sources; None when it does."""
@@ -151,20 +151,19 @@ class Share:
     lane: Pipeline
     feeds: list[Feed]
 
-    def named(self, table: TableId) -> TableId:
-        """The table's name as shown to users."""
-        return scoped_table(self.lane.source.name, table) if self.lane.is_scoped else table
+    def named(self, table: TableId) -> ScopedName:
+        """Return the name as operators know it."""
+        return ScopedName(self.lane.scope, table)
 
 
 def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Share]:
     """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
-    shares = {lane.source.name: Share(lane, []) for lane in pipeline.lanes}
+    shares = {lane.scope: Share(lane, []) for lane in pipeline.lanes}
     named = {name for name in wish.names if not is_whole_source(pipeline, name)}
     for table, feed in wanted.items():
         if feed.mode is Mode.CLONE and not feed.projection:
-            source = table.schema.partition(":")[0] if pipeline.is_scoped else pipeline.source.name
-            shares[source].feeds.append(feed)
+            shares[table.source].feeds.append(feed)
             continue
         how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
         if str(table) in named:
@@ -217,14 +216,14 @@ class _Verification:
             found = {table: self._compared(snapshot, pins[table], repairable) for table in tables}
         if repairable:
             found |= self._repaired(found, repairable)
-        return [replace(one, table=self._share.named(table)) for table, one in found.items()]
+        return list(found.values())
 
     def _compared(
         self, snapshot: ExportedSnapshot, pin: Pin, repairable: dict[TableId, _Repair] | None = None
     ) -> Verified:
         """One table; in `repairable` goes what its repair takes, if one is wanted and possible."""
         if pin.state == "failed":
-            return Verified(pin.table, None, error=TableError(pin.reason, pin.solution))
+            return Verified(self._share.named(pin.table), None, error=TableError(pin.reason, pin.solution))
         self._tell(f"comparing {pin.table}")
         try:
             with snapshot_connection(self._url, snapshot.name) as connection:
@@ -245,8 +244,8 @@ class _Verification:
         except (SourceUnreachable, EnvironmentMissing, StateError):
             raise  # of all tables
         except (PenstockError, PySparkException, Py4JError) as error:
-            return Verified(pin.table, snapshot.position, error=_not_compared(pin.table, error))
-        result = Verified(pin.table, snapshot.position, comparison)
+            return Verified(self._share.named(pin.table), snapshot.position, error=_not_compared(pin.table, error))
+        result = Verified(self._share.named(pin.table), snapshot.position, comparison)
         if comparison.equal or repairable is None or not self._wish.repair:
             return result
         keeps = not source.only and not self._pipeline.drops_partitions(source.schema.table)
@@ -319,7 +318,7 @@ def _not_compared(table: TableId, error: Exception) -> PenstockError:
 
 
 def not_repairable(
-    schema: TableSchema, comparison: Comparison, table: TableId, *, keeps_partitions: bool = False
+    schema: TableSchema, comparison: Comparison, table: ScopedName, *, keeps_partitions: bool = False
 ) -> TableError | None:
     """Why the differences must be left alone; None: they can be put right. `table`: as shown to users.
     `keeps_partitions`: rows that only the lake has may be meant to be there, for their partition was detached or

@@ -14,6 +14,7 @@ from penstock.fold.rule import rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.record import UnreadableRecord
+from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.replay import FinishedRange
 from penstock.source.postgres.copy_ranges import CopyRange
@@ -37,6 +38,25 @@ class ProgressView(Protocol):
     def finish(self, destination: str, table: TableId) -> None: ...
 
     def drop(self, destination: str, table: TableId) -> None: ...
+
+
+class ScopedProgressView(Protocol):
+    """Shows operators how the copies of all sources fare. May be called from any thread."""
+
+    def update(
+        self,
+        destination: str,
+        table: ScopedName,
+        *,
+        rows: int,
+        rows_estimate: int | None,
+        bytes_done: int,
+        bytes_total: int,
+    ) -> None: ...
+
+    def finish(self, destination: str, table: ScopedName) -> None: ...
+
+    def drop(self, destination: str, table: ScopedName) -> None: ...
 
 
 @dataclass
