@@ -44,7 +44,7 @@ def await_both(bench: CaptureBench, capture: Capturing, after: int = 0) -> None:
 
     def reads_both() -> bool:
         bench.database.execute("checkpoint")
-        return [SECOND in report["publications"] for report in capture.events("started")][after:][-1:] == [True]
+        return [SECOND in report["reading"] for report in capture.events("started")][after:][-1:] == [True]
 
     capture.await_condition(reads_both, "capture to read both publications")
 

@@ -21,6 +21,7 @@ from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_statements, read_secret, remove, state
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.slot import drop_slot
 from running import PipelineFactory
 
@@ -344,11 +345,12 @@ tables: [{{match: public.t}}]
                 f"alter table t owner to {role}",
             )
         with connect(url) as connection:
-            prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
+            session = PostgresSession(connection, pipeline.source)
+            prepare_source(session, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
             assert state(connection) == ("trusted" if may else "absent")
             if may:
                 connection.execute(f"alter event trigger {TRIGGER} disable".encode())
-                prepare_source(connection, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
+                prepare_source(session, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
                 assert state(connection) == "disabled"  # somebody wanted that
             drop_slot(connection, pipeline.source.slot)
     finally:

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from rich.console import Console
 
 from databases import Database
 from lake import Lake
+from penstock.config.model import PostgresSource
 from penstock.control.verify.proof import proof_table, prove
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, connect
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.session import PostgresSession
 
 T = TableId("public", "t")
+SECTION = PostgresSource(type="postgres", url=SecretStr("postgresql://localhost/shop"))
 
 COLUMNS = {  # name: (Postgres type, Spark type)
     "id": ("bigint primary key", "bigint not null"),
@@ -89,7 +93,7 @@ def test_proof_of_equal_and_of_changed_tables(connection: Connection, filled: La
     schema = schema_of_t(connection)
 
     def proved() -> bool:
-        (proof,) = prove(connection, filled.spark, "lake", {T: schema})
+        (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema})
         assert proof.source.rows == 3
         return proof.equal
 
@@ -109,14 +113,16 @@ def test_proof_of_equal_and_of_changed_tables(connection: Connection, filled: La
 def test_a_row_that_is_there_twice_shows_even_when_another_is_missing(connection: Connection, filled: Lake) -> None:
     filled.sql("insert into lake.public.t select * from lake.public.t where id = 1")
     filled.sql("delete from lake.public.t where id = 2")
-    (proof,) = prove(connection, filled.spark, "lake", {T: schema_of_t(connection)})
+    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema_of_t(connection)})
     assert proof.lake is not None
     assert proof.lake.rows == proof.source.rows
     assert not proof.equal
 
 
 def test_a_table_the_lake_does_not_have_is_missing(connection: Connection, filled: Lake) -> None:
-    (proof,) = prove(connection, filled.spark, "lake", {TableId("public", "gone"): schema_of_t(connection)})
+    (proof,) = prove(
+        PostgresSession(connection, SECTION), filled.spark, "lake", {TableId("public", "gone"): schema_of_t(connection)}
+    )
     assert proof.lake is None
     assert not proof.equal
     console = Console(record=True, width=120)
@@ -127,6 +133,6 @@ def test_a_table_the_lake_does_not_have_is_missing(connection: Connection, fille
 def test_empty_tables_are_equal(connection: Connection, filled: Lake) -> None:
     connection.execute("truncate t")
     filled.sql("delete from lake.public.t")
-    (proof,) = prove(connection, filled.spark, "lake", {T: schema_of_t(connection)})
+    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema_of_t(connection)})
     assert proof.equal
     assert proof.source.rows == 0

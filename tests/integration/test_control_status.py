@@ -20,8 +20,10 @@ from penstock.control.status.view import as_json, as_text
 from penstock.demo.server import free_port
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.source.contract import Fact
 from penstock.source.postgres.connect import connect
-from penstock.source.postgres.slot import create_slot
+from penstock.source.postgres.session import slot_facts
+from penstock.source.postgres.slot import create_slot, slot_state
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import open_store
 from penstock.state.store import Health
@@ -181,8 +183,16 @@ def test_a_lost_slot_shouts(loaded: Pipeline, postgres: Database) -> None:
     with connect(postgres.url) as connection:
         create_slot(connection, postgres.url, loaded.source.slot)
     status = gather(loaded)
-    assert status.source.slot is not None
-    lost = replace(status, source=replace(status.source, slot=replace(status.source.slot, invalidation="wal_removed")))
+    slot = f"slot {loaded.source.slot}"
+    assert status.source.health is not None
+    assert status.source.health.facts[0] == Fact(slot, "not active", "warning")
+    assert f"; {slot} not active, confirmed " in shown(status)
+    with connect(postgres.url) as connection:
+        state = slot_state(connection, loaded.source.slot)
+    assert state is not None
+    facts = slot_facts(loaded.source.slot, replace(state, invalidation="wal_removed"))
+    assert facts == (Fact(slot, "is lost: wal_removed", "error"),)
+    lost = replace(status, source=replace(status.source, health=replace(status.source.health, facts=facts)))
     assert "is lost: wal_removed" in shown(lost)
 
 

@@ -185,7 +185,7 @@ def test_run_asks_before_tables_leave(
     for answer in (True, False):
         monkeypatch.setattr("typer.confirm", lambda *_, answer=answer, **__: answer)
         assert cli._confirmed_leaving(load(file.path)) is answer
-        assert f"public.b (publication {file.slot})" in capsys.readouterr().err
+        assert f"public.b out of {file.slot}" in capsys.readouterr().err
     checked = file.command("check", "FILE")
     assert f"no rule matches public.b, still in publication {file.slot}: they would leave it" in checked.stdout
     with psycopg.connect(postgres.url, autocommit=True) as connection:

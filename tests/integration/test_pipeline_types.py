@@ -6,8 +6,7 @@ from databases import Database
 from lake import Lake
 from penstock.config.load import load
 from penstock.control.verify.proof import prove
-from penstock.source.postgres.connect import connect
-from penstock.source.postgres.discover import discover
+from penstock.source.factory import source_of
 from running import PipelineFactory, PipelineFile, running
 from type_tables import columns_of, create, insert, types_of
 
@@ -67,9 +66,9 @@ def test_spark_reads_what_select_gives(pipeline: PipelineFactory, postgres: Data
 def _assert_proved(file: PipelineFile, postgres: Database, lake: Lake) -> None:
     """What `verify` and the demo compare by is the same on both sides, for every type and every rescued cell."""
     pipeline = load(file.path)
-    with connect(postgres.url) as connection:
-        found = discover(connection, lambda table: pipeline.rule_for(table) is not None, pipeline.source.publication)
+    with source_of(pipeline.source).connect() as session:
+        found = session.discover(pipeline)
         tables = {schema.table: pipeline.carried(schema) for schema in found}
-        proofs = prove(connection, lake.spark, "lake", tables)
+        proofs = prove(session, lake.spark, "lake", tables)
     assert len(proofs) > len(TABLES)
     assert [str(proof.table) for proof in proofs if not proof.equal] == []

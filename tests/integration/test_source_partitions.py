@@ -21,6 +21,7 @@ from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.publishing import publish
+from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
 
@@ -62,7 +63,8 @@ class Bench:
         """As a run does it, again and again; gives the tables that have to be copied again."""
         with connect(self.database.url) as connection:
             schemas = discover(connection, self.wanted, "", self.pipeline.each_partition)
-            self.why = dict(TableWatch(self.pipeline, self.state).look(connection, schemas, {}).copy_again)
+            session = PostgresSession(connection, self.pipeline.source)
+            self.why = dict(TableWatch(self.pipeline, self.state).look(session, schemas, {}).copy_again)
         return list(self.why)
 
     def wanted(self, table: TableId) -> bool:
@@ -240,9 +242,10 @@ def test_a_partition_that_somebody_has_locked_is_looked_at_later(postgres: Datab
     postgres.execute("truncate e0", "insert into events values (1, 5, 'x')")
     with connect(postgres.url) as connection, postgres.connect() as other:
         schemas = discover(connection, bench.wanted, "", bench.pipeline.each_partition)
+        session = PostgresSession(connection, bench.pipeline.source)
         with other.transaction():
             other.execute("lock table e0 in access exclusive mode")
-            assert not TableWatch(bench.pipeline, bench.state).look(connection, schemas, {}).copy_again
+            assert not TableWatch(bench.pipeline, bench.state).look(session, schemas, {}).copy_again
             assert bench.remarks() == []
     assert bench.look() == [EVENTS]
 

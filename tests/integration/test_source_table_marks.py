@@ -15,6 +15,7 @@ from penstock.model.table_state import State, TableStatus
 from penstock.runtime.watch.table_watch import NOT_RECORDED, TableWatch
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.snapshot import export_snapshot, snapshot_connection
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
@@ -186,7 +187,8 @@ class Bench:
     def why(self, *, starting: bool = False) -> str:
         with connect(self.url) as connection:
             schemas = discover(connection, self.table.__eq__, "")
-            look = TableWatch(self.pipeline, self.state).look(connection, schemas, None if starting else {})
+            session = PostgresSession(connection, self.pipeline.source)
+            look = TableWatch(self.pipeline, self.state).look(session, schemas, None if starting else {})
         return look.copy_again.get(self.table, "")
 
 
@@ -234,7 +236,8 @@ def test_an_older_look_says_nothing(postgres: Database, tmp_path: Path) -> None:
         schemas = discover(earlier, bench.table.__eq__, "")
         marks = read_marks(earlier, ["t_pub"], [schemas[0].relation_id])[schemas[0].relation_id]
         assert marks.published != bench.state.marks("lake")[bench.table].published
-        assert not TableWatch(bench.pipeline, bench.state).look(earlier, schemas, {}).copy_again
+        session = PostgresSession(earlier, bench.pipeline.source)
+        assert not TableWatch(bench.pipeline, bench.state).look(session, schemas, {}).copy_again
 
 
 @pytest.mark.parametrize("starting", [True, False])

@@ -274,10 +274,10 @@ def test_looks_that_fail_are_shown(watched: Watched, monkeypatch: pytest.MonkeyP
     await_condition(lambda: health().attempts > failing.attempts, "another failure", 30)
     assert health().since == failing.since, "since it fails"
 
-    def broken(url: str) -> NoReturn:
+    def broken(url: str, **_: object) -> NoReturn:
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr("penstock.runtime.watch.source_watch.connect", broken)
+    monkeypatch.setattr("penstock.source.postgres.source.connect", broken)
     await_condition(lambda: "unforeseen" in health().message, "an unexpected failure, after which it looks again", 30)
     watch.stop()
     assert health().state == "stopped"

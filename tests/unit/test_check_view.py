@@ -6,7 +6,7 @@ import pytest
 
 from penstock.control.check.view import Found, as_json, as_lines, as_sql, is_statement, verdict
 from penstock.model.table import TableId
-from penstock.source.postgres.finding import Finding
+from penstock.source.finding import Finding
 
 NOTE = Found("", Finding("note", "publication p is missing; `penstock run` makes it", 'CREATE PUBLICATION "p"'))
 WARNING = Found("", Finding("warning", "idle", 'ALTER TABLE "t" REPLICA IDENTITY FULL', TableId("public", "t")))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql.types import DateType, DoubleType, IntegerType, StringType
 
-from penstock.control.verify.canonical import postgres_row, postgres_text, spark_row, spark_text
+from penstock.control.verify.canonical import spark_row, spark_text
 from penstock.model.table import Column, ColumnType
+from penstock.source.postgres.canonical import column_text, row_text
 
 ID = Column("id", ColumnType(23, "int4"))
 WORDS = Column('a "b"', ColumnType(25, "text"))
@@ -13,14 +14,14 @@ PLACE = Column("place", ColumnType(600, "point"))
 
 
 def test_plain_types_are_cast_and_others_go_through_their_output_function() -> None:
-    assert postgres_text(ID) == '"id"::pg_catalog.text'
-    assert "format('%s', \"place\")" in postgres_text(PLACE)
-    assert "IS DISTINCT FROM NULL" in postgres_text(PLACE), "a row of nulls is no null"
+    assert column_text(ID) == '"id"::pg_catalog.text'
+    assert "format('%s', \"place\")" in column_text(PLACE)
+    assert "IS DISTINCT FROM NULL" in column_text(PLACE), "a row of nulls is no null"
 
 
 def test_the_separator_is_doubled_where_a_text_may_hold_it() -> None:
-    assert "replace(" not in postgres_row([ID])
-    assert "replace(" in postgres_row([WORDS])
+    assert "replace(" not in row_text([ID])
+    assert "replace(" in row_text([WORDS])
     assert "replace(" not in spark_row([("n", IntegerType()), ("d", DateType())])
     assert "replace(" in spark_row([("t", StringType())])
 

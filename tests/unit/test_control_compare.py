@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.control.verify import compare as comparing
-from penstock.control.verify.compare import Cell, Comparison, Difference, Figures, Row, bucket_count, compare
+from penstock.control.verify.compare import Comparison, Difference, bucket_count, compare
+from penstock.model.row_digest import Cell, Figures, Row
 
 Rows = Sequence[tuple[int, str]]
 

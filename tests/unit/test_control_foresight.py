@@ -16,7 +16,7 @@ from penstock.control.check.foresight import (
 )
 from penstock.fold.rule import noted
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.source.postgres.finding import Finding
+from penstock.source.finding import Finding
 from penstock.state.sql import open_store
 from pipeline_files import pipeline_file
 

@@ -14,12 +14,14 @@ from pyspark.sql import types as spark_types
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.control.verify.pin_client import Asking, pin_tables
-from penstock.control.verify.sides import LakeColumn, LakeSide, SourceSide, widened
+from penstock.control.verify.sides import LakeColumn, LakeSide, widened
 from penstock.control.verify.verification import Beside, Verified, Verifying, shares_of, verify, verify_each
 from penstock.errors import NoAnswer, SourceUnreachable, UsageError
 from penstock.model.feed import Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_state import State, TableStatus
+from penstock.source.factory import source_of
+from penstock.source.postgres.comparison import SourceSide
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import SqlStateStore, open_store
 from penstock.state.store import Health
@@ -152,7 +154,9 @@ def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline
     assert beside.failure(us) is None
     assert replace(beside, since=NOON + timedelta(1)).failure(eu) is None, "that was a run before"
 
-    asking = Asking(beside.of(eu), "lake", "", 60, 60, lambda _: None, beside.is_up, lambda: beside.failure(eu))
+    asking = Asking(
+        beside.of(eu), "lake", source_of(eu.source), 60, 60, lambda _: None, beside.is_up, lambda: beside.failure(eu)
+    )
     with pytest.raises(NoAnswer, match="the slot is gone"), pin_tables(asking, [TableId("public", "orders")]):
         pass
     assert store.pins() == [], "it asks for nothing any more"

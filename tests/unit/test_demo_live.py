@@ -39,7 +39,7 @@ def status(orders: int, items: int) -> Status:
         file="shop.yaml",
         at=datetime.now(UTC),
         pid=1,
-        source=SourceReport("db:5432/shop", "slot"),
+        source=SourceReport("db:5432/shop"),
         log=LogReport("log"),
         tables=[report(ITEMS, items), report(ORDERS, orders)],
         processed={"lake": 1},

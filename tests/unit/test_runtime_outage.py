@@ -65,7 +65,7 @@ def test_a_copy_that_is_void_again_and_again_waits_longer_each_time(
 ) -> None:
     class Source:
         url = type("Secret", (), {"get_secret_value": staticmethod(lambda: "postgresql://")})
-        publication = "p"
+        type = "postgres"
 
     class Settings:
         max_connections = 1

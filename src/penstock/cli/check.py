@@ -45,10 +45,9 @@ from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.capture.preparation import find_log_gap
 from penstock.runtime.spark.session import require_java, where_set
 from penstock.runtime.spark.standalone_master import require_master
-from penstock.source.postgres.check import Finding, check_source
-from penstock.source.postgres.connect import Connection, connect, endpoint
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.statements import quoted_table
+from penstock.source.contract import Advice
+from penstock.source.factory import source_of
+from penstock.source.finding import Finding
 
 
 def check(
@@ -112,23 +111,18 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
 
 def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[TableId], list[Finding]]:
     """Check one source: its findings, the tables followed, and targets that another source has taken."""
-    url = lane.source.url.get_secret_value()
-
-    def wanted(table: TableId) -> bool:
-        return lane.rule_for(table) is not None
-
-    with connect(url) as connection:
-        each = lane.each_partition
-        schemas = discover(connection, wanted, lane.source.publication, each)
+    source = source_of(lane.source)
+    with source.connect() as session:
+        schemas = session.discover(lane)
         tables = [schema.table for schema in schemas]
-        findings = check_source(connection, lane.source, wanted, each, lane.modes)
-        gap = find_log_gap(connection, lane, ChangeLog(lane.log_uri))
-        version = _version(connection)
+        findings = session.check(lane)
+        gap = find_log_gap(session, ChangeLog(lane.log_uri))
+        version = session.version
     if gap is not None:
         findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
     findings += check_targets(lane, tables)
     findings += check_columns(lane, schemas)
-    findings += check_projections(lane, schemas)
+    findings += check_projections(lane, schemas, source.advice)
     findings += check_rule_changes(lane, schemas)
     findings += check_unfollowed(lane, tables)
     for feed in (feed for table in tables for feed in lane.feeds(table)) if lane.is_scoped else ():
@@ -136,7 +130,7 @@ def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[
         if owner is not None and owner.source != lane.source.name:
             what = f"{feed.name} would be written to {feed.target}, and so is {owner.feed.name} of {owner.source}"
             findings.append(Finding("error", what, "Put {source} into both `target`s, or into neither"))
-    return SourceSeen(lane.source.name, endpoint(url), version, len(tables)), tables, findings
+    return SourceSeen(lane.source.name, source.endpoint, version, len(tables)), tables, findings
 
 
 def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
@@ -204,7 +198,7 @@ def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
     return (several for several in found.values() if len(several) > 1)
 
 
-def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema], advice: Advice) -> Iterator[Finding]:
     """Check that `where`, `columns`, `set` and the names of history columns suit every table they apply to."""
     for schema in schemas:
         for feed in pipeline.feeds(schema.table):
@@ -221,7 +215,7 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Ite
                     "warning",
                     f"table {schema.table}: an UPDATE that brings a row into `where` and leaves a value of some "
                     "kilobytes unchanged does not send that value; the table then becomes Errored",
-                    f"ALTER TABLE {quoted_table(schema.table)} REPLICA IDENTITY FULL",
+                    advice.whole_rows(schema.table),
                     schema.table,
                 )
 
@@ -261,7 +255,3 @@ def _folder(name: str, folder: Path) -> Iterator[Finding]:
         except OSError as error:
             what = f"{name} {folder}: nothing can be written to {there}: {error.strerror or error}"
             yield Finding("error", what, "Make room there, or name another folder")
-
-
-def _version(connection: Connection) -> str:
-    return f"Postgres {connection.info.parameter_status('server_version')}"

@@ -9,9 +9,7 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.errors import UsageError
-from penstock.source.postgres.connect import connect, endpoint, role_of
-from penstock.source.postgres.ddl_trigger import REMOVE, TRIGGER, install, install_statements, remove, state
+from penstock.source.factory import source_of
 
 
 def init(
@@ -25,29 +23,22 @@ def init(
     again. It needs a superuser, works for every pipeline that reads the database, and takes effect with the next ALTER
     TABLE. Run it again after an update of penstock when `penstock check` says so.
     """
-    pipeline = load(file)
     console = stdout()
+    sources = [source_of(section) for section in load(file).sources]
+    triggers = [(source, source.structure_trigger) for source in sources]
     if only_sql:
-        roles = dict.fromkeys(role_of(source.url.get_secret_value()) for source in pipeline.sources)
-        statements = dict.fromkeys(one for role in roles for one in install_statements(role))
-        for statement in REMOVE if remove_it else statements:
+        statements = [one for _, trigger in triggers if trigger for one in trigger.statements(remove=remove_it)]
+        for statement in dict.fromkeys(statements):
             console.print(f"{statement};", markup=False, soft_wrap=True)
         return
-    for source in pipeline.sources:
-        url = source.url.get_secret_value()
-        with connect(url) as connection:
-            if remove_it:
-                if state(connection) == "absent":
-                    console.print(f"there is no event trigger {TRIGGER} at {endpoint(url)}", markup=False)
-                    continue
-                remove(connection)
-                console.print(f"removed event trigger {TRIGGER} at {endpoint(url)}", markup=False)
-                continue
-            install(connection)
-            if (found := state(connection)) != "trusted":
-                raise UsageError(
-                    f"event trigger {TRIGGER} at {endpoint(url)} is {found} after it was installed",
-                    "The schema penstock may hold objects of another owner: drop that schema, then run init again",
-                )
-            console.print(f"installed event trigger {TRIGGER} at {endpoint(url)}", markup=False)
+    for source, trigger in triggers:
+        if trigger is None:
+            console.print(f"the source at {source.endpoint} needs no trigger", markup=False)
+        elif remove_it and trigger.remove():
+            console.print(f"removed event trigger {trigger.name} at {source.endpoint}", markup=False)
+        elif remove_it:
+            console.print(f"there is no event trigger {trigger.name} at {source.endpoint}", markup=False)
+        else:
+            trigger.install()
+            console.print(f"installed event trigger {trigger.name} at {source.endpoint}", markup=False)
             console.print(f"penstock init {file} --remove takes it away again", markup=False)

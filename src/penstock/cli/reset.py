@@ -38,12 +38,14 @@ def reset(
 
 
 def _would(found: Standing) -> str:
-    slot = f"drops slot {found.slot.name} at {found.endpoint}" if found.slot else f"finds no slot at {found.endpoint}"
+    kept = found.retention
+    slot = f"drops {kept.name} at {found.endpoint}" if kept else f"finds no slot at {found.endpoint}"
     return f"it {slot}, removes {found.log_bytes:,} bytes of {found.lane.log_uri} and copies {_all(found)} again"
 
 
 def _done(found: Standing) -> str:
-    slot = f"dropped slot {found.slot.name} at {found.endpoint}" if found.slot else f"no slot at {found.endpoint}"
+    kept = found.retention
+    slot = f"dropped {kept.name} at {found.endpoint}" if kept else f"no slot at {found.endpoint}"
     return f"{slot}; removed {found.log_bytes:,} bytes of {found.lane.log_uri}; the next run copies {_all(found)} again"
 
 

@@ -24,7 +24,7 @@ from penstock.runtime.capture.process import require_free_log, run_capture
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.pipeline import run as run_pipeline
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
-from penstock.source.postgres.connect import connect
+from penstock.source.factory import source_of
 
 INFO = 20
 
@@ -79,12 +79,12 @@ def _confirmed_leaving(pipeline: Pipeline) -> bool:
     leaving: list[str] = []
     for lane in pipeline.lanes:
         try:
-            with connect(lane.source.url.get_secret_value()) as connection:
-                changes = Publisher(lane, None).leaving(connection)
+            with source_of(lane.source).connect() as session:
+                changes = session.leaving(lane)
         except SourceError as error:
             LOG.warning("tables leaving the publication not checked", what=error.what)
             continue
-        leaving += [f"{table} (publication {change.out_of})" for change in changes for table in change.tables]
+        leaving += [change.about(table) for change in changes for table in change.tables]
     if not leaving:
         return False
     typer.echo("No rule matches these tables any more:", err=True)
@@ -109,8 +109,8 @@ def capture(
     stop = SignalFlag()
     stop_on_signals(stop)
     require_free_log(pipeline)
-    with connect(pipeline.source.url.get_secret_value()) as connection:
-        prepare_source(connection, pipeline, ChangeLog(pipeline.log_uri), Publisher(pipeline, None))
+    with source_of(pipeline.source).connect() as session:
+        prepare_source(session, pipeline, ChangeLog(pipeline.log_uri), Publisher(pipeline, None))
     run_capture(pipeline, stop, _say)
 
 

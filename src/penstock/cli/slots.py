@@ -10,8 +10,7 @@ from penstock.cli.arguments import PipelineFile, Source
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.errors import SlotBusy, UsageError
-from penstock.source.postgres.connect import connect, endpoint
-from penstock.source.postgres.slot import drop_slot, lsn_text, slot_state
+from penstock.source.factory import source_of
 
 
 def slots_drop(
@@ -26,27 +25,23 @@ def slots_drop(
     """
     pipeline = load(file).lane(source)
     console = stdout()
-    url, name = pipeline.source.url.get_secret_value(), pipeline.source.slot
-    with connect(url) as connection:
-        slot = slot_state(connection, name)
-        if slot is None:
-            console.print(f"there is no slot {name} at {endpoint(url)}: nothing to drop", markup=False)
+    of = source_of(pipeline.source)
+    with of.connect() as session:
+        kept = session.retention()
+        if kept is None:
+            console.print(f"there is no slot at {of.endpoint} for this pipeline: nothing to drop", markup=False)
             return
-        if slot.active_pid is not None:
+        if kept.reader is not None:
             raise SlotBusy(
-                f"slot {name} is being read by process {slot.active_pid}",
-                "Stop the pipeline that reads it, then drop it",
+                f"{kept.name} is being read by {kept.reader}", "Stop the pipeline that reads it, then drop it"
             )
         if not yes:
             raise UsageError(
-                f"dropping slot {name} at {endpoint(url)} cannot be undone: what changes from then on is not captured, "
+                f"dropping {kept.name} at {of.endpoint} cannot be undone: what changes from then on is not captured, "
                 f"the change log's end becomes a gap, and the tables must be copied again",
                 f"If that is meant: penstock slots drop {file} --yes",
             )
-        drop_slot(connection, name)
-    end = lsn_text(slot.confirmed_flush_lsn) if slot.confirmed_flush_lsn is not None else "unknown"
-    console.print(
-        f"dropped slot {name} at {endpoint(url)}; the server let go of {slot.retained_bytes:,} bytes of WAL",
-        markup=False,
-    )
+        session.release()
+    end = of.position_text(kept.confirmed) if kept.confirmed is not None else "unknown"
+    console.print(f"dropped {kept.name} at {of.endpoint}; the server let go of {kept.kept}", markup=False)
     console.print(f"changes after {end} are not captured: what follows the log's end is a gap", markup=False)

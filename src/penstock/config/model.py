@@ -379,6 +379,9 @@ class Pipeline(Section):
         """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
         return next((rule for rule in self.tables if rule.covers(table)), None)
 
+    def wants(self, table: TableId) -> bool:
+        return self.rule_for(table) is not None
+
     def modes(self, table: TableId) -> tuple[Mode, ...]:
         """The modes that a source table is wanted in."""
         return tuple(feed.mode for feed in self.feeds(table))

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import locked
 from penstock.config.model import Pipeline
-from penstock.errors import SlotBusy, SourceMisconfigured
+from penstock.errors import SlotBusy
 from penstock.failpoints import reach
 from penstock.model.table_state import State, TableStatus
-from penstock.source.postgres.connect import connect, endpoint
-from penstock.source.postgres.slot import PLUGIN, SlotState, drop_slot, slot_state
+from penstock.source.contract import Retention
+from penstock.source.factory import source_of
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import find_store
 from penstock.state.store import Health
@@ -27,29 +27,22 @@ WHY = "the pipeline was reset"
 
 @dataclass(frozen=True)
 class Standing:
-    """One source as a reset finds it. `slot` is None when there is none."""
+    """One source as a reset finds it. `retention` is None when the source keeps nothing for the pipeline."""
 
     lane: Pipeline
-    slot: SlotState | None
+    retention: Retention | None
     log_bytes: int
     tables: int  # that the state store knows
 
     @property
     def endpoint(self) -> str:
-        return endpoint(self.lane.source.url.get_secret_value())
+        return source_of(self.lane.source).endpoint
 
 
 def look(lane: Pipeline) -> Standing:
     """What a reset would remove. Changes nothing."""
-    name = lane.source.slot
-    with connect(lane.source.url.get_secret_value()) as connection:
-        slot = slot_state(connection, name)
-        if slot is not None and (slot.plugin != PLUGIN or slot.database != connection.info.dbname):
-            raise SourceMisconfigured(
-                f"slot {name} is not this pipeline's: it is of database {slot.database or 'none'}, for "
-                f"{slot.plugin or 'physical replication'}",
-                "Name the pipeline's own slot in source.slot",
-            )
+    with source_of(lane.source).connect() as session:
+        retention = session.retention()
     store = find_store(lane.state_url)
     tables = 0
     if store is not None:
@@ -57,7 +50,7 @@ def look(lane: Pipeline) -> Standing:
             tables = len(store.of_source(lane.scope).table_status(lane.destinations[0].name))
         finally:
             store.close()
-    return Standing(lane, slot, ChangeLog(lane.log_uri).bytes(), tables)
+    return Standing(lane, retention, ChangeLog(lane.log_uri).bytes(), tables)
 
 
 def reset(pipeline: Pipeline, lanes: list[Pipeline]) -> list[Standing]:
@@ -71,13 +64,13 @@ def _reset(lane: Pipeline) -> Standing:
     log = ChangeLog(lane.log_uri)
     with locked(log):
         found = look(lane)
-        if found.slot is not None and found.slot.active_pid is not None:
+        if found.retention is not None and found.retention.reader is not None:
             raise SlotBusy(
-                f"slot {found.slot.name} is being read by process {found.slot.active_pid}",
+                f"{found.retention.name} is being read by {found.retention.reader}",
                 "Stop the pipeline that reads it, then reset it",
             )
-        with connect(lane.source.url.get_secret_value()) as connection:
-            drop_slot(connection, lane.source.slot)
+        with source_of(lane.source).connect() as session:
+            session.release()
         reach("reset.slot_dropped")
         log.remove_all()
         reach("reset.log_removed")

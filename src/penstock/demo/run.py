@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+import psycopg
 import yaml
 from rich.console import Console
 from rich.padding import Padding
@@ -37,9 +38,8 @@ from penstock.errors import CheckFailed
 from penstock.model.position import Position
 from penstock.model.table_state import State
 from penstock.runtime.spark.session import require_java
-from penstock.source.postgres.connect import Connection, connect
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.slot import flush_position
+from penstock.source.contract import Session
+from penstock.source.factory import source_of
 
 SEED = 2026
 LAKE = "lake"
@@ -80,10 +80,11 @@ def _show(console: Console, seconds: float, cleanup: ExitStack) -> list[TablePro
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
     with console.status("starting Postgres …"):
         server = cleanup.enter_context(PostgresServer())
-        connection = cleanup.enter_context(connect(server.url()))
-        create_schema(connection)
-    _say(console, f"Postgres {_version(connection)} with an empty shop, at {server.url()}")
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            create_schema(connection)
     pipeline = _pipeline(folder, server.url())
+    session = cleanup.enter_context(source_of(pipeline.source).connect())
+    _say(console, f"{session.version} with an empty shop, at {server.url()}")
     _say(console, f"the pipeline file, {pipeline.file}:")
     console.print(Padding.indent(Text(pipeline.file.read_text().strip(), "cyan"), 4))
     with console.status("starting the pipeline …"):
@@ -91,12 +92,12 @@ def _show(console: Console, seconds: float, cleanup: ExitStack) -> list[TablePro
         run.wait_until_streaming()
     _say(console, "`penstock run` is streaming; the shop opens")
     observer = cleanup.enter_context(Observer(pipeline))
-    _trade(console, server.url(), connection, run, observer, seconds)
+    _trade(console, server.url(), session, run, observer, seconds)
     with console.status("stopping the pipeline …"):
         run.stop()
     _say(console, "the pipeline has stopped")
     console.print()
-    return _prove(console, connection, pipeline)
+    return _prove(console, session, pipeline)
 
 
 class _Run:
@@ -159,7 +160,7 @@ def _running(pipeline: Pipeline) -> Iterator[_Run]:
         run.end()
 
 
-def _trade(console: Console, url: str, connection: Connection, run: _Run, observer: Observer, seconds: float) -> None:
+def _trade(console: Console, url: str, session: Session, run: _Run, observer: Observer, seconds: float) -> None:
     """Fills the shop, lets it trade, and returns when everything it did has been applied."""
 
     def look() -> Status:
@@ -169,7 +170,8 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
             raise CheckFailed(f"table {table.table} is Errored: {table.error}", table.solution)
         return status
 
-    shop = fill(connection, SEED)
+    with psycopg.connect(url, autocommit=True) as connection:
+        shop = fill(connection, SEED)
     traffic = Traffic(url, shop, seed=SEED)
     closing = time.monotonic() + seconds
     try:
@@ -183,7 +185,7 @@ def _trade(console: Console, url: str, connection: Connection, run: _Run, observ
         )
     finally:
         traffic.stop()
-    position, stopped = flush_position(connection), time.monotonic()
+    position, stopped = session.head(), time.monotonic()
     last = watch(
         console,
         look,
@@ -209,13 +211,13 @@ def _too_late(since: float) -> bool:
     return False
 
 
-def _prove(console: Console, connection: Connection, pipeline: Pipeline) -> list[TableProof]:
-    schemas = discover(connection, lambda table: pipeline.rule_for(table) is not None, pipeline.source.publication)
+def _prove(console: Console, session: Session, pipeline: Pipeline) -> list[TableProof]:
+    schemas = session.discover(pipeline)
     with ExitStack() as cleanup:
         with console.status("starting Spark to compare lake and source …"):
             spark = cleanup.enter_context(reading_session(pipeline))
             tables = {pipeline.target(schema.table): schema for schema in schemas}
-            proofs = prove(connection, spark, LAKE, tables)
+            proofs = prove(session, spark, LAKE, tables)
         console.print("[bold]Proof[/]: rows and checksums of all values, computed by Postgres and by Spark")
         _print_table(console, proof_table(proofs))
         for question, statement in QUERIES.items():
@@ -236,11 +238,6 @@ def _pipeline(folder: Path, url: str) -> Pipeline:
     }
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     return load(file)
-
-
-def _version(connection: Connection) -> str:
-    number = connection.info.server_version
-    return f"{number // 10_000}.{number % 10_000}"
 
 
 def _say(console: Console, text: str) -> None:

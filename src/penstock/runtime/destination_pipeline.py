@@ -36,7 +36,7 @@ from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.findings import Findings, find
 from penstock.runtime.watch.table_watch import Look, TableWatch
-from penstock.source.postgres.connect import Connection
+from penstock.source.contract import Session
 from penstock.state.store import HealthState, StateStore
 
 LOG = structlog.get_logger("pipeline")
@@ -71,10 +71,10 @@ class FirstLook:
     look: Look
 
     @classmethod
-    def take(cls, connection: Connection, pipeline: Pipeline, state: StateStore, catalogue: Catalogue) -> FirstLook:
+    def take(cls, session: Session, pipeline: Pipeline, state: StateStore, catalogue: Catalogue) -> FirstLook:
         """`pipeline` is as the destination sees it."""
-        findings = find(connection, pipeline, state, catalogue)
-        return cls(catalogue, findings, TableWatch(pipeline, state).look(connection, catalogue.schemas))
+        findings = find(session, pipeline, state, catalogue)
+        return cls(catalogue, findings, TableWatch(pipeline, state).look(session, catalogue.schemas))
 
 
 class _Begun:
@@ -175,12 +175,12 @@ class DestinationPipeline:
     def begin_look(self) -> Observe:
         begun = self._begun
         if begun is None:
-            return lambda connection, catalogue: None  # it takes its own look when it begins
+            return lambda session, catalogue: None  # it takes its own look when it begins
         followed = begun.tables.followed_now()
 
-        def observe(connection: Connection, catalogue: Catalogue) -> None:
-            begun.tables.found(find(connection, self._pipeline, self._state, catalogue))
-            begun.tables.looked(begun.watch.look(connection, catalogue.schemas, followed))
+        def observe(session: Session, catalogue: Catalogue) -> None:
+            begun.tables.found(find(session, self._pipeline, self._state, catalogue))
+            begun.tables.looked(begun.watch.look(session, catalogue.schemas, followed))
 
         return observe
 
@@ -236,8 +236,8 @@ class DestinationPipeline:
         """Look at the source now: what it had when the run began is too old."""
         looks: list[FirstLook] = []
 
-        def observe(connection: Connection, catalogue: Catalogue) -> None:
-            looks.append(FirstLook.take(connection, self._pipeline, self._state, catalogue))
+        def observe(session: Session, catalogue: Catalogue) -> None:
+            looks.append(FirstLook.take(session, self._pipeline, self._state, catalogue))
 
         self._side.look(observe)
         return looks[0]

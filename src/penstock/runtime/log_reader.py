@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.model.position import Position
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.watch.catalogue import Catalogue
-from penstock.source.postgres.connect import Connection
+from penstock.source.contract import Session
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LogNeed:
 
 EVERYTHING = LogNeed(0, 0)  # of a reader that does not know yet
 
-Observe = Callable[[Connection, Catalogue], None]
+Observe = Callable[[Session, Catalogue], None]
 
 
 class LogReader(Protocol):

@@ -35,9 +35,8 @@ from penstock.runtime.reader_thread import ReaderThread
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.runtime.watch.source_watch import SourceWatch
-from penstock.source.postgres.connect import Connection, connect
-from penstock.source.postgres.publication import inserts_publication
-from penstock.source.postgres.slot import drop_slot, flush_position
+from penstock.source.contract import Session
+from penstock.source.factory import source_of
 from penstock.state.store import HealthState, StateStore
 
 # By name: what opens a destination of tables, or raises when it cannot be opened now; a stream needs no opening
@@ -64,6 +63,7 @@ class SourcePipeline:
         self.pipeline, self.state = pipeline, state
         self._owners, self._progress, self._once = owners, progress, once
         self._log = ChangeLog(pipeline.log_uri)
+        self._source = source_of(pipeline.source)
         self._capture = CaptureSupervisor(pipeline, state)
         self._publisher = Publisher(pipeline, state, may_leave=may_leave)
         self._prepared: Prepared | None = None
@@ -73,13 +73,13 @@ class SourcePipeline:
 
     def prepare(self) -> None:
         """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
-        with connect(self.pipeline.source.url.get_secret_value()) as connection:
-            self._prepared = self._prepare(connection)
+        with self._source.connect() as session:
+            self._prepared = self._prepare(session)
             try:
                 for branch in self.pipeline.branches:
-                    first = FirstLook.take(connection, branch, self.state, self._prepared.catalogue)
+                    first = FirstLook.take(session, branch, self.state, self._prepared.catalogue)
                     self._first[branch.destination.name] = first
-                self._until = flush_position(connection) if self._once else None
+                self._until = session.head() if self._once else None
             except BaseException:
                 self._give_up_slot()
                 raise
@@ -98,22 +98,21 @@ class SourcePipeline:
 
     def _give_up_slot(self) -> None:
         """Drop the slot that this start made, with what was captured from it: the server would keep WAL for it."""
-        if self._prepared is None or not self._prepared.slot_made:
+        if self._prepared is None or not self._prepared.retained.made:
             return
-        slot = self.pipeline.source.slot
         try:
-            self._log.remove_all()  # first: a log without its slot would be a gap
-            with connect(self.pipeline.source.url.get_secret_value()) as connection:
-                drop_slot(connection, slot)
+            self._log.remove_all()  # first: a log whose source has forgotten what follows would be a gap
+            with self._source.connect() as session:
+                session.release()
         except PenstockError as error:
             LOG.error(
                 "slot left behind by a start that failed",
-                slot=slot,
+                source=self._source.endpoint,
                 what=error.what,
-                solution=f"Run again, or free the WAL that the server keeps: SELECT pg_drop_replication_slot('{slot}')",
+                solution=f"Run again, or do it by hand. {self._source.advice.give_up()}",
             )
         else:
-            LOG.info("slot dropped because the start failed", slot=slot)
+            LOG.info("slot dropped because the start failed", source=self._source.endpoint)
 
     def stream(self, destinations: Opened, runner: JobRunner, stop: SignalFlag) -> None:
         """Return when stopped or, with `once`, when drained. Raise what no retry can fix."""
@@ -125,11 +124,11 @@ class SourcePipeline:
         registry.look()
         halt = SignalFlag(stop)  # for this source's readers
         readers: list[LogReader] = []
-        watch = SourceWatch(self.pipeline, self.state, self._publisher, readers, self._inserts_read)
+        watch = SourceWatch(self.pipeline, self.state, self._publisher, readers, self._reading)
         side = SourceSide(
             log=log,
             registry=registry,
-            slot_position=self._prepared.slot_position,
+            slot_position=self._prepared.retained.position,
             until=self._until,
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
@@ -233,10 +232,10 @@ class SourcePipeline:
         """Record a component's health; see `record_health`."""
         record_health(self.state, component, health, error, attempts, since)
 
-    def _prepare(self, connection: Connection) -> Prepared:
+    def _prepare(self, session: Session) -> Prepared:
         """A gap that shows here is told for every table."""
         try:
-            return prepare_source(connection, self.pipeline, self._log, self._publisher)
+            return prepare_source(session, self.pipeline, self._log, self._publisher)
         except GapError as gap:
             for destination in self.pipeline.destinations:
                 for table in self.state.table_status(destination.name):
@@ -244,15 +243,10 @@ class SourcePipeline:
                     self.state.set_table_status(destination.name, table, status)
             raise
 
-    def _inserts_read(self) -> bool:
-        """Whether capture reads the publication for tables without a replica identity."""
+    def _reading(self) -> frozenset[str]:
+        """Return what capture reads, or will from its start on, in the source's own names."""
         assert self._prepared is not None
-        read = self._capture.publications
-        return (
-            self._prepared.inserts_read
-            if read is None
-            else inserts_publication(self.pipeline.source.publication) in read
-        )
+        return self._prepared.reading if self._capture.reading is None else self._capture.reading
 
 
 def needed_by_all(needs: Sequence[LogNeed]) -> LogNeed:

@@ -15,7 +15,7 @@ from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_tex
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.watch.rule_changes import compared, hidden_remark, refusal
-from penstock.source.postgres.finding import Finding
+from penstock.source.finding import Finding
 from penstock.state.sql import find_store
 
 HOME = "penstock-"  # before the pipeline's name: the folder of its state

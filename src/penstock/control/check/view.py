@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from penstock.source.postgres.finding import Finding, Level
+from penstock.source.finding import Finding, Level
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 _LOOK = {

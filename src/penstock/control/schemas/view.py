@@ -13,7 +13,7 @@ from rich.text import Text
 from penstock.control.schemas.versions import Schemas, ShownVersion
 from penstock.control.text.figures import moment_text
 from penstock.fold.evolution import type_text
-from penstock.source.postgres.slot import lsn_text
+from penstock.model.position import position_text
 
 FINGERPRINT_SHOWN = 12
 
@@ -34,13 +34,13 @@ def as_json(found: Schemas) -> dict[str, Any]:
     return {
         "pipeline": found.pipeline,
         "file": found.file,
-        "at": None if found.at is None else lsn_text(found.at),
+        "at": None if found.at is None else position_text(found.at),
         "versions": [
             {
                 "table": str(one.table),
                 "version": one.version.version,
                 "sequence": one.version.sequence,
-                "position": lsn_text(one.version.position),
+                "position": position_text(one.version.position),
                 "recorded": one.version.at.isoformat(),
                 "fingerprint": one.version.fingerprint,
                 "guessed": one.version.schema.guessed,
@@ -67,7 +67,7 @@ def _table(found: Schemas) -> Table:
             Text(str(one.table)),
             str(version.version),
             str(version.sequence),
-            lsn_text(version.position),
+            position_text(version.position),
             moment_text(version.at),
             version.fingerprint[:FINGERPRINT_SHOWN],
             _what(one),

@@ -28,8 +28,8 @@ from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.model.table_state import NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
-from penstock.source.postgres.connect import Connection, connect, endpoint
-from penstock.source.postgres.slot import SlotState, flush_position, slot_state
+from penstock.source.contract import Session, SourceHealth
+from penstock.source.factory import source_of
 from penstock.state.lock import holder
 from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import CopyProgress, Event, Health
@@ -56,13 +56,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """`slot` is None when there is none, or when the source does not answer (then `problem` says so)."""
+    """`health` is None when the source does not answer; then `problem` says so. `details` are for programs."""
 
     endpoint: str
-    slot_name: str
-    position: Position | None = None
-    slot: SlotState | None = None
+    health: SourceHealth | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
     problem: Problem | None = None
+
+    @property
+    def position(self) -> Position | None:
+        return None if self.health is None else self.health.position
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ class Observer:
         self._pipeline = pipeline
         self._log = ChangeLog(pipeline.log_uri)
         self._store: SqlStateStore | None = None
-        self._connection: Connection | None = None
+        self._source = source_of(pipeline.source)
+        self._session: Session | None = None
 
     def look(self) -> Status:
         pipeline = self._pipeline
@@ -193,7 +197,7 @@ class Observer:
             key: _effective_position(state, *key) for key in sorted({*state.statuses, *state.progress, *state.copies})
         }
         log, pending = self._look_at_log(positions)
-        captured = log.problem is None and _is_captured(source.slot, state.health if pid is not None else {})
+        captured = log.problem is None and _is_captured(source.health, state.health if pid is not None else {})
         return Status(
             pipeline=pipeline.name,
             file=str(pipeline.file),
@@ -250,16 +254,12 @@ class Observer:
             return replace(empty, problem=Problem.of(error))
 
     def _look_at_source(self) -> SourceReport:
-        url = self._pipeline.source.url.get_secret_value()
-        report = SourceReport("", self._pipeline.source.slot)
+        report = SourceReport("", details=self._source.unknown_details)
         try:
-            report = replace(report, endpoint=endpoint(url))
-            self._connection = self._connection or connect(url, application_name="penstock status")
-            return replace(
-                report,
-                position=flush_position(self._connection),
-                slot=slot_state(self._connection, self._pipeline.source.slot),
-            )
+            report = replace(report, endpoint=self._source.endpoint)
+            self._session = self._session or self._source.connect(purpose="penstock status")
+            health = self._session.health()
+            return replace(report, health=health, details=health.details)
         except PenstockError as error:
             self._disconnect()
             return replace(report, problem=Problem.of(error))
@@ -347,9 +347,9 @@ class Observer:
         )
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 def gather(pipeline: Pipeline) -> Status:
@@ -402,10 +402,10 @@ def _effective_position(state: StateReport, destination: str, table: TableId) ->
     return processed if own is None else max(own, processed)
 
 
-def _is_captured(slot: SlotState | None, health: Mapping[str, Health]) -> bool:
-    """Whether `run` or `capture` reads the slot, and does not report that it has to wait."""
+def _is_captured(source: SourceHealth | None, health: Mapping[str, Health]) -> bool:
+    """Whether somebody, `run` or `capture` alone, reads the source's changes and does not say that it has to wait."""
     capture = health.get("capture")
-    return slot is not None and slot.active_pid is not None and (capture is None or capture.state == "ok")
+    return source is not None and source.is_read and (capture is None or capture.state == "ok")
 
 
 def _as_of_now(health: dict[str, Health], running: bool) -> dict[str, Health]:

@@ -31,6 +31,7 @@ REMARKS: dict[RemarkKind, str] = {
     "stale": f"was truncated at the source, which is never sent: its rows are still here. {_BY_HAND}",
     "replaced": f"was detached and attached again, or created again: its rows may differ here. {_BY_HAND}",
 }
+SEVERITY_STYLES = {"ok": "", "warning": "yellow", "error": "bold red"}
 HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
 
 
@@ -138,14 +139,12 @@ def _summary(status: Status) -> Table:
 def _source(source: SourceReport) -> Text:
     if source.problem is not None:
         return _problem(source.problem)
-    text = Text(f"{source.endpoint}, at {_shown(source.position)}; slot {source.slot_name} ")
-    slot = source.slot
-    if slot is None:
-        return text.append("is not there yet", "yellow")
-    if slot.invalidation is not None:
-        return text.append(f"is lost: {slot.invalidation}", "bold red")
-    text.append("active" if slot.active_pid else "not active", "green" if slot.active_pid else "yellow")
-    return text.append(f", confirmed {_shown(slot.confirmed_flush_lsn)}, {bytes_text(slot.retained_bytes)} WAL kept")
+    text = Text(f"{source.endpoint}, at {_shown(source.position)}")
+    facts = source.health.facts if source.health is not None else ()
+    for separator, fact in zip(("; ", *([", "] * len(facts))), facts, strict=False):
+        value = bytes_text(fact.value) if isinstance(fact.value, int) else fact.value
+        text.append(f"{separator}{fact.label} ").append(value, SEVERITY_STYLES[fact.severity])
+    return text
 
 
 def _log(log: LogReport) -> Text:
@@ -246,20 +245,11 @@ def _lanes_json(status: Status) -> dict[str, Any]:
 
 
 def _source_json(source: SourceReport) -> dict[str, Any]:
-    slot = source.slot
     return {
         "endpoint": source.endpoint,
         "reachable": source.problem is None,
         "position": _position(source.position),
-        "slot": {
-            "name": source.slot_name,
-            "exists": None if source.problem else slot is not None,
-            "active": None if slot is None else slot.active_pid is not None,
-            "confirmed": None if slot is None else _position(slot.confirmed_flush_lsn),
-            "retained_bytes": None if slot is None else slot.retained_bytes,
-            "wal_status": None if slot is None else slot.wal_status,
-            "invalidation": None if slot is None else slot.invalidation,
-        },
+        **source.details,
         **_problem_json(source.problem),
     }
 

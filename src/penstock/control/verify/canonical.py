@@ -1,34 +1,19 @@
-"""Make canonical text of values: the same text for the same value, in Postgres' SQL and in Spark's.
+"""Make canonical text of rows (model/row_digest.py) in Spark SQL, from the lake's types.
 
-The text is what Postgres' output function gives under penstock's session settings, as pgoutput sends it, but for
-floating-point numbers, whose bits are compared: two programs seldom print them alike. So a cell that did not fit the
-lake's type, and lies in `_rescued` as Postgres wrote it, compares like any other.
-
-A row is the texts of its columns, each behind the other, in a form from which they can be separated: a column ends
-with US and a comma, or is US and a minus when it is null, and US within a text is doubled. Its MD5 stands for it.
-
-What a single value's text is, `canonical_types` says. Used by `proof` and `compare`.
+A cell that did not fit the lake's type lies in `_rescued` as the source wrote it, and compares like any other. What a
+single value's text is, `canonical_types` says. The source makes the same texts in its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import types as spark_types
 
-from penstock.control.verify.canonical_types import (
-    CAST_TO_TEXT,
-    POSTGRES_TEXT,
-    postgres_value,
-    spark_quoted,
-    spark_value,
-    without_zeros,
-)
-from penstock.model.table import Column
-from penstock.source.postgres.statements import quoted
+from penstock.control.verify.canonical_types import spark_quoted, spark_value, without_zeros
+from penstock.model.row_digest import DIGITS
 
 RESCUED = "_rescued"
-DIGITS = 15  # of a row's MD5, for checksums: 60 bits, which both sides' integers hold
 
 _NO_SEPARATOR = (
     spark_types.BooleanType,
@@ -37,21 +22,6 @@ _NO_SEPARATOR = (
     spark_types.DatetimeType,
 )
 _BITS = (spark_types.FloatType, spark_types.DoubleType)
-_POSTGRES_BITS = ("float4", "float8")
-
-
-def postgres_text(column: Column) -> str:
-    """The column's canonical text; NULL when it is null."""
-    return postgres_value(column.type, quoted(column.name))
-
-
-def postgres_row(columns: Iterable[Column]) -> str:
-    return " || ".join(f"coalesce({_postgres_part(column)} || E'\\037,', E'\\037-')" for column in columns) or "''"
-
-
-def postgres_shown(column: Column) -> str:
-    """Return what is shown of the column."""
-    return f"{quoted(column.name)}::pg_catalog.text" if column.type.name in _POSTGRES_BITS else postgres_text(column)
 
 
 def spark_text(name: str, kind: spark_types.DataType, *, rescued: bool = False) -> str:
@@ -80,28 +50,12 @@ def spark_shown(name: str, kind: spark_types.DataType, *, rescued: bool = False)
     return text if type(kind) in _BITS else spark_text(name, kind, rescued=rescued)
 
 
-def postgres_number(digest: str) -> str:
-    """An MD5's first digits as a number."""
-    return f"('x' || left({digest}, {DIGITS}))::bit({DIGITS * 4})::bigint"
-
-
 def spark_number(digest: str) -> str:
     return f"CAST(conv(left({digest}, {DIGITS}), 16, 10) AS DECIMAL(20, 0))"
 
 
-def postgres_md5(text: str) -> str:
-    return f"md5(convert_to({text}, 'UTF8'))"
-
-
 def spark_literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _postgres_part(column: Column) -> str:
-    text = postgres_text(column)
-    if column.type.kind == "base" and (column.type.name in CAST_TO_TEXT or column.type.name in POSTGRES_TEXT):
-        return text
-    return f"replace({text}, E'\\037', E'\\037\\037')"
 
 
 def _spark_part(name: str, kind: spark_types.DataType, *, rescued: bool) -> str:

@@ -1,9 +1,9 @@
 """Find where two sides of a table differ: figures by bucket, then rows of differing buckets, then cells.
 
-A side is the source under a snapshot or the lake at a snapshot (`sides`); both compute in their own SQL. Rows fall into
-buckets by the hash of their key, or of the whole row where there is no key. Two sides with the same count and checksum
-in every bucket are equal; otherwise only what is in the other buckets is looked at row by row, so many rows at a time
-as fit into memory, and of the rows that differ only those that are shown are read cell by cell.
+A side is the source under a snapshot or the lake at a snapshot (model/row_digest.py); each computes where it lies. Two
+sides with the same count and checksum in every bucket are equal. Otherwise only the other buckets are compared row by
+row, as many rows at a time as fit into memory, and of the rows that differ only those that are shown are read cell by
+cell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
+
+from penstock.model.row_digest import Cell, Figures, Row, Side
 
 MOST_DIFFERENCES = 100_000
 ROWS_AT_ONCE = 200_000
@@ -21,36 +23,6 @@ ROWS_A_BUCKET = 1_000
 MOST_BUCKETS = 1 << 16  # the bucket comes from four hexadecimal digits
 
 Kind = Literal["missing", "extra", "differs", "doubled"]
-Figures = tuple[int, int]  # rows, sum of their digests
-
-
-@dataclass(frozen=True)
-class Row:
-    """`key` and `digest` are MD5s, of the key and of the whole row; of a row without a key they are the same."""
-
-    key: str
-    digest: str
-    key_text: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Cell:
-    digest: str | None  # None: null
-    shown: str | None
-
-
-class Side(Protocol):
-    """One side of a table, always as of the same moment."""
-
-    def figures(self, buckets: int) -> dict[int, Figures]:
-        """Of the buckets that have rows."""
-        ...
-
-    def rows(self, buckets: int, chosen: Sequence[int]) -> list[Row]: ...
-
-    def cells(self, keys: Sequence[str]) -> dict[str, dict[str, Cell]]:
-        """By key and column; of a key that is there several times, any of them."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from types import TracebackType
 from penstock.errors import NoAnswer, PenstockError, SnapshotBlocked, StateError, TableError
 from penstock.model.position import position_text
 from penstock.model.table import TableId
-from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot
+from penstock.source.contract import Snapshot, Source
 from penstock.state.pin import RENEW_EVERY, Pin
 from penstock.state.store import StateStore
 
@@ -26,7 +26,7 @@ HOLD_SECONDS = 10.0  # how long tables wait for a snapshot
 POLL_SECONDS = 0.05
 TELL_EVERY = 5.0
 
-Repairs = Callable[[ExportedSnapshot, TableId], str]
+Repairs = Callable[[Snapshot, TableId], str]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Asking:
 
     store: StateStore
     destination: str
-    url: str
+    source: Source
     timeout: float
     snapshot_timeout: float
     tell: Callable[[str], None]
@@ -47,7 +47,7 @@ class Asking:
 @contextmanager
 def pin_tables(
     asking: Asking, tables: Sequence[TableId], repairs: Repairs | None = None
-) -> Iterator[tuple[ExportedSnapshot, Mapping[TableId, Pin]]]:
+) -> Iterator[tuple[Snapshot, Mapping[TableId, Pin]]]:
     """The snapshot and each table's pin, made or failed; both last until the end of the block.
 
     `repairs` gives the file with the rows to put right, read in the snapshot while the table is held.
@@ -67,23 +67,23 @@ def pin_tables(
 
 
 @contextmanager
-def _held_and_snapshot(asking: Asking, tables: Sequence[TableId]) -> Iterator[tuple[ExportedSnapshot, _Holding]]:
+def _held_and_snapshot(asking: Asking, tables: Sequence[TableId]) -> Iterator[tuple[Snapshot, _Holding]]:
     while True:
         with _Holding(asking, tables) as holding:
             holding.wait(lambda pin: pin.state != "asked", "the run to hold {} for a moment")
             try:
-                snapshot = export_snapshot(asking.url, timeout=HOLD_SECONDS, waiting=lambda _: None)
+                snapshot = asking.source.snapshot(timeout=HOLD_SECONDS, waiting=lambda _: None)
             except SnapshotBlocked:
                 pass
             else:
                 with snapshot:
                     yield snapshot, holding
                 return
-        export_snapshot(asking.url, timeout=asking.snapshot_timeout, waiting=_telling(asking.tell)).close()
+        asking.source.snapshot(timeout=asking.snapshot_timeout, waiting=_telling(asking.tell)).close()
 
 
-def _telling(tell: Callable[[str], None]) -> Callable[[list[Blocker]], None]:
-    return lambda who: tell(f"a snapshot has to wait for {'; '.join(map(str, who)) or 'old transactions'}")
+def _telling(tell: Callable[[str], None]) -> Callable[[Sequence[str]], None]:
+    return lambda who: tell(f"a snapshot has to wait for {'; '.join(who) or 'old transactions'}")
 
 
 class _Holding:

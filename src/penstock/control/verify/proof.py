@@ -1,8 +1,8 @@
 """Prove that lake equals source: per table the row count and a checksum of all values, taken on both sides.
 
-Each side computes its own figures in its own SQL: Postgres from its types, Spark from the lake's (`canonical`). A table
-is the sum of its rows' digests: it does not depend on order, and a row that is there twice counts twice. Meant for
-tables at rest: whoever calls it stops the traffic and drains first; `verify` is for tables that are not.
+Each side computes its own figures: the source from its types, Spark from the lake's (`canonical`). A table is the sum
+of its rows' digests: it does not depend on order, and a row that is there twice counts twice. Meant for tables at rest:
+whoever calls it stops the traffic and drains first; `verify` is for tables that are not.
 """
 
 from __future__ import annotations
@@ -15,19 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.control.text.figures import UNKNOWN, count_text
-from penstock.control.verify.canonical import (
-    DIGITS,
-    RESCUED,
-    postgres_md5,
-    postgres_number,
-    postgres_row,
-    spark_number,
-    spark_row,
-)
+from penstock.control.verify.canonical import RESCUED, spark_number, spark_row
 from penstock.control.verify.canonical_types import spark_quoted
+from penstock.model.row_digest import DIGITS
 from penstock.model.table import TableId, TableSchema
-from penstock.source.postgres.connect import Connection, source_errors
-from penstock.source.postgres.statements import quoted_table
+from penstock.source.contract import Session
 
 
 @dataclass(frozen=True)
@@ -50,22 +42,18 @@ class TableProof:
 
 
 def prove(
-    connection: Connection, spark: SparkSession, catalog: str, tables: Mapping[TableId, TableSchema]
+    session: Session, spark: SparkSession, catalog: str, tables: Mapping[TableId, TableSchema]
 ) -> list[TableProof]:
     """`tables`: from the name in the lake's catalog to the schema at the source."""
     return [
-        TableProof(schema.table, source_figures(connection, schema), lake_figures(spark, catalog, target, schema))
+        TableProof(schema.table, source_figures(session, schema), lake_figures(spark, catalog, target, schema))
         for target, schema in tables.items()
     ]
 
 
-def source_figures(connection: Connection, schema: TableSchema) -> Figures:
-    digest = postgres_number(postgres_md5(postgres_row(schema.columns)))
-    statement = f"SELECT count(*), coalesce(sum({digest}), 0)::text FROM {quoted_table(schema.table)}"
-    with source_errors(f"reading table {schema.table} at the source"):
-        row = connection.execute(statement.encode()).fetchone()
-    assert row is not None
-    return Figures(row[0], _checksum(row[1]))
+def source_figures(session: Session, schema: TableSchema) -> Figures:
+    rows, total = session.figures(schema)
+    return Figures(rows, _checksum(total))
 
 
 def lake_figures(spark: SparkSession, catalog: str, target: TableId, schema: TableSchema) -> Figures | None:
@@ -82,7 +70,7 @@ def lake_figures(spark: SparkSession, catalog: str, target: TableId, schema: Tab
         f"FROM (SELECT md5({text}) AS digest FROM {name})"
     ).first()
     assert row is not None
-    return Figures(row["row_count"], _checksum(str(row["digest"])))
+    return Figures(row["row_count"], _checksum(int(row["digest"])))
 
 
 def proof_table(proofs: Iterable[TableProof]) -> Table:
@@ -107,5 +95,5 @@ def proof_table(proofs: Iterable[TableProof]) -> Table:
     return table
 
 
-def _checksum(total: str) -> str:
-    return f"{int(total) % 16**DIGITS:015x}"
+def _checksum(total: int) -> str:
+    return f"{total % 16**DIGITS:015x}"

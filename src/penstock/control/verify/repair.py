@@ -19,18 +19,14 @@ from penstock.errors import TableError
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import TableSchema
-from penstock.runtime.copy.task import rows_of
-from penstock.source.postgres.copy_ranges import CopyRange
-from penstock.source.postgres.copy_read import CopySource
+from penstock.source.contract import TableReader
 
 
-def net_effect(
-    source: CopySource, relations: Sequence[CopyRange], differences: Sequence[Difference], *, statement_timeout: float
-) -> NetEffect:
-    """What makes these keys of the table what they are in the source's snapshot."""
-    schema = source.schema
+def net_effect(reader: TableReader, differences: Sequence[Difference], *, statement_timeout: float) -> NetEffect:
+    """Return what makes these keys of the table what they are in the source's snapshot."""
+    schema = reader.schema
     wanted = keys_of(schema, differences)
-    batches = rows_of(source, relations, wanted, statement_timeout=statement_timeout)
+    batches = reader.rows_by_key(wanted, statement_timeout=statement_timeout)
     found = pa.concat_tables(
         [arrow_schema(schema).empty_table(), *(pa.Table.from_batches([batch]) for batch in batches)],
         promote_options="default",
@@ -50,7 +46,7 @@ def net_effect(
 
 
 def keys_of(schema: TableSchema, differences: Sequence[Difference]) -> pa.Table:
-    """The keys' columns as decode makes them: a difference has them as text, which is what Postgres writes."""
+    """The keys' columns as decode makes them: a difference has them as text, as the source writes them."""
     fields = arrow_schema(schema)
     columns = []
     for number, name in enumerate(schema.key):

@@ -1,13 +1,14 @@
-"""Define the two sides that `compare` compares: the source in an exported snapshot, the lake at a snapshot.
+"""The lake's side of a table that `compare` compares, at a snapshot, and how the source's side is fitted to it.
 
-Both answer in SQL over one inner query, which gives for each row `digest` and `bucket_of`, the MD5s of row and key
-(`canonical`). What comes back is figures, digests, keys and shortened cells: never a whole table.
+Every answer is one query over an inner query that gives `digest` and `bucket_of` for each row, the MD5s of row and key
+(`canonical`). What comes back is figures, digests, keys and shortened cells: never a whole table. The source's side is
+its own (`source.contract.ComparableTable`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -15,11 +16,6 @@ from pyspark.sql.types import DataType, DoubleType
 
 from penstock.control.verify.canonical import (
     RESCUED,
-    postgres_md5,
-    postgres_number,
-    postgres_row,
-    postgres_shown,
-    postgres_text,
     spark_literal,
     spark_number,
     spark_row,
@@ -27,78 +23,15 @@ from penstock.control.verify.canonical import (
     spark_text,
 )
 from penstock.control.verify.canonical_types import spark_quoted
-from penstock.control.verify.compare import Cell, Figures, Row
 from penstock.errors import SchemaChanged
 from penstock.model.feed import Sid
-from penstock.model.table import ColumnType, TableId, TableSchema
-from penstock.source.postgres.connect import Connection, source_errors
-from penstock.source.postgres.statements import literal, quoted_table
+from penstock.model.row_digest import Cell, Figures, Row
+from penstock.model.table import TableId, TableSchema
+from penstock.source.contract import ComparableTable
 
 SHOWN = 80  # characters of a cell
 NULL = "CAST(NULL AS STRING)"
-FLOAT8 = ColumnType(701, "float8")
 _SHOWN_OF_ROW = 200
-
-
-@dataclass(frozen=True)
-class SourceSide:
-    """`connection` is in a transaction of the snapshot. `only`: without children of plain inheritance."""
-
-    connection: Connection
-    schema: TableSchema
-    row_filter: str | None
-    only: bool
-
-    @property
-    def tail(self) -> str:
-        """FROM and WHERE."""
-        only = "ONLY " if self.only else ""
-        where = f" WHERE ({self.row_filter})" if self.row_filter else ""
-        return f"FROM {only}{quoted_table(self.schema.table)}{where}"
-
-    def figures(self, buckets: int) -> dict[int, Figures]:
-        rows = self._run(
-            f"SELECT {_postgres_bucket(buckets)}, count(*), sum({postgres_number('digest')})::text"
-            f" FROM ({self._inner()}) s GROUP BY 1"
-        )
-        return {bucket: (count, int(total)) for bucket, count, total in rows}
-
-    def rows(self, buckets: int, chosen: Sequence[int]) -> list[Row]:
-        texts = self._key_texts()
-        extra = "".join(f", {text} AS key_{number}" for number, text in enumerate(texts))
-        names = "".join(f", key_{number}" for number in range(len(texts)))
-        found = self._run(
-            f"SELECT bucket_of, digest{names} FROM ({self._inner(extra)}) s"
-            f" WHERE {_postgres_bucket(buckets)} = ANY (ARRAY[{', '.join(map(str, chosen))}]::int[])"
-        )
-        return [Row(key, digest, tuple(texts)) for key, digest, *texts in found]
-
-    def cells(self, keys: Sequence[str]) -> dict[str, dict[str, Cell]]:
-        columns = self.schema.columns
-        extra = "".join(
-            f", {postgres_md5(postgres_text(column))} AS cell_{number},"
-            f" left({postgres_shown(column)}, {SHOWN}) AS shown_{number}"
-            for number, column in enumerate(columns)
-        )
-        wanted = ", ".join(literal(key) for key in keys)
-        found = self._run(f"SELECT * FROM ({self._inner(extra)}) s WHERE bucket_of = ANY (ARRAY[{wanted}]::text[])")
-        return {row[0]: _cells([column.name for column in columns], row[2:]) for row in found}
-
-    def _key_texts(self) -> list[str]:
-        key = [self.schema.column(name) for name in self.schema.key]
-        if key:
-            return [postgres_shown(column) for column in key]
-        return [f"left({_postgres_whole(self.schema)}, {_SHOWN_OF_ROW})"]
-
-    def _inner(self, extra: str = "") -> str:
-        """OFFSET 0 keeps the server from computing a digest again for each use of it."""
-        row = postgres_md5(postgres_row(self.schema.columns))
-        key = postgres_md5(postgres_row([self.schema.column(name) for name in self.schema.key]))
-        return f"SELECT {key if self.schema.key else row} AS bucket_of, {row} AS digest{extra} {self.tail} OFFSET 0"
-
-    def _run(self, statement: str) -> list[tuple[Any, ...]]:
-        with source_errors(f"reading table {self.schema.table} at the source"):
-            return self.connection.execute(statement.encode()).fetchall()
 
 
 @dataclass(frozen=True)
@@ -213,19 +146,9 @@ def lake_side(
     return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields, sid)
 
 
-def widened(source: SourceSide, lake: LakeSide) -> SourceSide:
-    """The source with its numbers as wide as the lake has them, for another source may need them so: `real` is compared
-    as `double precision` there. The text of other numbers is the same in any width."""
-    wide = {name for name, column in lake.columns.items() if isinstance(column.type, DoubleType)}
-    columns = tuple(
-        replace(column, type=FLOAT8) if column.type.name == "float4" and column.name in wide else column
-        for column in source.schema.columns
-    )
-    return replace(source, schema=replace(source.schema, columns=columns))
-
-
-def _postgres_bucket(buckets: int) -> str:
-    return f"('x' || right(bucket_of, 4))::bit(16)::int % {buckets}"
+def widened(source: ComparableTable, lake: LakeSide) -> ComparableTable:
+    """Return the source with its numbers as wide as the lake has them: another source may need them so."""
+    return source.widened({name for name, column in lake.columns.items() if isinstance(column.type, DoubleType)})
 
 
 def _spark_constant(value: str | int) -> str:
@@ -234,11 +157,6 @@ def _spark_constant(value: str | int) -> str:
 
 def _spark_bucket(buckets: int) -> str:
     return f"CAST(conv(right(bucket_of, 4), 16, 10) AS INT) % {buckets}"
-
-
-def _postgres_whole(schema: TableSchema) -> str:
-    parts = ", ".join(f"coalesce({postgres_text(column)}, 'NULL')" for column in schema.columns)
-    return f"array_to_string(ARRAY[{parts}]::text[], ', ')"
 
 
 def _cells(names: Sequence[str], values: Sequence[object]) -> dict[str, Cell]:

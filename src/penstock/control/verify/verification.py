@@ -24,7 +24,7 @@ from penstock.control.tables.requests import followed, is_whole_source
 from penstock.control.verify.compare import MOST_DIFFERENCES, Comparison, bucket_count, compare
 from penstock.control.verify.pin_client import Asking, pin_tables
 from penstock.control.verify.repair import net_effect
-from penstock.control.verify.sides import SourceSide, lake_side, widened
+from penstock.control.verify.sides import lake_side, widened
 from penstock.errors import (
     EnvironmentMissing,
     NoAnswer,
@@ -41,17 +41,12 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.copy.copier import WHOLE
 from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.pipeline import run
 from penstock.runtime.repair_file import write_repair
 from penstock.runtime.source_threads import COMPONENT
-from penstock.source.postgres.connect import Connection, connect, source_errors
-from penstock.source.postgres.copy_ranges import leaves, plan_ranges
-from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connection
-from penstock.source.postgres.statements import quoted_table
+from penstock.source.contract import ComparableTable, Snapshot, SnapshotSession
+from penstock.source.factory import source_of
 from penstock.state.lock import holder
 from penstock.state.pin import Pin
 from penstock.state.sql import SqlStateStore, find_store
@@ -195,12 +190,12 @@ class _Verification:
         lane = share.lane
         self._share, self._wish, self._spark = share, wish, spark
         self._pipeline, self._destination = lane, lane.lake.name
-        self._url = lane.source.url.get_secret_value()
+        self._source = source_of(lane.source)
         self._feeds = {feed.name: feed for feed in share.feeds}
         self._asking = Asking(
             beside.of(lane),
             self._destination,
-            self._url,
+            self._source,
             wish.timeout,
             lane.copying.snapshot_timeout,
             self._tell,
@@ -209,7 +204,7 @@ class _Verification:
         )
 
     def all(self) -> list[Verified]:
-        connect(self._url).close()  # a source that cannot be reached is not waited for
+        self._source.connect().close()  # a source that cannot be reached is not waited for
         tables = list(self._feeds)
         repairable: dict[TableId, _Repair] = {}
         with pin_tables(self._asking, tables) as (snapshot, pins):
@@ -218,22 +213,20 @@ class _Verification:
             found |= self._repaired(found, repairable)
         return list(found.values())
 
-    def _compared(
-        self, snapshot: ExportedSnapshot, pin: Pin, repairable: dict[TableId, _Repair] | None = None
-    ) -> Verified:
+    def _compared(self, snapshot: Snapshot, pin: Pin, repairable: dict[TableId, _Repair] | None = None) -> Verified:
         """One table; in `repairable` goes what its repair takes, if one is wanted and possible."""
         if pin.state == "failed":
             return Verified(self._share.named(pin.table), None, error=TableError(pin.reason, pin.solution))
         self._tell(f"comparing {pin.table}")
         try:
-            with snapshot_connection(self._url, snapshot.name) as connection:
+            with snapshot.session() as session:
                 feed = self._feeds[pin.table]
-                source = self._source_side(connection, feed.table)
+                source = self._source_side(session, feed.table)
                 snapshot_id = int(pin.snapshot) if pin.snapshot else None
                 lake = lake_side(
                     self._spark, self._destination, feed.target, source.schema, snapshot_id, pin.columns, feed.sid
                 )
-                rows, _ = estimate(connection, source.schema)
+                rows = session.estimated_rows(source.schema)
                 comparison = compare(
                     widened(source, lake),
                     lake,
@@ -248,27 +241,19 @@ class _Verification:
         result = Verified(self._share.named(pin.table), snapshot.position, comparison)
         if comparison.equal or repairable is None or not self._wish.repair:
             return result
-        keeps = not source.only and not self._pipeline.drops_partitions(source.schema.table)
+        keeps = source.may_have_partitions and not self._pipeline.drops_partitions(source.schema.table)
         why_not = not_repairable(source.schema, comparison, self._share.named(pin.table), keeps_partitions=keeps)
         if why_not is not None:
             return replace(result, error=why_not)
         repairable[pin.table] = _Repair(comparison, source.schema)
         return result
 
-    def _source_side(self, connection: Connection, table: TableId) -> SourceSide:
-        """With a lock on the table: from here on nobody rewrites it, and if somebody has, it shows."""
-        publication = self._pipeline.source.publication
-        found = discover(connection, lambda one: one == table, publication)
-        schemas = [self._pipeline.carried(schema) for schema in found]
-        if not schemas:
+    def _source_side(self, session: SnapshotSession, table: TableId) -> ComparableTable:
+        """Return the source's side: from here on nobody rewrites the table, and if somebody has, it shows."""
+        schema = session.describe(self._pipeline, table)
+        if schema is None:
             raise TableError(f"table {table} is not at the source", "`penstock tables` shows what became of it")
-        with source_errors(f"locking table {table} for reading"):
-            connection.execute(f"LOCK TABLE {quoted_table(table)} IN ACCESS SHARE MODE".encode())
-            connection.execute("SET LOCAL row_security = off")
-            row = connection.execute("SELECT relkind = 'r' FROM pg_class WHERE oid = %s", (schemas[0].relation_id,))
-            only = row.fetchone() == (True,)
-        leaves(connection, schemas[0])
-        return SourceSide(connection, schemas[0], row_filter(connection, publication, table), only)
+        return session.comparable(self._pipeline.carried(schema))
 
     def _repaired(
         self, found: Mapping[TableId, Verified], repairs: Mapping[TableId, _Repair]
@@ -277,7 +262,7 @@ class _Verification:
         self._tell(f"repairing {', '.join(map(str, sorted(repairs)))}")
         with ExitStack() as files:
 
-            def rows(snapshot: ExportedSnapshot, table: TableId) -> str:
+            def rows(snapshot: Snapshot, table: TableId) -> str:
                 path = self._rows(snapshot, table, repairs[table])
                 files.callback(path.unlink, missing_ok=True)
                 return str(path)
@@ -286,18 +271,13 @@ class _Verification:
                 again = {table: self._compared(snapshot, pins[table]) for table in repairs}
         return {table: replace(one, before=found[table].comparison) for table, one in again.items()}
 
-    def _rows(self, snapshot: ExportedSnapshot, table: TableId, repair: _Repair) -> Path:
-        with snapshot_connection(self._url, snapshot.name) as connection:
-            side = self._source_side(connection, self._feeds[table].table)
+    def _rows(self, snapshot: Snapshot, table: TableId, repair: _Repair) -> Path:
+        with snapshot.session() as session:
+            side = self._source_side(session, self._feeds[table].table)
             if side.schema != repair.schema:
                 raise SchemaChanged(f"table {table}: its structure has just changed", "Run it again")
-            relations = plan_ranges(connection, side.schema, range_bytes=WHOLE)
-            net = net_effect(
-                CopySource(self._url, snapshot.name, side.schema, side.row_filter),
-                relations,
-                repair.comparison.differences,
-                statement_timeout=self._pipeline.copying.statement_timeout,
-            )
+            timeout, differences = self._pipeline.copying.statement_timeout, repair.comparison.differences
+            net = net_effect(session.reader(side.schema), differences, statement_timeout=timeout)
         return write_repair(net, self._pipeline.home / "repairs")
 
     def _tell(self, what: str) -> None:

@@ -4,7 +4,7 @@
 from its parent: when that ends, for whatever reason, so does this process, at once, so that an orphan never holds the
 slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
 
-    {"event": "started", "position": POSITION}
+    {"event": "started", "position": POSITION, "reading": [NAME]}   what is read, in the source's own names
     {"event": "verified", "position": POSITION}               the log's end is a point of the server's own past
     {"event": "sealed", "end": POSITION, "bytes": N}          at most four a second; N since the last such line
     {"event": "waiting", "error": …, "solution": …, "attempts": N}
@@ -32,7 +32,8 @@ from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
 from penstock.model.position import Position
 from penstock.runtime.process.signals import SignalFlag
-from penstock.source.postgres.capture import Capture, CaptureSettings, Report, StopFlag
+from penstock.source.contract import Report, SegmentSettings, StopFlag
+from penstock.source.factory import source_of
 from penstock.source.sink import CapturedSlice, LastCommit, Origin
 
 ORPHANED = 3
@@ -85,17 +86,14 @@ def require_free_log(pipeline: Pipeline) -> None:
 
 def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
     """Fills the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
-    settings = CaptureSettings(
-        url=pipeline.source.url.get_secret_value(),
-        slot=pipeline.source.slot,
-        publication=pipeline.source.publication,
+    settings = SegmentSettings(
         segment_bytes=pipeline.log.segment_bytes,
         segment_age=pipeline.log.segment_age,
         idle_every=pipeline.log.idle_every,
         patient=patient,
     )
     with SegmentWriter(ChangeLog(pipeline.log_uri), pipeline.log.max_bytes) as writer:
-        Capture(settings, LogSink(writer), stop, report).run()
+        source_of(pipeline.source).capture(settings, LogSink(writer), stop, report)
 
 
 def main(file: Path, source: str | None = None) -> int:

@@ -38,7 +38,7 @@ class CaptureSupervisor:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self.publications: frozenset[str] | None = None  # those that capture reads, once it has started
+        self.reading: frozenset[str] | None = None  # what capture reads, once it has started
         self._outage = Outage("capture", "capture")
         self.failure: PenstockError | None = None
         self.verified = False  # capture has found the log's end in the server's own past
@@ -109,7 +109,7 @@ class CaptureSupervisor:
             return None
         match report.get("event"):
             case "started":
-                self.publications = frozenset(report.get("publications", ()))
+                self.reading = frozenset(report.get("reading", ()))
                 self._tell("ok", f"reading from {report.get('position')}", "", 0)
                 LOG.info("capture started", position=report.get("position"))
             case "verified":

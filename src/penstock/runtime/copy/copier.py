@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -57,15 +57,8 @@ from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.process.log_context import inherited, inheriting
 from penstock.runtime.watch.table_watch import NOT_RECORDED
-from penstock.source.postgres.connect import connect, everywhere
-from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
-from penstock.source.postgres.copy_read import CopySource, estimate, row_filter
-from penstock.source.postgres.discover import discover
-from penstock.source.postgres.partitions import read_partitions
-from penstock.source.postgres.publication import publications
-from penstock.source.postgres.snapshot import Blocker, ExportedSnapshot, export_snapshot, snapshot_connection
-from penstock.source.postgres.table_marks import read_marks
-from penstock.source.postgres.write_counters import read_counters
+from penstock.source.contract import CopyRange, Snapshot
+from penstock.source.factory import source_of
 from penstock.state.store import CopyRecord, StateStore
 
 LOG = structlog.get_logger("copy")
@@ -73,7 +66,6 @@ FIRST_RETRY_SECONDS = 10.0
 MOST_RETRIES = 5
 FIRST_VOID_SECONDS, LONGEST_VOID_SECONDS = 1.0, 60.0  # a copy starts over at once, then after 1 s, 2 s, 4 s …
 IDLE_SECONDS = 0.2
-WHOLE = 1 << 62  # bytes of a range: no relation is cut
 NOT_KEPT = (State.SYNC_WAIT, State.CATCHUP)
 
 
@@ -91,8 +83,7 @@ class Copier:
         progress: ProgressView,
     ) -> None:
         self._pipeline, self._settings = pipeline, pipeline.copying
-        self._url = pipeline.source.url.get_secret_value()
-        self._url_everywhere = self._url  # as executors need it, once a connection has been made
+        self._source = source_of(pipeline.source)
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
         self._joined, self._progress = joined, progress
         self._tables: dict[TableId, CopyingTable] = {}
@@ -177,7 +168,7 @@ class Copier:
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline's thread, which raises it
             self.failure = error
 
-    def _await_history(self, snapshot: ExportedSnapshot) -> bool:
+    def _await_history(self, snapshot: Snapshot) -> bool:
         """Waits until the log has begun, which says its history: a copy's ranges belong to that, and so will its table.
 
         Making the snapshot has written to the WAL, so there is something for the log. False when it was stopped, or the
@@ -203,10 +194,10 @@ class Copier:
             self._set_state(copying, State.INIT)
         try:
             # Before the snapshot: a change that it does not see must not be among those counted.
-            with connect(self._url) as connection:
-                counters = read_counters(connection, [copying.schema.relation_id for copying in tables])
-            snapshot = export_snapshot(
-                self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
+            with self._source.connect() as session:
+                counters = session.counters([copying.schema for copying in tables])
+            snapshot = self._source.snapshot(
+                timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting(tables, who)
             )
         except SourceError as error:
             for copying in tables if not self._stopping.is_set() else ():
@@ -217,9 +208,7 @@ class Copier:
             if not self._await_history(snapshot):
                 return
             began = time.monotonic()
-            ready = [
-                copying for copying in tables if self._prepare(copying, snapshot, counters[copying.schema.relation_id])
-            ]
+            ready = [copying for copying in tables if self._prepare(copying, snapshot, counters[copying.feed.table])]
             for copying in sorted(ready, key=lambda copying: -copying.bytes):
                 self._set_state(copying, State.DATA_SYNC)
             self._read_ranges(ready, snapshot, began + self._settings.snapshot_for)
@@ -227,41 +216,37 @@ class Copier:
         for copying in ready:
             complete = not copying.given_up and not copying.left
             if complete and not self._stopping.is_set() and self._still_wanted(copying):
-                self._hand_over(copying, position, snapshot.moment or 0)
+                self._hand_over(copying, position, snapshot.moment)
 
-    def _prepare(self, copying: CopyingTable, snapshot: ExportedSnapshot, counters: WriteCounters) -> bool:
+    def _prepare(self, copying: CopyingTable, snapshot: Snapshot, counters: WriteCounters) -> bool:
         """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
-        publication = self._pipeline.source.publication
         copying.given_up = False
         with self._containing(copying):
-            with snapshot_connection(self._url, snapshot.name) as connection:
-                self._url_everywhere = everywhere(self._url, connection)
-                snapshot.note_moment(connection)
-                found = discover(connection, copying.feed.table.__eq__, publication, self._pipeline.each_partition)
-                if not found:
+            with snapshot.session() as session:
+                found = session.describe(self._pipeline, copying.feed.table)
+                if found is None:
                     raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
-                copying.schema = self._pipeline.carried(found[0])
+                copying.schema = self._pipeline.carried(found)
                 if copying.feed.mode is Mode.HISTORY:
                     require_key(copying.schema)
-                copying.filter = row_filter(connection, publication, copying.feed.table)
-                copying.estimated_rows, _ = estimate(connection, copying.schema)
-                planned = plan_ranges(connection, copying.schema, range_bytes=self._settings.range_bytes)
-                partitions = read_partitions(connection, [copying.schema.relation_id])
-                marks = read_marks(connection, publications(publication), [copying.schema.relation_id])
-            void = self._resume(copying, planned, marks[copying.schema.relation_id])
+                copying.reader = session.reader(copying.schema)
+                copying.estimated_rows = session.estimated_rows(copying.schema)
+                planned = session.plan_ranges(copying.schema, range_bytes=self._settings.range_bytes)
+                partitions = session.partitions([copying.schema]).get(copying.schema.table)
+                marks = session.marks([copying.schema])[copying.schema.table]
+            void = self._resume(copying, planned, marks)
             if void is None:
                 self._state.note_copy(self._destination.name, copying.name, "")  # it waits no more
             else:
                 self._begin(copying, planned, void)
-                looked = partitions.get(copying.schema.relation_id)
-                self._state.set_partitions(self._destination.name, copying.name, looked)
-                self._state.set_marks(self._destination.name, copying.name, marks[copying.schema.relation_id])
+                self._state.set_partitions(self._destination.name, copying.name, partitions)
+                self._state.set_marks(self._destination.name, copying.name, marks)
                 self._state.set_write_counters(self._destination.name, copying.name, counters)
                 copying.replay_from = snapshot.position
             return True
         return False
 
-    def _resume(self, copying: CopyingTable, planned: list[CopyRange], marks: TableMarks) -> str | None:
+    def _resume(self, copying: CopyingTable, planned: Sequence[CopyRange], marks: TableMarks) -> str | None:
         """Takes up finished ranges, if the table is still the one that they were read from.
 
         Otherwise the reason why not, "" when there are none.
@@ -270,7 +255,7 @@ class Copier:
         if record is None:
             return copying.from_zero
         try:
-            ranges, finished = recorded_ranges(record), finished_ranges(record, self._destination)
+            ranges, finished = recorded_ranges(self._source, record), finished_ranges(record, self._destination)
         except UnreadableRecord as error:
             LOG.warning("record of a copy not readable", table=str(copying.name), why=str(error))
             return f"what an earlier run recorded of its copy cannot be read: {error}"
@@ -288,7 +273,7 @@ class Copier:
     def _why_void(
         self,
         copying: CopyingTable,
-        planned: list[CopyRange],
+        planned: Sequence[CopyRange],
         record: CopyRecord,
         ranges: dict[int, CopyRange],
         finished: dict[int, FinishedRange],
@@ -297,17 +282,13 @@ class Copier:
             return "it has no key, by which the log could heal what was read from another snapshot"
         if record.fingerprint != self._fingerprint(copying):
             return "its structure or its rule in the file changed, or the change log was begun again"
-        files = {(item.relation_id, item.filenode) for item in planned}
-        if not {(item.relation_id, item.filenode) for item in ranges.values()} <= files:
-            return "it was rewritten or truncated"
+        if void := self._source.why_void(ranges.values(), planned):
+            return void
         if not all(self._destination.parts_intact([item.part for item in finished.values()])):
             return "files of its copy are gone"
-        known = {item.relation_id for item in ranges.values()}
-        if any(item.relation_id not in known for item in planned):
-            return "a partition has rows that had none"  # the plan does not cover it
         return ""
 
-    def _begin(self, copying: CopyingTable, planned: list[CopyRange], void: str) -> None:
+    def _begin(self, copying: CopyingTable, planned: Sequence[CopyRange], void: str) -> None:
         """`void` says why what was read before does not count, if there was something; people see it in the state."""
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
@@ -319,7 +300,7 @@ class Copier:
             self._state.note_copy(self._destination.name, copying.name, f"started from zero: {void}")
         reach("copy.begun")
 
-    def _read_ranges(self, tables: list[CopyingTable], snapshot: ExportedSnapshot, until: float) -> None:
+    def _read_ranges(self, tables: list[CopyingTable], snapshot: Snapshot, until: float) -> None:
         """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up. A
         table that must be read from one snapshot is read to its end."""
         work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
@@ -344,19 +325,17 @@ class Copier:
             destination.ensure_table(feed.target, copying.schema, key, None, (), layout_of(feed), feed.sid)
             return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)
 
-    def _read(
-        self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: ExportedSnapshot, until: float
-    ) -> None:
+    def _read(self, copying: CopyingTable, item: CopyRange, plan: CopyPlan, snapshot: Snapshot, until: float) -> None:
         given_up = copying.given_up or not self._still_wanted(copying)
         late = copying.spans_snapshots and time.monotonic() > until
         if self._stopping.is_set() or given_up or late:
             return
-        source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
+        assert copying.reader is not None
         limit = self._settings.max_rows_per_second
         share = limit / self._settings.max_connections if limit else None
         feed, timeout = copying.feed, self._settings.statement_timeout
-        reads = AsEvents(snapshot.position, snapshot.moment or 0) if feed.mode is Mode.EVENTS else None
-        task = CopyTask(source, item, plan, timeout, share, feed.projection, feed.strict, reads)
+        reads = AsEvents(snapshot.position, snapshot.moment) if feed.mode is Mode.EVENTS else None
+        task = CopyTask(copying.reader, item, plan, timeout, share, feed.projection, feed.strict, reads)
         with self._containing(copying):
             result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
@@ -424,25 +403,23 @@ class Copier:
 
     def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
         """Rows of the copy that are in doubt, as a new snapshot sees them."""
-        publication = self._pipeline.source.publication
         LOG.info("uncertain rows read again", table=str(copying.name), rows=keys.num_rows)
         note = f"{keys.num_rows} rows that changed between two snapshots are read again"
         self._state.note_copy(self._destination.name, copying.name, note)
-        with export_snapshot(
-            self._url, timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting([copying], who)
+        with self._source.snapshot(
+            timeout=self._settings.snapshot_timeout, waiting=lambda who: self._waiting([copying], who)
         ) as snapshot:
-            with snapshot_connection(self._url, snapshot.name) as connection:
-                found = discover(connection, lambda table: table == copying.feed.table, publication)
-                if [self._pipeline.carried(schema) for schema in found] != [copying.schema]:
+            with snapshot.session() as session:
+                found = session.describe(self._pipeline, copying.feed.table)
+                if found is None or self._pipeline.carried(found) != copying.schema:
                     raise SchemaChanged(
                         f"table {copying.name}: its structure changed before all of it was copied",
                         "Its copy is tried again with the new structure",
                     )
-                relations = plan_ranges(connection, copying.schema, range_bytes=WHOLE)
-            source = CopySource(self._url_everywhere, snapshot.name, copying.schema, copying.filter)
+                reader = session.reader(copying.schema)
             assert copying.plan is not None
             feed, timeout = copying.feed, self._settings.statement_timeout
-            task = RereadTask(source, tuple(relations), keys, copying.plan, timeout, feed.projection, feed.strict)
+            task = RereadTask(reader, keys, copying.plan, timeout, feed.projection, feed.strict)
             result = self._runner.run(reread, [task])[0]
         if result.error is not None:
             raise result.error
@@ -529,8 +506,8 @@ class Copier:
         except PenstockError as error:
             return error
 
-    def _waiting(self, tables: Iterable[CopyingTable], blockers: list[Blocker]) -> None:
-        who = "; ".join(map(str, blockers)) or "a snapshot"
+    def _waiting(self, tables: Iterable[CopyingTable], blockers: Sequence[str]) -> None:
+        who = "; ".join(blockers) or "a snapshot"
         for copying in tables:
             self._state.note_copy(self._destination.name, copying.name, f"waiting for {who}")
         if self._stopping.is_set():

@@ -17,7 +17,7 @@ from penstock.model.record import UnreadableRecord
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.replay import FinishedRange
-from penstock.source.postgres.copy_ranges import CopyRange
+from penstock.source.contract import CopyRange, Source, TableReader
 from penstock.state.store import CopyRecord
 
 
@@ -76,7 +76,7 @@ class CopyingTable:
     estimated_rows: int = 0
     ranges: dict[int, CopyRange] = field(default_factory=dict)
     finished: dict[int, FinishedRange] = field(default_factory=dict)
-    filter: str | None = None
+    reader: TableReader | None = None  # in the snapshot that is being read
     copy: str = ""
     plan: CopyPlan | None = None
     why: str = ""  # it is copied again
@@ -116,9 +116,9 @@ class CopyingTable:
         return [item for number, item in sorted(self.ranges.items()) if number not in self.finished]
 
 
-def recorded_ranges(record: CopyRecord) -> dict[int, CopyRange]:
+def recorded_ranges(source: Source, record: CopyRecord) -> dict[int, CopyRange]:
     """Return a copy's ranges as the state store has them; UnreadableRecord when they cannot be read."""
-    ranges = {item.number: CopyRange.from_json(item.content) for item in record.ranges}
+    ranges = {item.number: source.range_from_json(item.content) for item in record.ranges}
     if any(number != item.number for number, item in ranges.items()):
         raise UnreadableRecord("the ranges of the copy are not in order")
     return ranges

@@ -6,17 +6,15 @@ went wrong as their result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.decode.rescue import RESCUED, counted, whole
 from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.envelope import RANGE_SHIFT, read_events
-from penstock.fold.keys import encode_keys
 from penstock.fold.projection import kept_schema, project_batches
 from penstock.model.feed import Projection
 from penstock.model.position import Position
@@ -24,9 +22,7 @@ from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.copy.low_priority import at_low_priority
-from penstock.source.postgres.copy_keys import key_conditions
-from penstock.source.postgres.copy_ranges import CopyRange
-from penstock.source.postgres.copy_read import CopySource, ignored, read_range
+from penstock.source.contract import CopyRange, TableReader
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ def read_as_events(
 
 @dataclass(frozen=True)
 class CopyTask:
-    source: CopySource
+    reader: TableReader
     range: CopyRange
     plan: CopyPlan
     statement_timeout: float
@@ -91,8 +87,7 @@ def counting(
 def copy_range(task: CopyTask) -> Copied:
     told: list[RescueCount] = []
     rescues: list[RescueCount] = []
-    batches = read_range(
-        task.source,
+    batches = task.reader.read(
         task.range,
         max_rows_per_second=task.max_rows_per_second,
         statement_timeout=task.statement_timeout,
@@ -100,25 +95,24 @@ def copy_range(task: CopyTask) -> Copied:
         rescuing=told.extend,
     )
     try:
-        kept = project_batches(task.projection, task.source.schema, batches)
+        kept = project_batches(task.projection, task.reader.schema, batches)
         if task.as_events is not None:
-            schema = kept_schema(task.projection, task.source.schema)
-            kept = read_as_events(task.as_events, task.source.schema, schema, task.range.number, kept)
+            schema = kept_schema(task.projection, task.reader.schema)
+            kept = read_as_events(task.as_events, task.reader.schema, schema, task.range.number, kept)
         return Copied(
             at_low_priority(lambda: task.plan.write_rows(counting(kept, told, rescues))), rescues=merged(rescues)
         )
     except PenstockError as error:
         return Copied(error=error)
     except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
-        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
+        return Copied(error=unexpected(task.reader.schema.table, error, "its rows were copied"))
 
 
 @dataclass(frozen=True)
 class RereadTask:
     """The rows of `keys` (the key's columns), as the snapshot sees them."""
 
-    source: CopySource
-    relations: tuple[CopyRange, ...]  # each whole: the table, or the leaves of a partitioned one
+    reader: TableReader
     keys: pa.Table
     plan: CopyPlan
     statement_timeout: float
@@ -129,43 +123,13 @@ class RereadTask:
 def reread(task: RereadTask) -> Copied:
     told: list[RescueCount] = []
     rescues: list[RescueCount] = []
-    rows = rows_of(
-        task.source,
-        task.relations,
-        task.keys,
-        statement_timeout=task.statement_timeout,
-        strict=task.strict,
-        rescuing=told.extend,
+    rows = task.reader.rows_by_key(
+        task.keys, statement_timeout=task.statement_timeout, strict=task.strict, rescuing=told.extend
     )
     try:
-        kept = project_batches(task.projection, task.source.schema, rows)
+        kept = project_batches(task.projection, task.reader.schema, rows)
         return Copied(task.plan.write_rows(counting(kept, told, rescues)), rescues=merged(rescues))
     except PenstockError as error:
         return Copied(error=error)
     except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
-        return Copied(error=unexpected(task.source.schema.table, error, "its rows were copied"))
-
-
-def rows_of(
-    source: CopySource,
-    relations: Sequence[CopyRange],
-    keys: pa.Table,
-    *,
-    statement_timeout: float,
-    strict: bool = False,
-    rescuing: Callable[[tuple[RescueCount, ...]], None] = ignored,
-) -> Iterator[pa.RecordBatch]:
-    """The rows with these keys, found by an index. `relations` are whole: the table, or the leaves of it."""
-    key = source.schema.key
-    conditions, wanted = key_conditions(key, keys), encode_keys([keys[name] for name in key])
-    for relation in relations:
-        batches = read_range(
-            source,
-            relation,
-            statement_timeout=statement_timeout,
-            conditions=conditions,
-            strict=strict,
-            rescuing=rescuing,
-        )
-        for batch in batches:
-            yield batch.filter(pc.is_in(encode_keys([batch[name] for name in key]), wanted))
+        return Copied(error=unexpected(task.reader.schema.table, error, "its rows were copied"))

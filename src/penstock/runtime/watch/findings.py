@@ -11,7 +11,8 @@ from penstock.model.table import TableId
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.unsent_writes import find_unsent_writes
-from penstock.source.postgres.connect import Connection
+from penstock.source.contract import Session
+from penstock.source.factory import source_of
 from penstock.state.store import StateStore
 
 
@@ -28,9 +29,10 @@ class Findings:
     compared: Mapping[TableId, WriteCounters] = field(default_factory=dict)
 
 
-def find(connection: Connection, pipeline: Pipeline, state: StateStore, catalogue: Catalogue) -> Findings:
+def find(session: Session, pipeline: Pipeline, state: StateStore, catalogue: Catalogue) -> Findings:
     """Judge the catalogue's tables for one destination. `pipeline` is as that destination sees it."""
     troubles = {feed.name: trouble for table, trouble in catalogue.troubles.items() for feed in pipeline.feeds(table)}
     compared = state.write_counters(pipeline.destination.name)
-    unsent = find_unsent_writes(connection, pipeline, state, compared, catalogue.schemas, catalogue.inserts_only)
+    advice = source_of(pipeline.source).advice
+    unsent = find_unsent_writes(session, advice, pipeline, state, compared, catalogue.schemas, catalogue.inserts_only)
     return Findings({**unsent.errors, **troubles}, unsent.unknown, compared)

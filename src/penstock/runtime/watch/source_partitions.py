@@ -26,8 +26,7 @@ import structlog
 from penstock.config.model import Pipeline
 from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
-from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.partitions import has_rows, has_rows_before
+from penstock.source.contract import Session
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("partitions")
@@ -50,7 +49,7 @@ class SourcePartitions:
         self._pipeline, self._state = pipeline, state
         self._destination = pipeline.destination.name
 
-    def compare(self, connection: Connection, feed: Feed, before: Partitions, now: Partitions) -> str:
+    def compare(self, session: Session, feed: Feed, before: Partitions, now: Partitions) -> str:
         """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.
 
         What was found is kept for `status`, as remarks, until the table is copied. SourceLocked when it cannot be told
@@ -59,7 +58,7 @@ class SourcePartitions:
         if now.partitions == before.partitions:
             return ""
         heeded = _HEEDED.get(feed.mode, _SAID.keys())
-        found = [one for one in differences(connection, before, now) if one[1] in heeded]
+        found = [one for one in differences(session, before, now) if one[1] in heeded]
         remarks = self._remarks(feed, before.remarks, found)
         reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
         copied_again = bool(reasons) and feed.mode in _COPIED_AGAIN
@@ -87,7 +86,7 @@ class SourcePartitions:
         return (*still, *(Remark(relation, kind, moment) for relation, kind in kept))
 
 
-def differences(connection: Connection, before: Partitions, now: Partitions) -> Found:
+def differences(session: Session, before: Partitions, now: Partitions) -> Found:
     """Return the partitions whose rows the stream did not tell all about, and in which way."""
     earlier = {one.relation_id: one for one in before.partitions}
     present, names = {one.relation_id for one in now.partitions}, {one.relation for one in now.partitions}
@@ -100,12 +99,12 @@ def differences(connection: Connection, before: Partitions, now: Partitions) -> 
             if one.relation in missed:
                 found.append((one, "replaced"))
             elif not one.made_here:
-                if has_rows(connection, one):
+                if session.has_rows(one):
                     found.append((one, "missing"))
             elif one.file != one.relation_id:  # as it was created; it was truncated or rewritten before the first look
                 found.append((one, "stale"))
         elif known.link != one.link:
             found.append((one, "replaced"))
-        elif known.file != one.file and not has_rows_before(connection, one, before.horizon):
+        elif known.file != one.file and not session.has_rows_before(one, before.horizon):
             found.append((one, "stale"))
     return found

@@ -1,7 +1,7 @@
 """Look at the source's catalogue again and again, in a thread of its own, and show every destination what was found.
 
-One look serves all destinations: the publication is brought into step once, then each compares the catalogue with what
-it holds. A slow catalogue delays no batch; what cannot be reached now is looked at next time.
+One look serves all destinations: the source is asked once to send what is wanted, then each compares the catalogue with
+what it holds. A slow catalogue delays no batch; what cannot be reached now is looked at next time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, StateError
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.log_reader import LogReader, Observe
 from penstock.runtime.process.log_context import inherited
-from penstock.source.postgres.connect import connect
+from penstock.source.factory import source_of
 from penstock.state.store import Health, StateStore
 
 LOG = structlog.get_logger("tables")
@@ -31,11 +31,11 @@ class SourceWatch:
         state: StateStore,
         publisher: Publisher,
         readers: Sequence[LogReader],
-        inserts_read: Callable[[], bool] = lambda: True,
+        reading: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        """`inserts_read` says whether capture reads the publication for tables without a replica identity."""
+        """`reading` gives what capture reads, in the source's own names."""
         self._pipeline, self._state, self._publisher, self._readers = pipeline, state, publisher, readers
-        self._inserts_read = inserts_read
+        self._reading, self._source = reading, source_of(pipeline.source)
         self._looking = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
@@ -50,10 +50,10 @@ class SourceWatch:
 
     def look(self, observers: Sequence[Observe]) -> None:
         """Look once, for these. May be called from any thread. Raises what the source, or an observer, raises."""
-        with self._looking, connect(self._pipeline.source.url.get_secret_value()) as connection:
-            catalogue = self._publisher.look(connection, inserts_read=self._inserts_read())
+        with self._looking, self._source.connect() as session:
+            catalogue = self._publisher.look(session, reading=self._reading())
             for observe in observers:
-                observe(connection, catalogue)
+                observe(session, catalogue)
 
     def _watch(self) -> None:
         failures, since = 0, datetime.now(UTC)

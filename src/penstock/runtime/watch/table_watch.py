@@ -26,11 +26,7 @@ from penstock.model.table_marks import TableMarks, difference, extended, new_lab
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.watch.source_partitions import SourcePartitions
-from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.partitions import read_partitions
-from penstock.source.postgres.publication import publications
-from penstock.source.postgres.slot import flush_position
-from penstock.source.postgres.table_marks import read_marks, was_used_before
+from penstock.source.contract import Session
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("tables")
@@ -59,11 +55,9 @@ class TableWatch:
         self._destination = pipeline.destination.name
         self._partitions = SourcePartitions(pipeline, state)
 
-    def look(self, connection: Connection, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:
+    def look(self, session: Session, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:
         """Compare each of these tables with its record. Without `followed` it is the start of a run."""
-        relations = [schema.relation_id for schema in schemas]
-        marks = read_marks(connection, publications(self._pipeline.source.publication), relations)
-        partitions = read_partitions(connection, relations)
+        marks, partitions = session.marks(schemas), session.partitions(schemas)
         status = self._state.table_status(self._destination)
         known_marks, known_partitions = self._state.marks(self._destination), self._state.partitions(self._destination)
         copy_again: dict[TableId, str] = {}
@@ -72,10 +66,10 @@ class TableWatch:
                 if not self._is_comparable(feed, status.get(feed.name), starting=followed is None):
                     continue
                 before = known_marks.get(feed.name), known_partitions.get(feed.name)
-                now = marks[schema.relation_id], partitions.get(schema.relation_id)
-                if why := self._compare(connection, feed, before, now):
+                now = marks[schema.table], partitions.get(schema.table)
+                if why := self._compare(session, feed, before, now):
                     copy_again[feed.name] = why
-        return Look(schemas, flush_position(connection), copy_again, followed)
+        return Look(schemas, session.head(), copy_again, followed)
 
     def _is_comparable(self, feed: Feed, status: TableStatus | None, *, starting: bool) -> bool:
         """Tell whether the table is one that streams, or that a start will let stream. Those that are being copied, or
@@ -90,7 +84,7 @@ class TableWatch:
 
     def _compare(
         self,
-        connection: Connection,
+        session: Session,
         feed: Feed,
         before: tuple[TableMarks | None, Partitions | None],
         now: tuple[TableMarks, Partitions | None],
@@ -101,21 +95,19 @@ class TableWatch:
         if now[0].taken < marks.taken:
             return ""  # the table was copied after this look
         try:
-            why = difference(marks, now[0]) or self._renamed(connection, feed, marks, now[0], now[1] is not None)
+            why = difference(marks, now[0]) or self._renamed(session, feed, marks, now[0], now[1] is not None)
             if not why and partitions is not None and now[1] is not None:
-                why = self._partitions.compare(connection, feed, partitions, now[1])
+                why = self._partitions.compare(session, feed, partitions, now[1])
         except SourceLocked as error:
             LOG.info("table not compared", table=str(feed.name), what=error.what)
             return ""
         return why
 
-    def _renamed(
-        self, connection: Connection, feed: Feed, before: TableMarks, now: TableMarks, partitioned: bool
-    ) -> str:
+    def _renamed(self, session: Session, feed: Feed, before: TableMarks, now: TableMarks, partitioned: bool) -> str:
         """Judge enum values that are new: one that was added, used and renamed between two looks has left its first
         label in the destination. Values that were only added are known from then on."""
         for label in new_labels(before, now):
-            if was_used_before(connection, feed.table, label, partitioned=partitioned):
+            if session.was_used_before(feed.table, label, partitioned=partitioned):
                 return f"value {label.label!r} of enum {label.type} is new, and may have had another label in use"
         if (known := extended(before, now)) != before:
             self._state.set_marks(self._destination, feed.name, known)

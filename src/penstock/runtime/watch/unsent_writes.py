@@ -1,8 +1,8 @@
 """Notice updates and deletes that the source does not send, so that no table stays Ready without them.
 
-Of a table without a replica identity only inserts and truncates are published (publication.py says why). Its updates
-and deletes are noticed by the source's own counters: the copier keeps those from before a copy's snapshot, and every
-look at the source compares with them.
+Of a table without a replica identity only inserts and truncates are sent (`Following.inserts_only`). Its updates and
+deletes are noticed by the source's own counters: the copier keeps those from before a copy's snapshot, and every look
+at the source compares with them.
 
 | counters since the copy                 | what is done                                                     |
 |-----------------------------------------|------------------------------------------------------------------|
@@ -22,9 +22,7 @@ from penstock.errors import KeyRequired
 from penstock.model.feed import Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.model.write_counters import WriteCounters
-from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.statements import quoted_table
-from penstock.source.postgres.write_counters import are_kept, read_counters
+from penstock.source.contract import Advice, Session
 from penstock.state.store import StateStore
 
 UNKNOWN = "whether rows of it were updated or deleted is unknown, for the source's counters were reset"
@@ -40,7 +38,8 @@ class UnsentWrites:
 
 
 def find_unsent_writes(
-    connection: Connection,
+    session: Session,
+    advice: Advice,
     pipeline: Pipeline,
     state: StateStore,
     before: Mapping[TableId, WriteCounters],
@@ -53,19 +52,16 @@ def find_unsent_writes(
     if not watched:
         return found
     destination = pipeline.destination.name
-    kept, now = are_kept(connection), read_counters(connection, [schema.relation_id for schema in watched])
+    kept, now = session.counts_writes(), session.counters(watched)
     copied = state.table_status(destination).keys()
     for schema in watched:
-        way_out = (
-            f"Give it a primary key, or run ALTER TABLE {quoted_table(schema.table)} REPLICA IDENTITY FULL; then it is "
-            "followed again"
-        )
+        way_out = f"{advice.identity(schema.table)}; then it is followed again"
         for feed in pipeline.feeds(schema.table):
             name = feed.name
             if not kept:
                 found.errors[name] = KeyRequired(_lacking(schema, UNCOUNTED), way_out)
                 continue
-            moved = now[schema.relation_id].since(before.get(name))
+            moved = now[schema.table].since(before.get(name))
             if moved is None and name in copied:
                 if feed.mode is Mode.CLONE:
                     found.unknown[name] = UNKNOWN

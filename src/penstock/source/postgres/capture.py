@@ -121,7 +121,7 @@ class Capture:
             require_unmoved(connection, settings.slot, resumption.read_from)
             sink.begin(resumption.position, resumption.origin)
             publications, position = self._publications, position_text(resumption.position)
-            self._report({"event": "started", "position": position, "publications": list(publications)})
+            self._report({"event": "started", "position": position, "reading": list(publications)})
             waits = len(publications) == 1
             session = _Session(settings, sink, self._stop, self._report, stream, connection, resumption)
             session.sees_more = (lambda: len(self._visible(connection)) > 1) if waits else None

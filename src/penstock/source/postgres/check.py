@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from penstock.model.table import TableId
+from penstock.source.finding import Finding
 from penstock.source.postgres.check_copy import check_capacity, check_readable
 from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.check_partitions import check_each
@@ -18,7 +19,6 @@ from penstock.source.postgres.check_slot import check_slot
 from penstock.source.postgres.check_tables import check_tables
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.discover import discover
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.publication import (
     INSERTS_ONLY,
     OPERATIONS,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.model.table import TableId, TableSchema
+from penstock.source.finding import Finding, Level
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.finding import Finding, Level
 from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.publishing import shortened

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.source.finding import Finding
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.ddl_trigger import TRIGGER, state
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.statements import quoted
 
 _MEANWHILE = "penstock asks the catalogue instead"

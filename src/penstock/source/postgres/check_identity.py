@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from penstock.model.table import TableSchema
+from penstock.source.finding import Finding
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.statements import quoted, quoted_table
 
 _LARGE = """

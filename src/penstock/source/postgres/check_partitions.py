@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.model.table import TableId, TableSchema
+from penstock.source.finding import Finding
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Publications
 from penstock.source.postgres.statements import quoted, quoted_table

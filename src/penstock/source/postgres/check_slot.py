@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import sql
 
+from penstock.source.finding import Finding
 from penstock.source.postgres.connect import Connection
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.publication import Publication, Publications
 from penstock.source.postgres.slot import PLUGIN, SlotState
 from penstock.source.postgres.statements import literal

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import psycopg
 
 from penstock.model.table import TableId, TableSchema
+from penstock.source.finding import Finding
 from penstock.source.postgres.check_identity import check_generated, check_mode, check_row_filter
 from penstock.source.postgres.check_partitions import check_partitions
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import describe
-from penstock.source.postgres.finding import Finding
 from penstock.source.postgres.partition_tree import leaves_of
 from penstock.source.postgres.publication import Member, Publication, Publications
 from penstock.source.postgres.slot import SlotState

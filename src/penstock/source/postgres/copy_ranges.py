@@ -11,6 +11,7 @@ was planned is therefore part of a range, and whoever reads it compares: RangeVo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -77,6 +78,17 @@ class CopyRange:
             number=record.integer("number"),
             bytes=record.integer("bytes"),
         )
+
+
+def why_void(recorded: Collection[CopyRange], planned: Collection[CopyRange]) -> str:
+    """Say why ranges that were planned earlier do not make up the table as it is planned now; "" when they do."""
+    files = {(item.relation_id, item.filenode) for item in planned}
+    if not {(item.relation_id, item.filenode) for item in recorded} <= files:
+        return "it was rewritten or truncated"
+    known = {item.relation_id for item in recorded}
+    if any(item.relation_id not in known for item in planned):
+        return "a partition has rows that had none"  # the plan does not cover it
+    return ""
 
 
 @dataclass(frozen=True)

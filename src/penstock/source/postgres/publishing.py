@@ -36,6 +36,20 @@ _AS_OWNER = "As a role that owns the tables and the publication, and may create 
 _BY_ITSELF = "it is then copied by itself"
 
 Kind = Literal["create", "options", "add", "move", "leave"]
+_DONE: dict[Kind, str] = {
+    "create": "publication made",
+    "options": "publication's options set",
+    "add": "tables added to the publication",
+    "move": "tables moved between the publications",
+    "leave": "tables taken out of the publication",
+}
+_DOING: dict[Kind, str] = {
+    "create": "making the publication",
+    "options": "setting the publication's options",
+    "add": "adding tables to the publication",
+    "move": "moving tables between the publications",
+    "leave": "taking tables out of the publication",
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,25 @@ class Change:
     @property
     def text(self) -> str:
         return "; ".join(self.statements)
+
+    @property
+    def doing(self) -> str:
+        return _DOING[self.kind]
+
+    @property
+    def done(self) -> str:
+        return _DONE[self.kind]
+
+    @property
+    def adds_tables(self) -> bool:
+        return self.kind in ("add", "create")
+
+    def about(self, table: TableId | None) -> str:
+        """The change, or what it is for one of its tables."""
+        if table is None:
+            return self.text
+        places = (("into", self.into), ("out of", self.out_of))
+        return f"{table} {' and '.join(f'{word} {name}' for word, name in places if name)}"
 
 
 @dataclass(frozen=True)

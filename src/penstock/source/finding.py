@@ -1,4 +1,4 @@
-"""One thing that a check found, and what to do about it. Made by check.py and its parts."""
+"""One thing that a check found, and what to do about it. Made by a source's `check` and by `control.check`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,245 @@
+"""A connection to a Postgres source as the rest of penstock knows it (source/contract.py, `Session`).
+
+Each method is a step of one of the modules beside this one; what a step means is said there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol
+
+import structlog
+from pydantic import SecretStr
+
+from penstock.errors import GapError, SourceMisconfigured
+from penstock.model.partitions import Partition, Partitions
+from penstock.model.position import Position
+from penstock.model.row_digest import Figures
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import EnumLabel, TableMarks
+from penstock.model.write_counters import WriteCounters
+from penstock.source.contract import Fact, Retained, Retention, SourceHealth, WantedTables
+from penstock.source.finding import Finding
+from penstock.source.postgres import ddl_trigger, resume
+from penstock.source.postgres.catalogue import marks_of, partitions_of
+from penstock.source.postgres.check import check_source
+from penstock.source.postgres.comparison import table_figures
+from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.discover import discover
+from penstock.source.postgres.partitions import has_rows, has_rows_before
+from penstock.source.postgres.publication import (
+    SKIPS_MISSING,
+    inserts_publication,
+    publications,
+    read_members,
+    read_publications,
+    slot_sees,
+)
+from penstock.source.postgres.publishing import Change, Published, planned, publish
+from penstock.source.postgres.slot import (
+    PLUGIN,
+    SlotState,
+    create_slot,
+    drop_slot,
+    flush_position,
+    lsn_text,
+    slot_state,
+)
+from penstock.source.postgres.table_marks import was_used_before
+from penstock.source.postgres.write_counters import are_kept, read_counters
+from penstock.source.sink import Origin
+
+LOG = structlog.get_logger("source")
+
+
+class PostgresSection(Protocol):
+    """What the file says of a source (`config.source.PostgresSource`)."""
+
+    @property
+    def url(self) -> SecretStr: ...
+
+    @property
+    def publication(self) -> str: ...
+
+    @property
+    def slot(self) -> str: ...
+
+    @property
+    def pipeline(self) -> str: ...
+
+    @property
+    def ddl_trigger(self) -> str: ...
+
+
+class PostgresSession:
+    def __init__(self, connection: Connection, section: PostgresSection) -> None:
+        self.connection, self._section = connection, section
+
+    def __enter__(self) -> PostgresSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @property
+    def version(self) -> str:
+        return f"Postgres {self.connection.info.parameter_status('server_version')}"
+
+    def check(self, wanted: WantedTables) -> list[Finding]:
+        return check_source(self.connection, self._section, wanted.wants, wanted.each_partition, wanted.modes)
+
+    def discover(self, wanted: WantedTables) -> list[TableSchema]:
+        return discover(self.connection, wanted.wants, self._section.publication, wanted.each_partition)
+
+    def head(self) -> Position:
+        return flush_position(self.connection)
+
+    def health(self) -> SourceHealth:
+        slot = slot_state(self.connection, self._section.slot)
+        is_read = slot is not None and slot.active_pid is not None
+        details = slot_details(self._section.slot, slot, known=True)
+        return SourceHealth(self.head(), is_read, slot_facts(self._section.slot, slot), details)
+
+    def find_gap(self, end: Position, origin: Origin) -> GapError | None:
+        url = self._section.url.get_secret_value()
+        return resume.find_gap(url, self.connection, self._section.slot, end, origin)
+
+    def install(self) -> None:
+        """Install the DDL trigger where the file allows it and the role may, unless somebody has disabled it."""
+        if self._section.ddl_trigger != "auto" or ddl_trigger.state(self.connection) not in ("absent", "outdated"):
+            return
+        try:
+            ddl_trigger.install(self.connection)
+        except SourceMisconfigured as error:
+            LOG.warning("DDL trigger not installed", what=error.what, solution=error.solution)
+        else:
+            LOG.info("DDL trigger installed", trigger=ddl_trigger.TRIGGER)
+
+    def readable(self) -> frozenset[str]:
+        """A new slot is made after both publications, so it sees them; since 18 that does not matter."""
+        main, slot = self._section.publication, self._section.slot
+        second = inserts_publication(main)
+        any_slot = slot_state(self.connection, slot) is None or self.connection.info.server_version >= SKIPS_MISSING
+        sees = any_slot or slot_sees(self.connection, slot, second)
+        return frozenset(publications(main) if sees else [main])
+
+    def follow(
+        self,
+        wanted: WantedTables,
+        schemas: Sequence[TableSchema],
+        *,
+        reading: frozenset[str],
+        may_leave: bool,
+        before: Callable[[Change], None],
+    ) -> Published:
+        main = self._section.publication
+        return publish(
+            self.connection,
+            main,
+            schemas,
+            wanted.name,
+            inserts_read=inserts_publication(main) in reading,
+            may_leave=may_leave,
+            before=before,
+        )
+
+    def leaving(self, wanted: WantedTables) -> list[Change]:
+        members = read_members(self.connection, self.discover(wanted))
+        changes = planned(read_publications(self.connection, self._section.publication), members, wanted.name)
+        return [change for change in changes if change.kind == "leave"]
+
+    def retain(self, log_end: Position | None) -> Retained:
+        name = self._section.slot
+        state = slot_state(self.connection, name)
+        if state is not None:
+            return Retained(state.confirmed_flush_lsn or 0, made=False)
+        if log_end is not None:
+            raise GapError(
+                f"the slot {name} is gone, so what happened since the change log's end cannot be read any more",
+                resume.START_OVER,
+            )
+        position = create_slot(
+            self.connection,
+            self._section.url.get_secret_value(),
+            name,
+            waiting=lambda who: LOG.warning("slot waits for open transactions", on=who),
+        )
+        LOG.info("slot created", slot=name)
+        return Retained(position, made=True)
+
+    def retention(self) -> Retention | None:
+        name = self._section.slot
+        slot = slot_state(self.connection, name)
+        if slot is None:
+            return None
+        if slot.plugin != PLUGIN or slot.database != self.connection.info.dbname:
+            raise SourceMisconfigured(
+                f"slot {name} is not this pipeline's: it is of database {slot.database or 'none'}, for "
+                f"{slot.plugin or 'physical replication'}",
+                "Name the pipeline's own slot in source.slot",
+            )
+        reader = None if slot.active_pid is None else f"process {slot.active_pid}"
+        return Retention(f"slot {name}", reader, slot.confirmed_flush_lsn, f"{slot.retained_bytes:,} bytes of WAL")
+
+    def release(self) -> None:
+        drop_slot(self.connection, self._section.slot)
+
+    def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
+        return marks_of(self.connection, self._section.publication, schemas)
+
+    def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
+        return partitions_of(self.connection, schemas)
+
+    def counters(self, schemas: Sequence[TableSchema]) -> dict[TableId, WriteCounters]:
+        found = read_counters(self.connection, [schema.relation_id for schema in schemas])
+        return {schema.table: found[schema.relation_id] for schema in schemas}
+
+    def counts_writes(self) -> bool:
+        return are_kept(self.connection)
+
+    def has_rows(self, partition: Partition) -> bool:
+        return has_rows(self.connection, partition)
+
+    def has_rows_before(self, partition: Partition, horizon: int) -> bool:
+        return has_rows_before(self.connection, partition, horizon)
+
+    def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
+        return was_used_before(self.connection, table, label, partitioned=partitioned)
+
+    def figures(self, schema: TableSchema) -> Figures:
+        return table_figures(self.connection, schema)
+
+
+def slot_details(name: str, slot: SlotState | None, *, known: bool) -> dict[str, object]:
+    """What programs are given of the slot. Not `known`: the source does not answer."""
+    confirmed = None if slot is None else slot.confirmed_flush_lsn
+    return {
+        "slot": {
+            "name": name,
+            "exists": slot is not None if known else None,
+            "active": None if slot is None else slot.active_pid is not None,
+            "confirmed": None if confirmed is None else lsn_text(confirmed),
+            "retained_bytes": None if slot is None else slot.retained_bytes,
+            "wal_status": None if slot is None else slot.wal_status,
+            "invalidation": None if slot is None else slot.invalidation,
+        }
+    }
+
+
+def slot_facts(name: str, slot: SlotState | None) -> tuple[Fact, ...]:
+    """What an operator is shown of the slot."""
+    label = f"slot {name}"
+    if slot is None:
+        return (Fact(label, "is not there yet", "warning"),)
+    if slot.invalidation is not None:
+        return (Fact(label, f"is lost: {slot.invalidation}", "error"),)
+    confirmed = "none" if slot.confirmed_flush_lsn is None else lsn_text(slot.confirmed_flush_lsn)
+    return (
+        Fact(label, "active") if slot.active_pid else Fact(label, "not active", "warning"),
+        Fact("confirmed", confirmed),
+        Fact("WAL kept", slot.retained_bytes),
+    )
