@@ -106,6 +106,11 @@ def test_every_event_once_and_in_order_through_kills(database: Database, pipelin
     finally:
         run.clean_up()
     pipeline.run_once()
+    tables = {table["table"]: table["state"] for table in pipeline.status()["tables"]}
+    assert tables == {f"public.{table}": "Ready" for table in TABLES}
+    checked = pipeline.command("check", "FILE")
+    assert checked.returncode == 0, checked.stdout
+    assert "rows that the tables had before are not published" in " ".join(checked.stdout.split())
     _assert_equal(database, StreamReader(pipeline.folder / "changes" / pipeline.name))
 
 
