@@ -45,14 +45,16 @@ def many(folder: Path, databases: dict[str, Database], **changes: Any) -> Pipeli
 
 def drain(run: Running, file: PipelineFile, databases: dict[str, Database]) -> None:
     """Waits until what each source has now is in the lake."""
-    wanted = {f"{name}:lake": database.flush_position() for name, database in databases.items()}
+    wanted = {name: database.flush_position() for name, database in databases.items()}
     store = find_store(file.state)
     assert store is not None
 
     def drained() -> bool:
         assert run.process.poll() is None, run.tail()
-        settled = {status.state for status in store.table_status("lake").values()} <= SETTLED
-        return settled and all((store.processed(key) or 0) >= position for key, position in wanted.items())
+        views = {name: store.of_source(name) for name in wanted}
+        reached = all((views[name].processed("lake") or 0) >= position for name, position in wanted.items())
+        states = {status.state for own in views.values() for status in own.table_status("lake").values()}
+        return reached and states <= SETTLED
 
     try:
         await_condition(drained, "all sources to be drained", 300)

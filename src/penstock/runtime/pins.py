@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -26,11 +27,16 @@ from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.repair_file import read_repair
 from penstock.state.pin import EXPIRES_AFTER, Pin
-from penstock.state.store import StateStore
+from penstock.state.store import Events, TableStates
+from penstock.state.store import Pins as KeptPins
 
 LOG = structlog.get_logger("pins")
 LOOK_EVERY = 0.5
 PASSED = "the table was past the position already: the run was started again meanwhile"
+
+
+class PinState(KeptPins, Events, TableStates, Protocol):
+    """What pins need of the state store."""
 
 
 class Refused(PenstockError):
@@ -38,7 +44,7 @@ class Refused(PenstockError):
 
 
 class Pins:
-    def __init__(self, loop: ApplyLoop, state: StateStore) -> None:
+    def __init__(self, loop: ApplyLoop, state: PinState) -> None:
         self._loop, self._state = loop, state
         self._holding: dict[int, TableId] = {}
         self._kept: dict[int, tuple[TableId, str]] = {}  # bookmarks: target and name

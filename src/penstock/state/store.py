@@ -361,7 +361,7 @@ class StateStore(
     Pins,
     Protocol,
 ):
-    """All of it, for whoever opens it; everybody else takes the protocols that he needs.
+    """All of it, for whoever opens it; others take the protocols that they need.
 
     What a method wrote outlives the process, even by SIGKILL. Safe from several threads; StateError when it fails.
     Times are aware (UTC); a store gives back what it was given, to the microsecond.

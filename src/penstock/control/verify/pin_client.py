@@ -20,7 +20,7 @@ from penstock.model.position import position_text
 from penstock.model.table import TableId
 from penstock.source.contract import Snapshot, Source
 from penstock.state.pin import RENEW_EVERY, Pin
-from penstock.state.store import StateStore
+from penstock.state.store import Pins
 
 HOLD_SECONDS = 10.0  # how long tables wait for a snapshot
 POLL_SECONDS = 0.05
@@ -34,7 +34,7 @@ class Asking:
     """What all that ask have in common. `tell` is for people; `run_is_up` says whether somebody can answer, and
     `failure` why this source's part of the run will not."""
 
-    store: StateStore
+    store: Pins
     destination: str
     source: Source
     timeout: float

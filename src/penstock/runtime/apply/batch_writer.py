@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -40,7 +40,7 @@ from penstock.runtime.apply.job import run_tasks
 from penstock.runtime.apply.table_boundary import Contained
 from penstock.runtime.apply.task import Applied, ApplyTask, tasks_for
 from penstock.runtime.process.log_context import inheriting
-from penstock.state.store import StateStore
+from penstock.state.store import Events, Quarantine
 
 LOG = structlog.get_logger("apply")
 COMMIT_THREADS = 6
@@ -71,6 +71,10 @@ class InFlightBatch:
     commits: dict[TableId, Future[Applied | None]] = field(default_factory=dict)  # None: it was refused
 
 
+class BatchState(Events, Quarantine, Protocol):
+    """What the writing of batches needs of the state store."""
+
+
 class BatchWriter:
     """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `containing` is
     around what is done for one table, and told what that is: it raises what concerns all of them, and otherwise the
@@ -82,7 +86,7 @@ class BatchWriter:
         destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
-        state: StateStore,
+        state: BatchState,
         tables: Mapping[TableId, FollowedTable],
         followed: Callable[[FollowedTable, TableWork], Followed | None],
         containing: Callable[[FollowedTable, str], Contained],

@@ -22,7 +22,7 @@ from penstock.errors import PenstockError
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.log_context import inherited
 from penstock.runtime.process.outage import Outage
-from penstock.state.store import Health, HealthState, StateStore
+from penstock.state.store import Health, HealthReports, HealthState
 
 LOG = structlog.get_logger("capture")
 STOP_SECONDS = 30.0
@@ -32,7 +32,7 @@ SETTLED_AFTER = 10.0
 class CaptureSupervisor:
     """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can mend."""
 
-    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+    def __init__(self, pipeline: Pipeline, state: HealthReports) -> None:
         """`pipeline` and `state` are as the source sees them."""
         self._pipeline, self._state = pipeline, state
         self._stopping = threading.Event()

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import structlog
 
 from penstock.errors import PenstockError, StateError
-from penstock.state.store import Health, HealthState, StateStore
+from penstock.state.store import Health, HealthReports, HealthState
 
 LOG = structlog.get_logger("pipeline")
 
 
 def record_health(
-    state: StateStore,
+    state: HealthReports,
     component: str,
     health: HealthState,
     error: PenstockError | None = None,

@@ -13,13 +13,13 @@ from penstock.decode.choices import unchosen
 from penstock.errors import StateError
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.state.store import StateStore
+from penstock.state.store import SchemaVersions
 
 LOG = structlog.get_logger("schemas")
 
 
 class SchemaRegistry:
-    def __init__(self, log: ChangeLog, state: StateStore) -> None:
+    def __init__(self, log: ChangeLog, state: SchemaVersions) -> None:
         self._log, self._state = log, state
         self._newest: dict[TableId, TableSchema] = {}
         self._seen: Position | None = None
