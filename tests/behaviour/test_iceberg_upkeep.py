@@ -172,7 +172,7 @@ def test_rows_end_while_a_merge_follows_up_what_ended_before(lake: Lake) -> None
 
 def merged_by(driver: IcebergDestination) -> None:
     """Waits for the files of the merge that goes on, which is not committed then."""
-    merging = driver._tables.known(ORDERS.table, SOURCE).merging
+    merging = driver._tables.known(ORDERS.table, SOURCE).upkeep.merging
     assert merging is not None
     assert any(merging.written.result(LONG))
 

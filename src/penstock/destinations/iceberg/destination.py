@@ -96,7 +96,7 @@ class IcebergDestination:
         sid: Sid | None = None,
     ) -> Position | None:
         kept = [file.path for part in _ours(keep) for file in part.files]
-        return self._tables.ensure(target, schema, source, start, kept, layout, sid)
+        return self._tables.ensure(target, schema, source, start=start, keep=kept, layout=layout, sid=sid)
 
     def position(self, target: TableId, source: str) -> Position | None:
         with translated(f"table {target}: its position cannot be read"):
@@ -234,7 +234,7 @@ class IcebergDestination:
             if moment is not None:
                 standing[moment_property(plan.source)] = str(moment)
             transaction.stand({**standing, **(copied or {})})
-        opened.commits_since_expiry += 1
+        opened.upkeep.commits_since_expiry += 1
         opened.strayed = ""
         self._tables.follow(opened, plan.move)
         if plan.move is None and transaction.columns_changed:
@@ -345,7 +345,7 @@ class IcebergDestination:
                 transaction.replace_by_copy(written)
             standing = {position_property(source): stored_text(position)}
             transaction.stand({**standing, **_copied(opened, history)})
-        opened.commits_since_expiry += 1
+        opened.upkeep.commits_since_expiry += 1
         opened.strayed = ""
         opened.copy_base = opened.copy_move = None
         self._tables.follow(opened, move)
@@ -446,7 +446,7 @@ class IcebergDestination:
         choice = compact(self._java, opened, index=index, settings=settings, run=run, background=self._background)
         index.remove([file.path for file in choice.data])
         expired = expire(self._java, opened, settings)
-        if expired and opened.state is not None and opened.merging is None:
+        if expired and opened.state is not None and opened.upkeep.merging is None:
             index.remove_all_but([file.path for file in opened.state.data])
         return MaintenanceReport(len(choice.data), len(choice.deletes), expired, swept, shape_of(opened))
 

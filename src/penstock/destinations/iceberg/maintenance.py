@@ -56,9 +56,10 @@ def compact(
     state = opened.state
     if state is None or state.snapshot is None or not state.only_positional:
         return NOTHING
-    if opened.merging is not None:
-        return _finished(java, opened, opened.merging, run, background) if opened.merging.is_done else NOTHING
-    if state is opened.settled or opened.others is None:
+    merging = opened.upkeep.merging
+    if merging is not None:
+        return _finished(java, opened, merging, run, background) if merging.is_done else NOTHING
+    if state is opened.upkeep.settled or opened.others is None:
         return NOTHING  # or there is a user's column that we could not carry over
     counted = _counted_in_time(state, opened, run, background)
     if counted is None:
@@ -74,7 +75,7 @@ def compact(
         at_once=settings.merge_at_once,
     )
     if not choice:
-        opened.settled = state
+        opened.upkeep.settled = state
         return NOTHING
     with translated(f"table {opened.target}: its columns cannot be read"):
         rescued = look_for_rescued(java, opened)
@@ -91,7 +92,7 @@ def compact(
     )
     if is_long:
         if not background.busy:
-            opened.merging = Merging(state, fence, choice, tasks, background.merge(run, tasks), beside=True)
+            opened.upkeep.merging = Merging(state, fence, choice, tasks, background.merge(run, tasks), beside=True)
         return NOTHING
     done: Future[list[WrittenFile | None]] = Future()
     done.set_result(InProcessRunner().run(merge, tasks))
@@ -153,7 +154,7 @@ def _tasks(
 def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, background: BackgroundWork) -> Choice:
     """Commits a merge that is done; gives what was merged: nothing, if it is void by now, or if so much has come
     meanwhile that it has to be followed up first."""
-    opened.merging = None
+    opened.upkeep.merging = None
     assert opened.state is not None
     state = opened.state = _counted(opened.state, opened, run)
     try:
@@ -171,10 +172,10 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
         return NOTHING
     late = merging.late(state)
     if late and sum(file.size for file in late) >= WORTH_A_JOB and len(merging.moves) < MOST_MOVES:
-        opened.merging = merging
+        opened.upkeep.merging = merging
         if not background.busy:
             moving = Moving(tuple(late), background.merge(run, [merging.move(state, late)]))
-            opened.merging = replace(merging, moves=(*merging.moves, moving))
+            opened.upkeep.merging = replace(merging, moves=(*merging.moves, moving))
         return NOTHING
     removed = [*merging.removed, *late]
     opened.state = None
@@ -197,7 +198,7 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
         _remove(opened, [*written, *moved])
         raise
     reach("merge.committed" if merging.beside else "maintain.compaction_committed")
-    opened.commits_since_expiry += 1
+    opened.upkeep.commits_since_expiry += 1
     gone = frozenset(file.path for file in removed)
     opened.state = carried_on(java, opened, state, [*written, *moved], gone, aged=merging.base.sequence)
     return merging.choice
@@ -217,9 +218,9 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     """Removes files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
     reads them; gives how many snapshots."""
     with reaching(f"table {opened.target}: files of old snapshots cannot be removed"):
-        opened.leaving.remove_due()
-    state, sweeping = opened.state, opened.sweeping
-    if state is None or opened.commits_since_expiry < settings.expire_every:
+        opened.upkeep.deferred.remove_due()
+    state, sweeping = opened.state, opened.upkeep.sweeping
+    if state is None or opened.upkeep.commits_since_expiry < settings.expire_every:
         return 0
     if sweeping is not None and not sweeping.found.done():
         return 0
@@ -229,7 +230,7 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     except FileUnreadable as error:  # of what expires: the snapshots are gone all the same
         LOG.warning("files of old snapshots not found", table=str(opened.target), what=error.what)
     reach("maintain.after_expiry")
-    opened.commits_since_expiry = 0
+    opened.upkeep.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):
         metadata = present(opened.operations.refresh(), opened.target)
         opened.state = read_state(java, opened.table, metadata, state, opened.slice)
@@ -239,13 +240,13 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
 def shape_of(opened: OpenTable) -> TableShape | None:
     """What the table is like now; None when that is not known, or as it was when somebody last asked."""
     state = opened.state
-    doing = "sweeping" if opened.sweeping is not None else ""
-    if opened.merging is not None:
-        choice = opened.merging.choice
+    doing = "sweeping" if opened.upkeep.sweeping is not None else ""
+    if opened.upkeep.merging is not None:
+        choice = opened.upkeep.merging.choice
         doing = f"merging {len(choice.data)} data files and {len(choice.deletes)} delete files"
-    if state is None or opened.told == (state, doing):
+    if state is None or opened.upkeep.reported == (state, doing):
         return None
-    opened.told = (state, doing)
+    opened.upkeep.reported = (state, doing)
     return TableShape(
         files=len(state.data),
         delete_files=len(state.deletes),
@@ -266,11 +267,11 @@ def _counted_in_time(
     state: TableState, opened: OpenTable, run: JobRunner, background: BackgroundWork
 ) -> TableState | None:
     """The same; None while much is counted beside batches."""
-    counting = opened.counting
+    counting = opened.upkeep.counting
     if counting is not None:
         if not counting.hits.done():
             return None
-        opened.counting = None
+        opened.upkeep.counting = None
         try:
             state = opened.state = state.counted(counting.hits.result())
         except DestinationError:
@@ -282,7 +283,9 @@ def _counted_in_time(
     if sum(task.weight for task in tasks) < WORTH_A_JOB:
         return state.counted(_hits(run, tasks))
     if not background.busy:
-        opened.counting = Counting(tuple(task.file for task in tasks), background.submit(partial(_hits, run, tasks)))
+        opened.upkeep.counting = Counting(
+            tuple(task.file for task in tasks), background.submit(partial(_hits, run, tasks))
+        )
     return None
 
 

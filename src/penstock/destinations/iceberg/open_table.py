@@ -53,6 +53,20 @@ class Standing:
 
 
 @dataclass
+class TableUpkeep:
+    """What maintenance remembers of a table between two calls; `maintenance` and `orphan_sweep` alone change it, but
+    for the count of commits."""
+
+    deferred: DeferredDeletes
+    commits_since_expiry: int
+    settled: TableState | None = None  # the state in which there was nothing to compact
+    merging: Merging | None = None  # the compaction under way beside batches
+    counting: Counting | None = None  # delete files whose entries are counted beside batches
+    sweeping: Sweeping | None = None  # the search for files that nobody knows
+    reported: tuple[TableState, str] | None = None  # the state last shown, and what went on beside batches then
+
+
+@dataclass(kw_only=True)
 class OpenTable:
     """A table that this driver works on, as one source sees it: Java's table object, and the state as last read; None
     when it must be read again.
@@ -71,13 +85,7 @@ class OpenTable:
     sid: Sid | None
     slice: SourceSlice | None  # of a table that several sources feed: what of it is this source's
     state: TableState | None
-    commits_since_expiry: int
-    leaving: DeferredDeletes
-    settled: TableState | None = None  # in which there was nothing to compact
-    merging: Merging | None = None  # what is compacted beside batches
-    told: tuple[TableState, str] | None = None  # the state that people were told of, and what went on beside batches
-    counting: Counting | None = None  # what delete files point to, beside batches
-    sweeping: Sweeping | None = None  # what is looked for beside batches, that nobody knows any more
+    upkeep: TableUpkeep
     copy_base: CopyBase | None = None  # as it was when a copy was planned
     copy_move: Move | None = None  # what the copy will make of its structure
     layout: Layout = ROWS

@@ -63,16 +63,18 @@ def sweep(
     """Begins a sweep that is due, or goes on with it; gives how many files it has removed. StaleBase if somebody else
     commits at this very moment. `load` gives the table for another thread. A search that fails, since somebody else's
     expiry removes what it reads, say, costs nothing but time: the next one comes when it is due."""
-    state, sweeping = opened.state, opened.sweeping
-    if state is None or opened.merging is not None:
+    state, sweeping = opened.state, opened.upkeep.sweeping
+    if state is None or opened.upkeep.merging is not None:
         return 0
     if sweeping is None:
         if not background.busy and is_due(marker, settings):
-            opened.sweeping = Sweeping(background.submit(lambda: _unknown(java, opened, load, settings.sweep_age)))
+            opened.upkeep.sweeping = Sweeping(
+                background.submit(lambda: _unknown(java, opened, load, settings.sweep_age))
+            )
         return 0
     if not sweeping.found.done():
         return 0
-    opened.sweeping = None  # an error ends it: it is begun again
+    opened.upkeep.sweeping = None  # an error ends it: it is begun again
     failed = sweeping.found.exception()
     if isinstance(failed, DestinationError):
         LOG.warning("folder not swept", table=str(opened.target), what=failed.what)
@@ -85,7 +87,7 @@ def sweep(
     with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
         removed = remove_some(left, AT_ONCE, "sweep.file_removed")
     if left[removed:]:
-        opened.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
+        opened.upkeep.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
     else:
         note_swept(marker)
     return removed
@@ -102,7 +104,7 @@ def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None
         with translated(what):
             with opened.turns.lock:  # what an expiry has let go is in one of the two
                 table = load()
-                leaving = opened.leaving.locations()
+                leaving = opened.upkeep.deferred.locations()
             if table is None:
                 return []
             metadata = present(table.operations().current(), opened.target)

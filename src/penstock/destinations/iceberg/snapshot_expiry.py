@@ -45,7 +45,7 @@ def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSetting
 def _put_off(opened: OpenTable, files: list[str], due: float) -> None:
     """The snapshots are gone: files that cannot be noted cost room, and nothing else."""
     try:
-        opened.leaving.put(files, due)
+        opened.upkeep.deferred.put(files, due)
     except OSError as error:
         LOG.warning(
             "files of old snapshots not noted: they stay until the table's folder is swept",
@@ -81,7 +81,7 @@ def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[
         }
     candidates = suspected - live - set(keep)
     if candidates:
-        candidates -= opened.leaving.locations()
+        candidates -= opened.upkeep.deferred.locations()
     return sorted(candidates - referenced(java, opened.table, metadata)) if candidates else []
 
 

@@ -32,8 +32,12 @@ def move_to(
     layout.require_room(layout.kept(schema))
     with translated(f"table {opened.target}: its new structure cannot be tried"):
         if opened.sid is not None and opened.slice is not None:
-            return planned_union(java, opened.table, opened.target, schema, opened.slice, opened.sid, layout)
-        return planned(java, opened.table, opened.target, opened.following, schema, on_drop, layout)
+            return planned_union(
+                java, opened.table, opened.target, schema=schema, share=opened.slice, sid=opened.sid, layout=layout
+            )
+        return planned(
+            java, opened.table, opened.target, following=following, schema=schema, on_drop=on_drop, layout=layout
+        )
 
 
 def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:

@@ -43,6 +43,7 @@ from penstock.destinations.iceberg.open_table import (
     COPYING,
     TARGET,
     OpenTable,
+    TableUpkeep,
     carried,
     copy_property,
     is_copying,
@@ -113,9 +114,9 @@ class Tables:
     def forget(self) -> None:
         """When nothing runs beside batches any more: what has been merged and not committed goes."""
         for opened in self._tables.values():
-            if opened.merging is not None:
+            if opened.upkeep.merging is not None:
                 with reaching(f"table {opened.target}: merged files cannot be removed"):
-                    opened.merging.discard()
+                    opened.upkeep.merging.discard()
         self._tables.clear()
         self._by_uuid.clear()
 
@@ -135,6 +136,7 @@ class Tables:
         target: TableId,
         schema: TableSchema,
         source: str,
+        *,
         start: Position | None,
         keep: Sequence[str],
         layout: Layout,
@@ -149,18 +151,22 @@ class Tables:
         with turns.lock, translated(f"table {target}: it cannot be opened"):
             table, is_new = self.load(target), False
             if table is None:
-                self._create(target, schema, source, start, layout, sid)
+                self._create(target, schema=schema, source=source, start=start, layout=layout, sid=sid)
                 table, is_new = self.load(target), True
             if table is None:
                 raise PositionLost(f"table {target} was dropped while it was opened", "Run again")
             self._require_own(target, table)
-            opened, state = self._opened(target, table, source, schema, turns, layout, sid)
+            opened, state = self._opened(
+                target, table=table, source=source, schema=schema, turns=turns, layout=layout, sid=sid
+            )
             metadata = table.operations().current()
             position, copying = position_of(metadata, source), is_copying(metadata, source)
             is_known = position is not None or copying
             if not is_known and sid is not None and is_of_family(metadata.properties(), sid.family):
                 self._take_in(opened, state, schema, start, sid)
-                opened, state = self._opened(target, table, source, schema, turns, layout, sid)
+                opened, state = self._opened(
+                    target, table=table, source=source, schema=schema, turns=turns, layout=layout, sid=sid
+                )
                 position, is_known = start, True
         if not is_known:
             raise PositionLost(
@@ -266,7 +272,7 @@ class Tables:
         folder = self.index_of(opened).folder
         return folder.with_name(f"{folder.name}.swept")
 
-    def _leaving(self, target: TableId) -> DeferredDeletes:
+    def _deferred_deletes(self, target: TableId) -> DeferredDeletes:
         """Of the whole table, whichever source's expiry let the files go."""
         folder = self._folder(target)
         return DeferredDeletes(folder.with_name(f"{folder.name}.leaving"))
@@ -308,6 +314,7 @@ class Tables:
     def _create(
         self,
         target: TableId,
+        *,
         schema: TableSchema,
         source: str,
         start: Position | None,
@@ -347,6 +354,7 @@ class Tables:
     def _opened(
         self,
         target: TableId,
+        *,
         table: JavaObject,
         source: str,
         schema: TableSchema,
@@ -369,24 +377,24 @@ class Tables:
         spec = unpartitioned_spec(table, target) if share is None else sid_spec(table, target, share.column.id)[0]
         state = read_state(self._java, table, metadata, slice=share)
         opened = OpenTable(
-            target,
-            source,
-            table,
-            following or Recorded(schema, kept, {}),
-            columns,
-            unfollowed(found, [column.id for column in (columns if share is None else share.stored)]),
-            table.location(),
-            table.specs(),
-            spec,
-            turns,
-            sid,
-            share,
-            state,
-            state.snapshots,
-            self._leaving(target),
+            target=target,
+            source=source,
+            table=table,
+            following=following or Recorded(schema, kept, {}),
+            columns=columns,
+            others=unfollowed(found, [column.id for column in (columns if share is None else share.stored)]),
+            location=table.location(),
+            specs=table.specs(),
+            spec=spec,
+            turns=turns,
+            sid=sid,
+            slice=share,
+            state=state,
+            upkeep=TableUpkeep(self._deferred_deletes(target), commits_since_expiry=state.snapshots),
+            layout=layout,
+            around=named_columns(target, found, layout.around),
+            strayed=self._why_lost(table, metadata, source),
         )
-        opened.layout, opened.around = layout, named_columns(target, found, layout.around)
-        opened.strayed = self._why_lost(table, metadata, source)
         path = local_path(opened.folder)
         with reaching(f"table {target}: its folder cannot be made"):
             if path is not None:
