@@ -2,7 +2,7 @@
 
 Spark puts whole traces into its messages: of an error on an executor the line that names it is what counts, of any
 other what stands before the trace. Knows py4j and nobody else. `destinations/iceberg/java`,
-`runtime/spark_jobs` and `control` turn the line into errors of ours.
+`runtime/spark/runner` and `control` turn the line into errors of ours.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Without `catalog` in the pipeline file: Iceberg's JDBC catalog on SQLite, `catalog.db` in the warehouse, which
 pyiceberg reads too. Otherwise any Iceberg catalog by its own Spark properties. Spark knows the catalog by the
-destination's name. Used by `runtime/spark/session.py` (settings) and `destination` (locations, opening).
+destination's name. `declaration` hands the settings to Spark.
 """
 
 from __future__ import annotations

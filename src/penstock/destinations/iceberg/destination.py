@@ -1,4 +1,4 @@
-"""The Iceberg destination: the contract's driver side, over `opening`, `moving`, `commit` and `maintenance`.
+"""The Iceberg destination: the contract's driver side, over `tables`, `structure_change`, `commit`, `maintenance`.
 
 Every change of ours is a strict transaction (`commit`); the position is a table property, because compaction and
 expiry drop what is in snapshots.

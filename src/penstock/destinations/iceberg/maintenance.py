@@ -1,8 +1,8 @@
 """What is due for a table between batches: compaction and expiry, committed by the driver.
 
 Commits of compaction and batches take turns, so a refusal means that somebody else touched the table: what was written
-is removed, and the next call looks again. What takes long runs beside batches (`beside`), so that they wait for a
-commit and no longer. A call that finds nothing to do costs no I/O: it may come many times a second.
+is removed, and the next call looks again. What takes long runs beside batches (`background_work`), so that they wait
+for a commit and no longer. A call that finds nothing to do costs no I/O: it may come many times a second.
 """
 
 from __future__ import annotations

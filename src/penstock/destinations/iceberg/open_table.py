@@ -2,7 +2,7 @@
 
 Read from the manifests when somebody else touched the table, and otherwise carried on by the driver from its own
 commits: a metadata file is immutable, so the same name means the same state. The driver's side of the table;
-`destination` keeps one for each, `plan` gets the extract that a write needs.
+`tables` keeps one for each, plans get the extract that a write needs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Files that nobody knows any more go: what a killed expiry left of old snapshots, and what killed writers left.
 
 Once in a while a table's folder is listed, beside batches, and compared with what the table's metadata knows: every
-snapshot's files, manifests and lists, and the metadata files themselves. What is unknown, not `leaving` anyway, ours or
-Iceberg's by its name, and older than a safe age, is removed between batches, a few files at a time; the listing comes
-first, so whatever is committed meanwhile is known. Should a writer be at work that is older than that, it is shut out
-before its files go: a strict commit of a mark changes the table's metadata, so that nothing planned before it can be
-committed. A copy's files are left to `expiry`, which is told which copies go on. A sweep that was killed is begun
-again: when the last one ended, a file beside the key index says. Neighbour: `destination`, which calls it between
-batches.
+snapshot's files, manifests and lists, and the metadata files themselves. What is unknown, not in `deferred_deletes`
+anyway, ours or Iceberg's by its name, and older than a safe age, is removed between batches, a few files at a time; the
+listing comes first, so whatever is committed meanwhile is known. Should a writer be at work that is older than that, it
+is shut out before its files go: a strict commit of a mark changes the table's metadata, so that nothing planned before
+it can be committed. A copy's files are left to `snapshot_expiry`, which is told which copies go on. A sweep that was
+killed is begun again: when the last one ended, a file beside the key index says. Neighbour: `destination`, which calls
+it between batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spark as penstock uses it: one session, in local mode or on the cluster that the pipeline's `spark:` names.
 
-`session(pipeline)` is what commands call; `spark_jobs` runs jobs of plain tasks in it. Python tasks are made cheap as
-the design measured: a daemon of our own (`spark_daemon`), Unix sockets between Java and workers. Ctrl-C belongs to
+`session(pipeline)` is what commands call; `runner` runs jobs of plain tasks in it. Python tasks are made cheap as
+the design measured: a daemon of our own (`worker_daemon`), Unix sockets between Java and workers. Ctrl-C belongs to
 penstock: neither Spark's Java process nor its workers get it, and Spark's own handler, which cancels jobs, is put
 aside. What the Java process says goes to `spark.log` in the pipeline's folder.
 """

@@ -3,7 +3,7 @@
 Whatever a task raises reaches the driver whole, and not as text inside a Java exception, and fails no other task; what
 Spark itself fails, a lost executor, is for Spark to run again.
 With the outcomes comes where they were made, by which process and at which try: on a cluster that is what an operator
-looks for. Imported by every worker, so it imports little. Neighbour: `spark_jobs`.
+looks for. Imported by every worker, so it imports little. Neighbour: `runner`.
 """
 
 from __future__ import annotations
