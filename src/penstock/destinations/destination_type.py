@@ -34,12 +34,10 @@ def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
 @dataclass(frozen=True)
 class DestinationType:
     """`spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
-    `compiled` says whether Spark has the type's own classes. `has_catalog`: Spark SQL reads its tables, through a
-    catalog that has the destination's name."""
+    `compiled` says whether Spark has the type's own classes."""
 
     name: str
     packages: tuple[str, ...] = ()  # Maven coordinates of the jars that Spark needs
     compiled: tuple[CompiledJar, ...] = ()
     worker_modules: tuple[str, ...] = ()  # imported once, before Spark's Python workers are forked
     spark_settings: Callable[..., dict[str, str]] = no_settings
-    has_catalog: bool = False

@@ -25,5 +25,4 @@ ICEBERG_TYPE = DestinationType(
         "penstock.destinations.iceberg.data_files",
     ),
     spark_settings=_settings,
-    has_catalog=True,
 )
