@@ -23,6 +23,7 @@ import psutil
 import yaml
 
 from databases import Database
+from penstock.config.load import load
 from penstock.model.table_state import State
 from penstock.state.sql import find_store
 
@@ -134,10 +135,14 @@ class PipelineFile:
             return None
         try:
             processed = store.processed("lake")  # first: what a batch makes of its tables is recorded before its end
-            settled = all(
-                status.state is State.READY or (status.state is State.ERRORED and not status.tried_again_by_itself)
-                for status in store.table_status("lake").values()
-            )
+            unsettled = [
+                table
+                for table, status in store.table_status("lake").items()
+                if status.state is not State.READY
+                and (status.state is not State.ERRORED or status.tried_again_by_itself)
+            ]
+            followed = load(self.path) if unsettled else None
+            settled = followed is None or all(followed.feed(table) is None for table in unsettled)
             return processed if settled else None
         finally:
             store.close()
