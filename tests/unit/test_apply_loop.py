@@ -19,7 +19,6 @@ from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.model.upkeep import TableShape
 from penstock.runtime.apply.batch_planner import WORTH_A_BUCKET, BatchPlanner, TableWork
-from penstock.runtime.source_pipeline import needed_by_all
 from penstock.runtime.upkeep import housekeeping as housekeeping_module
 from penstock.runtime.upkeep.housekeeping import Housekeeping
 from penstock.runtime.upkeep.log_retention import LogRetention
@@ -265,7 +264,7 @@ def housekeeping(bench: Bench) -> Housekeeping:
 def retain(bench: Bench, max_bytes: int = 1 << 30) -> None:
     """As the source does for a loop that is its only reader."""
     reader = LoopReader(bench.loop)
-    LogRetention(bench.log, LogConfig(max_bytes=max_bytes), [reader], needed_by_all).retain()
+    LogRetention(bench.log, LogConfig(max_bytes=max_bytes), [reader], lambda needs: needs["lake"]).retain()
 
 
 def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:

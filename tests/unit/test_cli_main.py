@@ -22,7 +22,7 @@ from pipeline_files import pipeline_file
 COMMANDS = [
     *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "reset", "drop", "forget"],
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
-    *["quarantine drop", "slots drop"],
+    *["quarantine drop", "wait", "destinations drop", "slots drop"],
 ]
 
 

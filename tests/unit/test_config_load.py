@@ -269,9 +269,9 @@ def test_a_mistake_is_one_line_with_place_and_way_out(folder: Path, change: tupl
     assert re.search(expected, str(error)), str(error)
 
 
-def test_a_second_destination_is_refused_for_now(folder: Path) -> None:
-    error = refused(folder, GOOD + "  - {type: iceberg, name: other, warehouse: ./other}\n")
-    assert "destinations must have at most 1 entry for now" in error.what
+def test_two_destinations_need_two_names(folder: Path) -> None:
+    error = refused(folder, GOOD + "  - {type: iceberg, warehouse: ./other}\n")
+    assert "destinations[1].name is lake, and so is another destination's" in error.what
 
 
 def test_several_mistakes_are_counted(folder: Path) -> None:
@@ -320,7 +320,7 @@ def test_the_keys_of_the_file_are_these() -> None:
     """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
     assert {field.alias or name for name, field in Pipeline.model_fields.items()} == {
         "version", "name", "source", "sources", "sid_column", "tables", "destinations", "log", "batch", "copy", "state",
-        "spark", "mask_salt",
+        "spark", "mask_salt", "commit_policy", "home",
     }  # fmt: skip
 
 

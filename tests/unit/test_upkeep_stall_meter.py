@@ -11,7 +11,6 @@ from loop_bench import ORDERS, PEOPLE, Bench, LoopReader
 from penstock.config.model import LogConfig, Maintenance
 from penstock.destinations.contract import JobRunner, MaintenanceReport
 from penstock.model.table import TableId
-from penstock.runtime.source_pipeline import needed_by_all
 from penstock.runtime.upkeep import housekeeping
 from penstock.runtime.upkeep.housekeeping import Housekeeping
 from penstock.runtime.upkeep.log_retention import LogRetention
@@ -121,7 +120,7 @@ def test_segments_go_a_few_at_a_time(bench: Bench) -> None:
         bench.loop.step(now=True)
     keeper = Housekeeping(bench.loop, Maintenance())
     keeper.advance_idle()
-    retention = LogRetention(bench.log, LogConfig(), [LoopReader(bench.loop)], needed_by_all)
+    retention = LogRetention(bench.log, LogConfig(), [LoopReader(bench.loop)], lambda needs: needs["lake"])
     retention.retain(until=0.0)
     assert bench.log.start() == 200
     retention.retain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +62,7 @@ def check(
     seen: list[SourceSeen] = []
     found: list[Found] = []
     tables: list[TableId] = []
-    owners = TargetClaims()
+    owners = {one.name: TargetClaims() for one in pipeline.destinations}
     for lane in pipeline.lanes:
         where = f"source {lane.source.name}" if pipeline.is_scoped else ""
         try:
@@ -109,7 +109,7 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         console.print(verdict(found))
 
 
-def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[TableId], list[Finding]]:
+def _check_lane(lane: Pipeline, owners: Mapping[str, TargetClaims]) -> tuple[SourceSeen, list[TableId], list[Finding]]:
     """Check one source: its findings, the tables followed, and targets that another source has taken."""
     source = source_of(lane.source)
     with source.connect() as session:
@@ -120,17 +120,25 @@ def _check_lane(lane: Pipeline, owners: TargetClaims) -> tuple[SourceSeen, list[
         version = session.version
     if gap is not None:
         findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
-    findings += check_targets(lane, tables)
-    findings += check_columns(lane, schemas)
-    findings += check_projections(lane, schemas, source.advice)
-    findings += check_rule_changes(lane, schemas)
-    findings += check_unfollowed(lane, tables)
+    for branch in lane.branches:
+        own = _check_branch(branch, schemas, owners[branch.destination.name], source.advice)
+        findings += [finding for finding in own if finding not in findings]
+    return SourceSeen(lane.source.name, source.endpoint, version, len(tables)), tables, findings
+
+
+def _check_branch(
+    lane: Pipeline, schemas: Sequence[TableSchema], owners: TargetClaims, advice: Advice
+) -> list[Finding]:
+    """What is found of one source at one destination."""
+    tables = [schema.table for schema in schemas]
+    findings = [*check_targets(lane, tables), *check_columns(lane, schemas), *check_projections(lane, schemas, advice)]
+    findings += [*check_rule_changes(lane, schemas), *check_unfollowed(lane, tables)]
     for feed in (feed for table in tables for feed in lane.feeds(table)) if lane.is_scoped else ():
         owner = owners.claim(lane.source.name, feed)
         if owner is not None and owner.source != lane.source.name:
             what = f"{feed.name} would be written to {feed.target}, and so is {owner.feed.name} of {owner.source}"
             findings.append(Finding("error", what, "Put {source} into both `target`s, or into neither"))
-    return SourceSeen(lane.source.name, source.endpoint, version, len(tables)), tables, findings
+    return findings
 
 
 def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
@@ -230,7 +238,8 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
             yield Finding("error", error.what, error.solution)
     yield from check_catalog(pipeline)
     yield from check_streams(pipeline)
-    yield from check_renamed(pipeline)
+    for branch in pipeline.branches:
+        yield from check_renamed(branch)
     for destination in pipeline.destinations:
         if isinstance(destination, FilesDestination):
             yield from _folder(f"the stream {destination.name}", Path(destination.path))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import Destination, PipelineFile
 from penstock.config.load import load
 from penstock.control.query.events import events_feed, lines, parse_place
 from penstock.control.query.spark_sql import reading_session
@@ -19,10 +19,11 @@ def events(
     after: Annotated[
         str | None, typer.Option(metavar="LSN", help="Go on behind the line with this `lsn`; from the start without.")
     ] = None,
+    destination: Destination = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; all without.")] = None,
 ) -> None:
     """Print a table's events as lines of JSON, in the order in which they happened."""
-    pipeline = load(file)
+    pipeline = load(file).branch(destination)
     place = None if after is None else parse_place(after)
     feed = events_feed(pipeline, table)
     with reading_session(pipeline) as spark:

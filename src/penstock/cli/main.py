@@ -70,11 +70,19 @@ COMMANDS = (
     Command(
         ("quarantine", "drop"), "penstock.cli.quarantine", "quarantine_drop", "Give them up; copy their tables again."
     ),
+    Command(("wait",), "penstock.cli.wait", "wait", "Wait until what the source has written is delivered."),
+    Command(
+        ("destinations", "drop"),
+        "penstock.cli.destinations",
+        "destinations_drop",
+        "Remove what is kept of a destination that left the file.",
+    ),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
 )
 
 GROUPS = {
     "quarantine": "Messages that could not be decoded.",
+    "destinations": "The pipeline's destinations.",
     "slots": "The source's replication slot.",
 }
 

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import Destination, PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control import quarantine
@@ -30,9 +30,9 @@ Names = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 
 
-def quarantine_list(file: PipelineFile, json_output: AsJson = False) -> None:
+def quarantine_list(file: PipelineFile, json_output: AsJson = False, destination: Destination = None) -> None:
     """List the messages that could not be decoded: table, position, reason."""
-    kept = quarantine.kept(load(file))
+    kept = quarantine.kept(load(file).only(destination))
     if json_output:
         typer.echo(json.dumps({"quarantine": [_json(one) for one in kept]}, indent=2, ensure_ascii=False))
         return
@@ -61,9 +61,10 @@ def quarantine_show(
     file: PipelineFile,
     name: Annotated[str, typer.Argument(metavar="ID", help="As `quarantine list` shows it.")],
     json_output: AsJson = False,
+    destination: Destination = None,
 ) -> None:
     """Show one message: where it stood, why it was refused, what can be read of it, and its bytes."""
-    pipeline = load(file)
+    pipeline = load(file).only(destination)
     for one in quarantine.chosen(pipeline, quarantine.kept(pipeline), [name]):
         message = one.message
         parts = dialect_of(message.schema).explain(message)
@@ -84,9 +85,9 @@ def quarantine_show(
         stdout().print("\n".join(lines), markup=False, highlight=False)
 
 
-def quarantine_replay(file: PipelineFile, names: Names = None) -> None:
+def quarantine_replay(file: PipelineFile, names: Names = None, destination: Destination = None) -> None:
     """Try messages again with the decoder of this penstock. A table whose messages all decode now is tried again."""
-    outcome = quarantine.replay(load(file), names or [])
+    outcome = quarantine.replay(load(file).only(destination), names or [])
     say = stdout().print
     for one in outcome.decoded:
         say(f"{one.id} {one.table}: decodes now", markup=False)
@@ -112,9 +113,10 @@ def quarantine_drop(
     file: PipelineFile,
     names: Names = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, give them up; their tables are copied again.")] = False,
+    destination: Destination = None,
 ) -> None:
     """Give messages up. A table that stopped at one of them is copied again; an events table never gets them."""
-    pipeline = load(file)
+    pipeline = load(file).only(destination)
     if not yes:
         count = len(quarantine.chosen(pipeline, quarantine.kept(pipeline), names or []))
         raise UsageError(

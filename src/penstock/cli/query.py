@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import Destination, PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control.query import direct_query
@@ -24,12 +24,13 @@ class Format(StrEnum):
 def query(
     file: PipelineFile,
     statement: Annotated[str, typer.Argument(metavar="SQL", help='Such as "select * from public.orders limit 5".')],
+    destination: Destination = None,
     output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
 ) -> None:
     """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
     table are answered without Spark."""
     refuse_writing(statement)
-    pipeline = load(file)
+    pipeline = load(file).branch(destination)
     answer = direct_query.answer(pipeline, statement)
     if answer is None:
         with reading_session(pipeline) as spark:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import Destination, PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control.tables.requests import Asked, ask, feed_named, look
@@ -47,9 +47,10 @@ def resync(
     file: PipelineFile,
     names: Patterns = None,
     everything: Annotated[bool, typer.Option("--all", help="Every table that is followed.")] = False,
+    destination: Destination = None,
 ) -> None:
     """Copy tables again. Readers see the present table until the new one is complete; other tables continue."""
-    asked = ask(load(file), "resync", names or [], everything=everything)
+    asked = ask(load(file).only(destination), "resync", names or [], everything=everything)
     _say(asked.new, "will be copied again")
     _say(asked.before, "is already queued for a resync")
     _say_when(file, asked)
@@ -59,13 +60,14 @@ def drop(
     file: PipelineFile,
     name: TableName,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, drop it, with all that it holds.")] = False,
+    destination: Destination = None,
 ) -> None:
     """Drop a table at the destination, with its files, so that it is created again and copied.
 
     For a table whose mode or rule was changed in the file. What only the destination has is lost: rows deleted at the
     source in mode append, versions in mode history, events.
     """
-    pipeline = load(file)
+    pipeline = load(file).branch(destination)
     feed = feed_named(pipeline, name, "drop")
     if not yes:
         raise UsageError(
@@ -78,15 +80,15 @@ def drop(
     _say_when(file, asked)
 
 
-def forget(file: PipelineFile, name: TableName) -> None:
+def forget(file: PipelineFile, name: TableName, destination: Destination = None) -> None:
     """Remove the records of a table that is no longer followed. The destination's table stays as it is."""
-    table = forget_table(load(file), name)
+    table = forget_table(load(file).branch(destination), name)
     stdout().print(f"{table} is forgotten; its table at the destination stays as it is", markup=False)
 
 
-def retry(file: PipelineFile, names: TableNames) -> None:
+def retry(file: PipelineFile, names: TableNames, destination: Destination = None) -> None:
     """Try Errored tables again now, once their cause is gone. They continue where they stopped."""
-    asked = ask(load(file), "retry", names)
+    asked = ask(load(file).only(destination), "retry", names)
     _say(asked.new, "will be tried again")
     _say(asked.before, "is already queued for a retry")
     _say(asked.in_order, "is not Errored: there is nothing to retry")

@@ -10,7 +10,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from penstock.cli.arguments import PipelineFile
+from penstock.cli.arguments import Destination, PipelineFile
 from penstock.cli.run import log_to_stderr
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
@@ -35,6 +35,7 @@ def verify(
             "All when none is named.",
         ),
     ] = None,
+    destination: Destination = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Apply the differing rows again, and compare once more.")
     ] = False,
@@ -49,8 +50,9 @@ def verify(
     log_to_stderr(WARNING)
     shown = SHOWN_AS_JSON if json_output else SHOWN
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
-    pipeline = load(file)
-    with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(pipeline.destinations) > 1) as view:
+    whole = load(file)
+    pipeline = whole.branch(destination)
+    with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(whole.destinations) > 1) as view:
         found = verify_tables(pipeline, wish, view)
     for error in [one.error for one in found if one.error is not None]:
         error.solution = with_file(error.solution, str(file))

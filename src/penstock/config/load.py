@@ -223,8 +223,6 @@ def _problem(details: ErrorDetails) -> str:
             return "must be a mapping (lines of `key: value`)"
         case "too_short":
             return f"must have at least {context['min_length']} entry"
-        case "too_long":
-            return f"must have at most {context['max_length']} entry for now"
         case "string_too_long":
             return f"must be at most {context['max_length']} characters long"
         case "string_too_short":

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_url import checked_source_url
@@ -129,17 +130,25 @@ class Maintenance(Section):
     advance_idle_every: Duration = 60.0
 
 
-class IcebergDestination(Section):
+class DestinationSection(Section):
+    """What every destination has."""
+
+    name: Name = ""
+    required: bool = True
+
+
+class IcebergDestination(DestinationSection):
     """Where tables go. Without `catalog`: a JDBC catalog on SQLite in the warehouse."""
 
     name: Name = "lake"
     type: Literal["iceberg"]
+    start: Literal["copy"] = "copy"  # a table is complete with a copy only
     warehouse: Located
     catalog: Properties = Field(default_factory=dict)
     maintenance: Maintenance = Maintenance()
 
 
-class FilesDestination(Section):
+class FilesDestination(DestinationSection):
     """A stream of files: every event of the tables as a line of JSON, from where the stream begins."""
 
     name: Name = "files"
@@ -200,7 +209,9 @@ class Pipeline(Section):
     sid_column: Identifier = "sid"
     mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
-    destinations: list[AnyDestination] = Field(min_length=1, max_length=1)
+    destinations: list[AnyDestination] = Field(min_length=1)
+    commit_policy: CommitPolicyConfig = CommitPolicyConfig()
+    given_home: Annotated[Located | None, Field(alias="home")] = None
     log: LogConfig = LogConfig()
     batch: BatchConfig = BatchConfig()
     copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
@@ -211,6 +222,8 @@ class Pipeline(Section):
     _lane: PostgresSource | None = PrivateAttr(None)
     _branch: IcebergDestination | FilesDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
+    _branches: list[Pipeline] | None = PrivateAttr(None)
+    _whole: Pipeline | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -237,6 +250,11 @@ class Pipeline(Section):
         if self.only_source is not None and self.many_sources:
             raise misplaced("sources", "and `source` are mutually exclusive")
         require_distinct(self.many_sources)
+        return self
+
+    @model_validator(mode="after")
+    def _destinations_that_rules_name(self) -> Pipeline:
+        require_destinations(self)
         return self
 
     @model_validator(mode="after")
@@ -286,7 +304,7 @@ class Pipeline(Section):
         if self.only_source is source:
             return self
         view = self.model_copy()
-        view._lane = source
+        view._lane, view._branches = source, None
         return view
 
     @property
@@ -318,8 +336,10 @@ class Pipeline(Section):
 
     def at(self, destination: IcebergDestination | FilesDestination) -> Pipeline:
         """The pipeline as one of its destinations sees it: as if it were the only one."""
-        view = self.model_copy()
-        view._branch = destination
+        ruled = [rule.at(destination.name) for rule in self.tables]
+        seen = {"tables": [rule for rule in ruled if rule is not None], "destinations": [destination]}
+        view = self.model_copy(update=seen)
+        view._branch, view._branches, view._whole = destination, None, self.whole
         return view
 
     @property
@@ -338,9 +358,37 @@ class Pipeline(Section):
         return self.lakes[0]
 
     @property
+    def whole(self) -> Pipeline:
+        """The pipeline with all of its destinations; itself unless it is a destination's view."""
+        return self if self._whole is None else self._whole
+
+    def only(self, name: str | None) -> Pipeline:
+        """The pipeline as the destination of that name sees it; None: with all of them."""
+        return self if name is None else self.branch(name)
+
+    @property
     def branches(self) -> list[Pipeline]:
         """The pipeline as each of its destinations sees it; of such a view, itself."""
-        return [self] if self._branch is not None else [self.at(destination) for destination in self.destinations]
+        if self._branch is not None:
+            return [self]
+        if self._branches is None:
+            self._branches = [self.at(destination) for destination in self.destinations]
+        return self._branches
+
+    def branch(self, name: str | None) -> Pipeline:
+        """The pipeline as the destination of that name sees it; None: as the only one does."""
+        if name is None:
+            return self.branches[0] if len(self.branches) == 1 else self.at(self.destination)
+        for view in self.branches:
+            if view.destination.name == name:
+                return view
+        names = ", ".join(destination.name for destination in self.destinations)
+        raise UsageError(f"pipeline {self.name} has no destination {name}", f"It has {names}")
+
+    @property
+    def policy(self) -> CommitPolicy:
+        """Which destinations must have what the source wrote before it counts as delivered."""
+        return policy_of(self.commit_policy, [(one.name, one.required) for one in self.whole.destinations])
 
     @property
     def key(self) -> str:
@@ -360,9 +408,12 @@ class Pipeline(Section):
 
     @property
     def home(self) -> Path:
-        """The folder of state, log, index and lock: beside a local warehouse, else beside the file."""
-        warehouse = local_path(self.lakes[0].warehouse) if self.lakes else None
-        beside = warehouse.parent if warehouse is not None else self.file.parent
+        """The folder of state, log, index and lock: `home`, else beside the first local warehouse or the file."""
+        if self.given_home is not None:
+            return Path(self.given_home)
+        everywhere = self.whole.destinations
+        warehouses = [local_path(one.warehouse) for one in everywhere if isinstance(one, IcebergDestination)]
+        beside = next((path.parent for path in warehouses if path is not None), self.file.parent)
         return beside / f"penstock-{self.name}"
 
     @property
@@ -397,7 +448,12 @@ class Pipeline(Section):
         return rule is not None and rule.on_partition_drop == "delete"
 
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
-        """What becomes of a source table, one feed for each of its modes; none when it is not wanted."""
+        """What becomes of a source table, one feed for each of its modes; none when it is not wanted.
+
+        A pipeline that is no destination's view gives those of all destinations.
+        """
+        if self._branch is None:
+            return tuple(dict.fromkeys(feed for view in self.branches for feed in view.feeds(table)))
         rule = self.rule_for(table)
         salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
         return () if rule is None else rule.feeds(table, self.source.name, self.sid, salt, strict=self._strict)
@@ -405,7 +461,7 @@ class Pipeline(Section):
     def strictly(self) -> Pipeline:
         """The same, but a value that fits no column is not rescued: its table becomes Errored."""
         strict = self.model_copy()
-        strict._strict = True
+        strict._strict, strict._branches = True, None
         return strict
 
     def carried(self, schema: TableSchema) -> TableSchema:
@@ -416,6 +472,9 @@ class Pipeline(Section):
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
         feed of `orders` if that has one, and else for a table of its own."""
+        if self._branch is None and len(self.destinations) > 1:
+            found = (view.feed(name) for view in self.branches)
+            return next((feed for feed in found if feed is not None), None)
         bare = [name.name.removesuffix(f"__{mode}") for mode in Mode if name.name.endswith(f"__{mode}")]
         sources = [*(TableId(name.schema, text) for text in bare), name]
         return next((feed for table in sources for feed in self.feeds(table) if feed.name == name), None)
@@ -452,6 +511,30 @@ def require_distinct(sources: Sequence[PostgresSource]) -> None:
                 problem = f"is {value}, and so is another source's; give each its own"
                 raise misplaced(("sources", number, key), problem)
             seen.add((key, identity))
+
+
+def require_destinations(pipeline: Pipeline) -> None:
+    """Raises when two destinations are one, or when rules or the policy ask for what no destination can give."""
+    names = [destination.name for destination in pipeline.destinations]
+    for number, name in enumerate(names):
+        if not name:
+            raise misplaced(("destinations", number, "name"), "is missing")
+        if name in names[:number]:
+            problem = f"is {name}, and so is another destination's; give each its own"
+            raise misplaced(("destinations", number, "name"), problem)
+    for number, rule in enumerate(pipeline.tables):
+        for name in rule.destinations or ():
+            if name not in names:
+                key = "mode" if rule.to is None else "to"
+                raise misplaced(("tables", number, key), f"names {name}; the destinations are {', '.join(names)}")
+    for number, destination in enumerate(pipeline.destinations):
+        ruled = [rule for rule in (rule.at(destination.name) for rule in pipeline.tables) if rule is not None]
+        if not ruled:
+            raise misplaced(("destinations", number, "name"), f"is {destination.name}, and no rule goes there")
+    try:
+        policy_of(pipeline.commit_policy, [(one.name, one.required) for one in pipeline.destinations])
+    except ValueError as never:
+        raise misplaced("commit_policy", str(never)) from None
 
 
 def local_path(located: str) -> Path | None:

@@ -48,8 +48,12 @@ def _targets(value: Any) -> Any:
     return value
 
 
-def _modes(value: Any) -> list[Any]:
-    """One mode, or a list of them."""
+def _modes(value: Any) -> Any:
+    """One mode, or a list of them; or that for each destination."""
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("must name a destination's modes, or be a mode")
+        return {destination: _modes(named) for destination, named in value.items()}
     named = value if isinstance(value, list) else [value]
     if not named or any(mode not in list(Mode) for mode in named):
         raise ValueError(f"must be {', '.join(Mode)}, or a list of them")
@@ -146,7 +150,8 @@ class TableRule(Section):
 
     match: TablePattern
     exclude: list[TablePattern] = Field(default_factory=list)
-    modes: Annotated[list[Mode], BeforeValidator(_modes), Field(alias="mode")] = Field(
+    to: list[str] | None = Field(default=None, min_length=1)
+    given_modes: Annotated[list[Mode] | dict[str, list[Mode]], BeforeValidator(_modes), Field(alias="mode")] = Field(
         default_factory=lambda: [Mode.CLONE]
     )
     target: Annotated[str | dict[str, str] | None, BeforeValidator(_targets)] = None
@@ -167,6 +172,32 @@ class TableRule(Section):
     types: Types = Field(default_factory=dict)
 
     @property
+    def modes(self) -> list[Mode]:
+        """The modes at the destination whose view of the rule this is, or at all of them."""
+        if isinstance(self.given_modes, list):
+            return self.given_modes
+        return list(dict.fromkeys(mode for modes in self.given_modes.values() for mode in modes))
+
+    @property
+    def destinations(self) -> list[str] | None:
+        """Where its tables go; None: to all destinations."""
+        if self.to is None and isinstance(self.given_modes, dict):
+            return list(self.given_modes)
+        return self.to
+
+    def at(self, destination: str) -> TableRule | None:
+        """The rule as a destination sees it; None when its tables do not go there."""
+        if self.destinations is not None and destination not in self.destinations:
+            return None
+        if isinstance(self.given_modes, list):
+            return self
+        modes = self.given_modes[destination]
+        named = self.target
+        if isinstance(named, dict):
+            named = {mode: text for mode, text in named.items() if mode in modes}
+        return self.model_copy(update={"given_modes": modes, "target": named})
+
+    @property
     def choices(self) -> Choices:
         """What `types` says, types in one spelling."""
         return tuple((parse_key(key, choice), choice) for key, choice in self.types.items())
@@ -180,6 +211,14 @@ class TableRule(Section):
                 raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
             if not names_one_table(self.match) and "{table}" not in target:
                 raise ValueError("target must contain {table}, for match stands for more than one table")
+        return self
+
+    @model_validator(mode="after")
+    def _modes_where_it_goes(self) -> TableRule:
+        if self.to is not None and len(set(self.to)) < len(self.to):
+            raise ValueError("`to` names a destination twice; each may be there once")
+        if isinstance(self.given_modes, dict) and self.to is not None and set(self.to) != self.given_modes.keys():
+            raise ValueError("`to` and `mode` name different destinations; name the same ones, or leave `to` out")
         return self
 
     @model_validator(mode="after")

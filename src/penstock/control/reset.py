@@ -47,7 +47,7 @@ def look(lane: Pipeline) -> Standing:
     tables = 0
     if store is not None:
         try:
-            tables = len(store.of_source(lane.scope).table_status(lane.destinations[0].name))
+            tables = sum(len(store.of_source(lane.scope).table_status(one.name)) for one in lane.destinations)
         finally:
             store.close()
     return Standing(lane, retention, ChangeLog(lane.log_uri).bytes(), tables)
@@ -84,13 +84,15 @@ def _tell(lane: Pipeline) -> None:
     if store is None:
         return
     try:
-        state, now, destination = store.of_source(lane.scope), datetime.now(UTC), lane.destinations[0].name
-        for table in state.table_status(destination):
-            state.end_copy(destination, table)
-            if lane.feed(table) is None:
-                continue  # it is not followed; should it be again, it is copied, for the log is another
-            status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
-            state.set_table_status(destination, table, status)
+        state, now = store.of_source(lane.scope), datetime.now(UTC)
+        for branch in lane.branches:
+            destination = branch.destination.name
+            for table in state.table_status(destination):
+                state.end_copy(destination, table)
+                if branch.feed(table) is None:
+                    continue  # it is not followed; should it be again, it is copied, for the log is another
+                status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
+                state.set_table_status(destination, table, status)
         state.set_health("capture", Health("stopped", now, WHY, "", 0))
         state.add_event("reset", f"{WHY}: slot and change log were removed, all tables are copied again", None)
     finally:

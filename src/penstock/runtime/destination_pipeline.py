@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Semaphore
 
 import structlog
 
@@ -50,7 +51,7 @@ class SourceSide:
 
     `slot_position` is where the log begins if it is empty. `until` is where the run ends; None: it does not. `verified`
     says whether capture has found the log's end in the server's own past. `look` shows the catalogue to one observer;
-    `begun` is called when tables depend on the log.
+    `begun` is called when tables depend on the log. `connections` is what the copies of all readers may use at once.
     """
 
     log: ChangeLog
@@ -60,6 +61,7 @@ class SourceSide:
     verified: Callable[[], bool]
     look: Callable[[Observe], None]
     begun: Callable[[], None]
+    connections: Semaphore
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class _Begun:
             state.set_rule(destination.name, copied.feed.name, noted(copied.feed, copied.schema))
             loop.join(copied.feed, copied.schema, position)
 
-        self.copier = Copier(pipeline, destination, runner, side.log, state, joined, progress)
+        self.copier = Copier(pipeline, destination, runner, side.log, state, joined, progress, side.connections)
         self.tables = TableLifecycle(pipeline, loop, self.copier, state, log_begins, claims)
         self.tables.found(first.findings)
         for schema in first.catalogue.schemas:

@@ -8,7 +8,7 @@ to the source's position at the start has been applied, or as long as an `errand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -48,6 +48,7 @@ def run(
     on, but not beside an errand: that finds in the state store which sources failed. With `strict` a value that fits no
     column makes its table Errored; without, it is rescued. With `may_leave`, tables that no rule matches any more leave
     the publication."""
+    pipeline = pipeline.whole  # the log is kept for all destinations, whoever asked for the run
     pipeline = pipeline.strictly() if strict else pipeline
     stop = SignalFlag()
     with ExitStack() as cleanup:
@@ -56,7 +57,7 @@ def run(
         stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long, and nothing is in flight yet
         state = open_store(pipeline.state_url)
         cleanup.callback(state.close)
-        owners = TargetClaims()
+        owners = {destination.name: TargetClaims() for destination in pipeline.destinations}
         makers = {
             view.source.name: partial(_lane, view, state, owners, progress, once=once, may_leave=may_leave)
             for view in pipeline.lanes
@@ -88,7 +89,7 @@ def run(
 def _lane(
     view: Pipeline,
     state: StateStore,
-    owners: TargetClaims,
+    owners: Mapping[str, TargetClaims],
     progress: ScopedProgressView,
     *,
     once: bool,

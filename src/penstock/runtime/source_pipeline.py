@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from threading import Semaphore
 
 import structlog
 
@@ -24,14 +26,17 @@ from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.capture.preparation import Prepared, prepare_source
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.capture.supervisor import CaptureSupervisor
+from penstock.runtime.commit_policy import needed_by
 from penstock.runtime.copy.copying_table import ProgressView
 from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook, SourceSide
-from penstock.runtime.log_reader import LogNeed, LogReader
+from penstock.runtime.log_reader import LogReader
+from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.publish.stream_pipeline import StreamPipeline
 from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.runtime.watch.source_watch import SourceWatch
@@ -54,7 +59,7 @@ class SourcePipeline:
         self,
         pipeline: Pipeline,
         state: StateStore,
-        owners: TargetClaims,
+        owners: Mapping[str, TargetClaims],
         progress: ProgressView,
         *,
         once: bool,
@@ -133,10 +138,12 @@ class SourcePipeline:
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
             begun=self._note_begun,
+            connections=Semaphore(self.pipeline.copying.max_connections),
         )
         readers += [self._reader(branch, destinations, runner, side) for branch in self.pipeline.branches]
         threads = [ReaderThread(reader, halt, alone=len(readers) == 1) for reader in readers]
-        retention = LogRetention(log, self.pipeline.log, readers, needed_by_all, registry.prune)
+        needed = partial(needed_by, self.pipeline.policy)
+        retention = LogRetention(log, self.pipeline.log, readers, needed, registry.prune)
         for thread in threads:
             thread.start()
         watch.start()
@@ -156,6 +163,7 @@ class SourcePipeline:
         """Make the reader for one destination. `branch` is the pipeline as that sees it."""
         name = branch.destination.name
         opened = destinations[name]
+        runner = runner.for_destination(name) if isinstance(runner, SparkRunner) else runner
         if not callable(opened):
             return StreamPipeline(
                 branch,
@@ -173,9 +181,9 @@ class SourcePipeline:
             runner=runner,
             side=side,
             first=self._first[name],
-            claims=self._owners,
+            claims=self._owners[name],
             progress=self._progress,
-            alone=len(self.pipeline.branches) == 1,
+            alone=self._is_only,
         )
 
     def _supervise(
@@ -184,6 +192,8 @@ class SourcePipeline:
         """Keep registry and log in step with the readers until all have ended, or none should go on."""
         outage, processed = Outage("change log", "pipeline"), 0
         while not stop.is_set() and not all(thread.has_ended for thread in threads):
+            if self._once and self._is_decided(threads):
+                return
             if any(isinstance(thread.failure, EnvironmentMissing) for thread in threads):
                 return  # of what all share
             if self._capture.failure is not None:
@@ -213,10 +223,26 @@ class SourcePipeline:
         for thread in threads:
             thread.join()
 
+    @property
+    def _is_only(self) -> bool:
+        """Whether there is one destination."""
+        return len(self.pipeline.branches) == 1
+
     def _raise_failures(self, threads: Sequence[ReaderThread]) -> None:
-        for thread in threads:
-            if thread.failure is not None:
-                raise thread.failure
+        """Raise what made readers fail, unless those that did not are enough for the commit policy."""
+        failed = {thread.reader.name: thread.failure for thread in threads if thread.failure is not None}
+        done = {thread.reader.name: thread.failure is None and not thread.reader.is_retrying for thread in threads}
+        shared = next((error for error in failed.values() if isinstance(error, EnvironmentMissing)), None)
+        if shared is not None:
+            raise shared
+        if failed and not self.pipeline.policy.is_met(done):
+            raise failures_as_one("destination", failed, len(threads))
+
+    def _is_decided(self, threads: Sequence[ReaderThread]) -> bool:
+        """With `once`: whether enough destinations have drained, and of the others none makes headway."""
+        drained = {thread.reader.name: thread.has_drained for thread in threads}
+        others = [thread for thread in threads if not thread.has_ended]
+        return self.pipeline.policy.is_met(drained) and all(thread.reader.is_retrying for thread in others)
 
     def _note_begun(self) -> None:
         self._begun = True
@@ -247,8 +273,3 @@ class SourcePipeline:
         """Return what capture reads, or will from its start on, in the source's own names."""
         assert self._prepared is not None
         return self._prepared.reading if self._capture.reading is None else self._capture.reading
-
-
-def needed_by_all(needs: Sequence[LogNeed]) -> LogNeed:
-    """Make one need of those of several readers, none of which may lose anything."""
-    return LogNeed(min(need.needed_from for need in needs), min(need.held_from for need in needs))

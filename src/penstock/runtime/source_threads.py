@@ -16,11 +16,12 @@ from contextlib import ExitStack
 import structlog
 
 from penstock.destinations.contract import JobRunner
-from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
+from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.process.backoff import Backoff
+from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.source_pipeline import Opened, SourcePipeline
@@ -119,23 +120,7 @@ def run_sources(
         threading.Event().wait(LOOK_EVERY)
     failed = {thread.name: thread.failure for thread in threads if thread.failure is not None}
     if failed:
-        raise _together(failed, len(threads))
-
-
-def _together(failed: dict[str, BaseException], all_of_them: int) -> BaseException:
-    """One error as it is, but for the source's name; of several the list."""
-    name, first = next(iter(failed.items()))
-    if not all(isinstance(error, PenstockError) for error in failed.values()):
-        return next(error for error in failed.values() if not isinstance(error, PenstockError))
-    for error in failed.values():
-        if isinstance(error, EnvironmentMissing):
-            return error  # of what all share
-    if len(failed) == 1 and isinstance(first, PenstockError):
-        return type(first)(f"source {name}: {first.what}", first.solution)
-    said = "; ".join(f"{name}: {getattr(error, 'what', error)}" for name, error in failed.items())
-    return CheckFailed(
-        f"{len(failed)} of {all_of_them} sources failed: {said}", "`penstock status` says why and what to do for each"
-    )
+        raise failures_as_one("source", failed, len(threads))
 
 
 class ScopedProgress:

@@ -133,7 +133,7 @@ def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[st
         feed.name,
     )
     if change.hidden:
-        remark = hidden_remark(feed, lane.destinations[0].name, change.hidden)
+        remark = hidden_remark(feed, lane.destination.name, change.hidden)
         yield Finding("warning", remark, "", feed.name)
 
 
@@ -147,7 +147,7 @@ def _noted(lane: Pipeline) -> dict[TableId, str]:
     if store is None:
         return {}
     try:
-        return store.of_source(lane.scope).rules(lane.destinations[0].name)
+        return store.of_source(lane.scope).rules(lane.destination.name)
     finally:
         store.close()
 
@@ -158,7 +158,7 @@ def _targets(pipeline: Pipeline, state: Path) -> Iterator[str]:
     if store is None:
         return
     try:
-        for name, noted in store.rules(pipeline.destinations[0].name).items():
+        for name, noted in store.rules(pipeline.destination.name).items():
             target = str(json.loads(noted)["target"])
             feed = None if pipeline.is_scoped else pipeline.feed(name)
             if feed is not None and str(feed.target) == target:

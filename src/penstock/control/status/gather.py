@@ -293,7 +293,7 @@ class Observer:
 
     def _sources(self, keys: Iterable[Key]) -> dict[Key, TableId]:
         """The source table of each feed."""
-        feeds = {key: self._pipeline.feed(key[1]) for key in keys}
+        feeds = {key: self._pipeline.branch(key[0]).feed(key[1]) for key in keys}
         return {key: feed.table if feed else key[1] for key, feed in feeds.items()}
 
     def _table(
@@ -306,7 +306,7 @@ class Observer:
         captured: bool,
     ) -> TableReport:
         destination, table = key
-        feed = self._pipeline.feed(table)
+        feed = self._pipeline.branch(destination).feed(table)
         status, made = state.statuses.get(key), state.progress.get(key)
         now = datetime.now(UTC)
         lag_bytes = None

@@ -132,8 +132,19 @@ def _summary(status: Status) -> Table:
     if status.problem is not None:
         lines.add_row("state", _problem(status.problem))
     for name, health in status.components.items():
-        lines.add_row(name, _health(health, status.file))
+        lines.add_row(name, Text.assemble(_health(health, status.file), _behind(status, name)))
     return lines
+
+
+def _behind(status: Status, component: str) -> str:
+    """How far the destination that the component stands for is behind the source; "" for other components."""
+    prefix, _, name = component.rpartition("destination ")
+    position = status.processed.get(prefix + name) if "destination " in component else None
+    lane = next((one for one in status.lanes or () if f"{one.name}:" == prefix), None)
+    head = lane.source.position if lane is not None else status.source.position if not prefix else None
+    if position is None or head is None:
+        return ""
+    return f"  at {position_text(position)}, {bytes_text(max(head - position, 0))} behind the source"
 
 
 def _source(source: SourceReport) -> Text:

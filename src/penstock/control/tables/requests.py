@@ -209,7 +209,7 @@ def _summary(
     progress: TableProgress | None,
     requests: Sequence[Request],
 ) -> TableSummary:
-    feed = lane.feed(table)
+    feed = lane.branch(destination).feed(table)
     return TableSummary(
         destination=destination,
         table=ScopedName(lane.scope, table),

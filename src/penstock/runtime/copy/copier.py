@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from threading import Semaphore
 
 import pyarrow as pa
 import structlog
@@ -81,7 +82,9 @@ class Copier:
         state: StateStore,
         joined: Callable[[CopyingTable, Position], None],
         progress: ProgressView,
+        connections: Semaphore | None = None,
     ) -> None:
+        """`connections` is what the copies of all destinations may read the source with; None: this is the only one."""
         self._pipeline, self._settings = pipeline, pipeline.copying
         self._source = source_of(pipeline.source)
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
@@ -93,6 +96,7 @@ class Copier:
         self._ranges = ThreadPoolExecutor(
             self._settings.max_connections, thread_name_prefix="copy", initializer=inheriting()
         )
+        self._connections = connections or Semaphore(self._settings.max_connections)
         self._history: str | None = None  # the log's, once it has begun
         self.failure: BaseException | None = None
 
@@ -337,7 +341,8 @@ class Copier:
         reads = AsEvents(snapshot.position, snapshot.moment) if feed.mode is Mode.EVENTS else None
         task = CopyTask(copying.reader, item, plan, timeout, share, feed.projection, feed.strict, reads)
         with self._containing(copying):
-            result = self._runner.run(copy_range, [task])[0]
+            with self._connections:
+                result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
                 raise result.error
             assert result.part is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from copy import copy
 from functools import partial
 from typing import TypeVar
 
@@ -32,22 +33,30 @@ class SparkRunner:
     """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
     (bytes).
 
-    May be called from several threads at once: each has its own thread in Java. Jobs of one function are one pool of
-    Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not wait behind all
-    ranges of a copy. A task that runs is never interrupted; one whose executor is lost is run again by Spark. `slots`
-    is how many tasks run side by side, as far as is known. With a `watch` a job that nobody will ever run fails."""
+    May be called from several threads at once: each has its own thread in Java. Jobs of one function and destination
+    are one pool of Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not
+    wait behind all ranges of a copy, nor behind another destination. A task that runs is never interrupted; one whose
+    executor is lost is run again by Spark. `slots` is how many tasks run side by side, as far as is known. With a
+    `watch` a job that nobody will ever run fails."""
 
     def __init__(self, spark: Session, watch: ClusterWatch | None = None) -> None:
         self._context, self._watch = spark.sparkContext, watch
         self._local = (self._context.master or "local").startswith("local")
         self.slots = self._context.defaultParallelism
+        self._prefix = ""
         self._seen: set[tuple[Executor, str]] = set()
+
+    def for_destination(self, name: str) -> SparkRunner:
+        """The same runner, with pools of its own: jobs of one destination wait behind those of no other."""
+        one = copy(self)
+        one._prefix = f"{name} "
+        return one
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """Results in the order of the tasks. The first error is raised, after all are done."""
         if not tasks:
             return []
-        kind = _pool(function)
+        kind = self._prefix + _pool(function)
         try:
             if not self._local:
                 self.slots = self._context.defaultParallelism  # executors come and go

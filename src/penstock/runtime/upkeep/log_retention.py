@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -32,10 +32,10 @@ class LogRetention:
         log: ChangeLog,
         limits: LogConfig,
         readers: Sequence[LogReader],
-        needed: Callable[[Sequence[LogNeed]], LogNeed],
+        needed: Callable[[Mapping[str, LogNeed]], LogNeed],
         passed: Callable[[Position], None] = lambda position: None,
     ) -> None:
-        """`needed` makes one need of those of all readers, in their order: the commit policy. `passed` is called with
+        """`needed` makes one need of those of all readers, by name: the commit policy. `passed` is called with
         what lies behind all positions, when something new does."""
         self._log, self._limits, self._readers = log, limits, readers
         self._needed, self._passed = needed, passed
@@ -50,7 +50,7 @@ class LogRetention:
 
     def retain(self, until: float = math.inf) -> None:
         """Remove segments that all have passed, but for the time to replay; as many as can be until then."""
-        log, need = self._log, self._needed([reader.log_need for reader in self._readers])
+        log, need = self._log, self._needed({reader.name: reader.log_need for reader in self._readers})
         removable = log.removable(
             needed_from=need.needed_from,
             held_from=need.held_from,

@@ -1,0 +1,44 @@
+"""`penstock wait FILE`: until what the source has written is delivered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import PipelineFile
+from penstock.cli.terminal import stdout
+from penstock.config.load import load
+from penstock.control.wait import await_delivery
+from penstock.errors import UsageError
+from penstock.model.position import parse_position, position_text
+from penstock.source.factory import source_of
+
+
+def wait(
+    file: PipelineFile,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="LSN", help="Everything before this position; without: all there is now."),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long, at most.")] = 300.0,
+) -> None:
+    """Wait until everything before a position of the source is delivered, as the file's `commit_policy` says it.
+
+    Exit 0 when it is, 1 when it is not in time or tables are Errored, 3 when the source cannot be reached.
+    """
+    pipeline = load(file)
+    positions = {}
+    for lane in pipeline.lanes:
+        if until is None:
+            with source_of(lane.source).connect() as session:
+                positions[lane.source.name] = session.head()
+        else:
+            try:
+                positions[lane.source.name] = parse_position(until)
+            except ValueError as error:
+                raise UsageError(str(error), "Give it as the source shows it: 0/16B3748") from error
+    await_delivery(pipeline, positions, timeout)
+    for name, position in positions.items():
+        source = f"source {name}: " if pipeline.is_scoped else ""
+        stdout().print(f"{source}everything before {position_text(position)} is delivered", markup=False)

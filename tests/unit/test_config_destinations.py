@@ -1,0 +1,105 @@
+"""Several destinations in one file: which table goes where and as what, and policies that can never hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.config.load import load
+from penstock.config.model import Pipeline
+from penstock.errors import ConfigError, UsageError
+from penstock.model.feed import Mode
+from penstock.model.table import TableId
+
+ORDERS, PEOPLE = TableId("public", "orders"), TableId("public", "people")
+
+
+def written(folder: Path, **changed: Any) -> Path:
+    described: dict[str, Any] = {
+        "version": 1,
+        "name": "shop",
+        "source": {"type": "postgres", "url": "postgresql://app@127.0.0.1:1/shop"},
+        "tables": [{"match": "public.*"}],
+        "destinations": [
+            {"type": "iceberg", "name": "lake", "warehouse": "./lake"},
+            {"type": "iceberg", "name": "second", "warehouse": "./second"},
+            {"type": "iceberg", "name": "third", "warehouse": "./third", "required": False},
+        ],
+    }
+    file = folder / "shop.yaml"
+    file.write_text(yaml.safe_dump({**described, **changed}))
+    return file
+
+
+def modes(pipeline: Pipeline, table: TableId) -> dict[str, list[Mode]]:
+    return {view.destination.name: [feed.mode for feed in view.feeds(table)] for view in pipeline.branches}
+
+
+def test_tables_go_everywhere_unless_a_rule_says_where_and_as_what(tmp_path: Path) -> None:
+    rules = [
+        {"match": "public.orders", "mode": {"lake": "clone", "second": ["events", "history"]}},
+        {"match": "public.orders", "to": ["third"], "where": "id > 5"},
+        {"match": "public.%"},
+    ]
+    pipeline = load(written(tmp_path, tables=rules))
+    assert modes(pipeline, ORDERS) == {"lake": ["clone"], "second": ["events", "history"], "third": ["clone"]}
+    assert modes(pipeline, PEOPLE) == {"lake": ["clone"], "second": ["clone"], "third": ["clone"]}
+    assert pipeline.branch("third").feeds(ORDERS)[0].projection.where == "id > 5"
+    assert pipeline.branch("second").feed(TableId("public", "orders__history")) is not None
+    third = pipeline.branch("third")
+    assert (third.whole, third.home, third.policy) == (pipeline, pipeline.home, pipeline.policy)
+    assert {feed.mode for feed in pipeline.feeds(ORDERS)} == {"clone", "events", "history"}
+    assert pipeline.home == tmp_path / "penstock-shop"
+    assert load(written(tmp_path, home="./elsewhere")).home == tmp_path / "elsewhere"
+
+
+def test_one_of_several_must_be_named(tmp_path: Path) -> None:
+    pipeline = load(written(tmp_path))
+    with pytest.raises(UsageError, match="several destinations: lake, second, third"):
+        _ = pipeline.destination
+    with pytest.raises(UsageError, match="has no destination fourth"):
+        pipeline.branch("fourth")
+    assert pipeline.branch("second").destination.name == "second"
+
+
+@pytest.mark.parametrize(
+    ("policy", "among", "least"),
+    [
+        ({}, {"lake", "second"}, 2),
+        ({"mode": "all"}, {"lake", "second", "third"}, 3),
+        ({"mode": "quorum", "quorum": 2}, {"lake", "second", "third"}, 2),
+    ],
+)
+def test_policies(tmp_path: Path, policy: dict[str, Any], among: set[str], least: int) -> None:
+    made = load(written(tmp_path, commit_policy=policy)).policy
+    assert made.among == frozenset(among)
+    assert made.least == least
+    assert made.is_met(dict.fromkeys(among, True))
+    assert not made.is_met(dict.fromkeys(sorted(among)[: least - 1], True))
+    positions = {"lake": 300, "second": 200, "third": 100}
+    assert made.reached(positions) == sorted(positions[name] for name in among)[-least]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"commit_policy": {"mode": "quorum"}}, "commit_policy has mode quorum, and not how many"),
+        ({"commit_policy": {"mode": "quorum", "quorum": 4}}, "asks for 4 destinations, and there are 3"),
+        ({"commit_policy": {"mode": "all", "quorum": 1}}, "names a quorum, and its mode is all"),
+        (
+            {"destinations": [{"type": "iceberg", "warehouse": "./lake", "required": False}]},
+            "no destination is required",
+        ),
+        ({"tables": [{"match": "public.*", "to": ["lake", "nowhere"]}]}, "tables[0].to names nowhere"),
+        ({"tables": [{"match": "public.*", "mode": {"nowhere": "clone"}}]}, "tables[0].mode names nowhere"),
+        ({"tables": [{"match": "public.*", "to": ["lake"]}]}, "destinations[1].name is second, and no rule goes there"),
+        ({"tables": [{"match": "public.*", "to": ["lake"], "mode": {"second": "clone"}}]}, "different destinations"),
+    ],
+)
+def test_what_can_never_hold_is_refused(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(written(tmp_path, **changed))
+    assert problem in refused.value.what
