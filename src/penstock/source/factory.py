@@ -23,7 +23,7 @@ _MAKERS: dict[str, Maker] = {"postgres": PostgresSource}
 
 
 def register(type: str, make: Maker) -> None:
-    """Add a kind of source. Its section is registered by `config.source.register`."""
+    """Add a kind of source. `make` is given the section of the file that has this type."""
     _MAKERS[type] = make
 
 
