@@ -74,6 +74,8 @@ def test_one_is_away_while_the_other_goes_on_and_one_is_removed_and_one_added(
         away.rename(first)
         await_processed(run, file, "second")
         assert file.component("destination second")["state"] == "ok"
+        delivered = file.command("wait", "FILE", "--timeout", "60")
+        assert delivered.returncode == 0, delivered.stderr
         run.stop()
     rows = [(1, 2), *((n, 1) for n in range(2, 51)), *((n, 0) for n in range(51, 91)), (1000, 7)]
     for name in ("warehouse", "second"):
@@ -84,8 +86,6 @@ def test_one_is_away_while_the_other_goes_on_and_one_is_removed_and_one_added(
     refused = file.command("query", "FILE", "select id from public.note", "--destination", "second")
     assert refused.returncode == 2, "that rule does not go there"
     assert "--destination" in file.command("query", "FILE", "select id from public.note").stderr
-    delivered = file.command("wait", "FILE", "--timeout", "5")
-    assert delivered.returncode == 0, delivered.stderr
 
     postgres.execute("update account set n = 3")
     file.settings["destinations"] = [destination("warehouse"), destination("third")]
