@@ -140,7 +140,7 @@ def test_events_come_oldest_first_and_the_newest_are_kept(store: StateStore) -> 
 
 def test_health_is_the_last_one_set(store: StateStore) -> None:
     store.set_health("capture", Health("ok", NOON))
-    retrying = Health("retrying", NOON, "refused", "start the server", 3)
+    retrying = Health("retrying", NOON, "refused", "start the server", 3, "source-unreachable")
     store.set_health("capture", retrying)
     store.set_health("apply", Health("stopped", NOON))
     assert store.health() == {"apply": Health("stopped", NOON), "capture": retrying}

@@ -119,12 +119,13 @@ def test_tables_that_have_processed_all_have_no_lag_though_no_change_was_theirs(
 def test_components_of_a_run_that_was_killed_are_stopped(loaded: Pipeline) -> None:
     store = open_store(loaded.state_url)
     then = datetime.now(UTC)
-    store.set_health("capture", Health("retrying", then, "refused", "start it", 3))
+    store.set_health("capture", Health("retrying", then, "refused", "start it", 3, "slot-busy"))
     store.set_health("destination lake", Health("failed", then, "gone"))
     store.close()
     with PipelineLock(loaded.home / "lock"):
         assert gather(loaded).components["capture"].state == "retrying"
         assert "attempt 3" in shown(gather(loaded))
+        assert ": [slot-busy] refused" in shown(gather(loaded))
     components = gather(loaded).components
     assert (components["capture"].state, components["destination lake"].state) == ("stopped", "failed")
 

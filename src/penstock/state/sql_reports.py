@@ -61,13 +61,17 @@ class SqlHealthReports(SqlPart):
                     "message": health.message,
                     "solution": health.solution,
                     "attempts": health.attempts,
+                    "code": health.code,
                 },
             )
 
     def health(self) -> dict[str, Health]:
         with self._transaction() as connection:
             rows = connection.execute(self._own(HEALTH).order_by(HEALTH.c.component)).all()
-        return {row.component: Health(row.state, row.since, row.message, row.solution, row.attempts) for row in rows}
+        return {
+            row.component: Health(row.state, row.since, row.message, row.solution, row.attempts, row.code)
+            for row in rows
+        }
 
 
 class SqlRequests(SqlPart):

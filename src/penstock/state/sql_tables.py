@@ -119,6 +119,7 @@ HEALTH = Table(
     Column("message", Text, nullable=False),
     Column("solution", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
+    Column("code", Text, nullable=False),
 )
 
 COPIES = Table(

@@ -43,6 +43,7 @@ class Health:
     message: str = ""
     solution: str = ""
     attempts: int = 0
+    code: str = ""  # of the error, if there is one: see errors.py
 
 
 @dataclass(frozen=True)

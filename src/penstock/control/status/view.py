@@ -174,7 +174,7 @@ def _health(health: Health, file: str) -> Text:
         text.append(f", attempt {health.attempts}")
     text.append(f" since {_moment(health.since)}", "dim")
     if health.message:
-        text.append(f": {health.message}")
+        text.append(f": [{health.code}] {health.message}" if health.code else f": {health.message}")
     if health.solution:
         text.append(f". {with_file(health.solution, file)}", "bold")
     return text

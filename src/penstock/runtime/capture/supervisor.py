@@ -72,11 +72,11 @@ class CaptureSupervisor:
                 backoff.reset()
             if last is not None and not _passes(last):
                 self.failure = last
-                self._tell("failed", last.what, last.solution, backoff.attempts)
+                self._tell("failed", last.what, last.solution, backoff.attempts, last.code)
                 LOG.error("capture failed", what=last.what, solution=last.solution)
                 return
             what = last.what if last else "capture ended unexpectedly"
-            self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1)
+            self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1, last.code if last else "")
             backoff.wait(self._stopping)
         self._tell("stopped", "", "", 0)
 
@@ -129,14 +129,14 @@ class CaptureSupervisor:
                 return reported_error(report)
         return None
 
-    def _tell(self, state: HealthState, message: str, solution: str, attempts: int) -> None:
+    def _tell(self, state: HealthState, message: str, solution: str, attempts: int, code: str = "") -> None:
         since = datetime.now(UTC)
         if state == "retrying":
             since = self._outage.note(message, solution)
         elif state == "ok":
             self._outage.end()
         try:
-            self._state.set_health("capture", Health(state, since, message, solution, attempts))
+            self._state.set_health("capture", Health(state, since, message, solution, attempts, code))
         except errors.StateError as error:
             LOG.warning("health not recorded", what=error.what)
 

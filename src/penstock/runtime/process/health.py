@@ -22,8 +22,8 @@ def record_health(
 ) -> None:
     """Record a component's health, since now or since an outage began. A state store that is away does not end the
     run."""
-    what, solution = (error.what, error.solution) if error else ("", "")
+    what, solution, code = (error.what, error.solution, error.code) if error else ("", "", "")
     try:
-        state.set_health(component, Health(health, since or datetime.now(UTC), what, solution, attempts))
+        state.set_health(component, Health(health, since or datetime.now(UTC), what, solution, attempts, code))
     except StateError as away:
         LOG.warning("health not recorded", what=away.what)

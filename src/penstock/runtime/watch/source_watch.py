@@ -62,10 +62,10 @@ class SourceWatch:
             try:
                 self.look([reader.begin_look() for reader in self._readers])
             except PenstockError as error:
-                what, solution = error.what, error.solution
+                what, solution, code = error.what, error.solution, error.code
                 LOG.warning("source tables not checked", what=what, solution=solution)
             except Exception as error:
-                what, solution = f"looking at the source's tables failed: {error!r}", "Report it; see the log"
+                what, solution, code = f"looking at the source's tables failed: {error!r}", "Report it; see the log", ""
                 LOG.exception("source tables not checked")
             else:
                 if failures:
@@ -74,7 +74,7 @@ class SourceWatch:
                 continue
             since = since if failures else datetime.now(UTC)
             failures += 1
-            self._tell(Health("retrying", since, what, solution, failures))
+            self._tell(Health("retrying", since, what, solution, failures, code))
         self._tell(Health("stopped", datetime.now(UTC)))
 
     def _tell(self, health: Health) -> None:
