@@ -1,7 +1,9 @@
 """SIGKILL at every durability step: after a restart the lake equals the source, with nothing lost and nothing twice.
 
 The cases share one pipeline that lives through all of them, as a pipeline in the field does; each case ends with the
-comparison of every table. After a case that failed, the next one starts with a new pipeline.
+comparison of every table. After a case that failed, the next one starts with a new pipeline. It has three destinations:
+clones in a lake, which are compared with the source, and every change twice over, as rows of events in a second
+warehouse and as files of JSON lines. In the end these two have the same changes, each of them once.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from databases import Database, fresh_database
-from lake import Lake
+from lake import Lake, split_name
 from penstock.demo.server import PostgresServer
 from penstock.failpoints import FAILPOINTS
 from running import PipelineFile, Running, await_condition, make_pipeline
+from stream_reader import StreamReader
 from work_tables import TABLES
 from workload import Workload, create_tables
 
@@ -28,6 +32,9 @@ CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."
 # See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills
 ELSEWHERE = ("copy.", "publish.", "reset.", "leaving.", "merge.", "sweep.", "share.", "apply.written_beside")
 DRIVER_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("capture.", *ELSEWHERE)))
+MOVED = ".1"  # a change of a key is two events in a file, and one in a table
+SECOND = {"name": "second", "type": "iceberg", "warehouse": "./second"}
+CHANGES = {"name": "changes", "type": "files", "path": "./changes"}
 BETWEEN_TABLES = ("apply.after_commit", 3)  # two tables of the batch are committed, the others are not
 
 
@@ -61,6 +68,20 @@ class Matrix:
         self.streaming().drain()
         self.lake.assert_equals(self.database)
 
+    def assert_changes_agree(self, spark: SparkSession) -> None:
+        """The second warehouse and the files have the same changes, each once."""
+        events = Lake(spark, self.pipeline.folder / "second", "second")
+        published: dict[str, list[str]] = {}
+        for event in StreamReader(self.pipeline.folder / "changes" / self.pipeline.name).events():
+            published.setdefault(f"{event['schema']}.{event['table']}", []).append(event["place"])
+        assert any(published.values())
+        for schema, table in (split_name(table.name) for table in TABLES):
+            rows = events.sql(f"select commit_lsn, tx_ordinal from second.`{schema}`.`{table}` where op != 'read'")
+            applied = sorted(f"{commit:016x}/{ordinal:016x}" for commit, ordinal in rows)
+            places = published.get(f"{schema}.{table}", [])
+            assert len(set(places)) == len(places), f"{table}: an event is in the files twice"
+            assert sorted(place for place in places if not place.endswith(MOVED)) == applied, table
+
     def clean_up(self) -> None:
         if self.run is not None:
             self.run.clean_up()
@@ -92,6 +113,16 @@ TRAFFIC: dict[str, Callable[[Matrix], None]] = {
 }
 
 
+def three_destinations(folder: Path, database: Database) -> PipelineFile:
+    mode = {"lake": "clone", "second": "events", "changes": "events"}
+    file = make_pipeline(
+        folder, database, tables=[{"match": name, "mode": mode} for name in ("public.*", "Odd Schema.*")]
+    )
+    file.settings["destinations"] += [SECOND, CHANGES]
+    file.write()
+    return file
+
+
 @pytest.fixture(scope="module")
 def living(
     embedded_server: PostgresServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
@@ -104,7 +135,8 @@ def living(
             if not made or not made[-1].sound:
                 database = cleanup.enter_context(fresh_database(embedded_server))
                 create_tables(database.url)
-                pipeline = make_pipeline(tmp_path_factory.mktemp("matrix"), database)
+                pipeline = three_destinations(tmp_path_factory.mktemp("matrix"), database)
+                pipeline.run_once()  # tables are copied before the first change, so each change is an event
                 workload = cleanup.enter_context(Workload(database.url, seed=4, connections=2))
                 made.append(Matrix(database, pipeline, workload, Lake(spark, pipeline.warehouse)))
                 cleanup.callback(made[-1].clean_up)
@@ -145,10 +177,13 @@ def test_killed_driver(matrix: Matrix, name: str, nth: int) -> None:
     matrix.sound = True
 
 
-def test_matrix_ends_well(matrix: Matrix) -> None:
+def test_matrix_ends_well(matrix: Matrix, spark: SparkSession) -> None:
     """After all those deaths it still stops as it should, and its log has not kept everything."""
     matrix.assert_equal()
+    waited = matrix.pipeline.command("wait", "FILE", "--timeout", "120", seconds=180)
+    assert waited.returncode == 0, waited.stderr
     matrix.streaming().stop()
+    matrix.assert_changes_agree(spark)
     matrix.lake.assert_equals(matrix.database)
     leftovers = [path.name for path in matrix.pipeline.log.iterdir() if path.suffix not in (".arrow", ".lock", "")]
     assert not leftovers, f"temporary files of killed captures: {leftovers}"

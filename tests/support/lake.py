@@ -42,10 +42,10 @@ def reader_session() -> SparkSession:
 
 
 class Lake:
-    """The Iceberg tables of one warehouse with its default catalog."""
+    """The Iceberg tables of one warehouse with its default catalog, which has the destination's name."""
 
-    def __init__(self, spark: SparkSession, warehouse: Path) -> None:
-        self.warehouse = warehouse
+    def __init__(self, spark: SparkSession, warehouse: Path, catalog: str = "lake") -> None:
+        self.warehouse, self.catalog = warehouse, catalog
         self.spark = spark.newSession()
         settings = {
             "": "org.apache.iceberg.spark.SparkCatalog",
@@ -57,10 +57,10 @@ class Lake:
             ".cache-enabled": "false",
         }
         for name, value in settings.items():
-            self.spark.conf.set(f"spark.sql.catalog.lake{name}", value)
+            self.spark.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
 
     def read(self, table: str) -> tuple[pa.Table, list[tuple[str, str]]]:
-        return oracle.read_with_spark(self.spark, "lake", split_name(table))
+        return oracle.read_with_spark(self.spark, self.catalog, split_name(table))
 
     def has(self, table: str) -> bool:
         return self.spark.catalog.tableExists(".".join(("lake", *(f"`{part}`" for part in split_name(table)))))

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, StateError
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.log_reader import LogReader, Observe
 from penstock.runtime.process.log_context import inherited
+from penstock.runtime.process.outage import Outage
 from penstock.source.factory import source_of
 from penstock.state.store import Health, StateStore
 
@@ -56,23 +57,23 @@ class SourceWatch:
                 observe(session, catalogue)
 
     def _watch(self) -> None:
-        failures, since = 0, datetime.now(UTC)
-        self._tell(Health("ok", since))
+        failures, outage = 0, Outage(COMPONENT, "pipeline")
+        self._tell(Health("ok", datetime.now(UTC)))
         while not self._stopping.wait(self._pipeline.copying.discover_every):
             try:
                 self.look([reader.begin_look() for reader in self._readers])
             except PenstockError as error:
                 what, solution, code = error.what, error.solution, error.code
-                LOG.warning("source tables not checked", what=what, solution=solution)
             except Exception as error:
                 what, solution, code = f"looking at the source's tables failed: {error!r}", "Report it; see the log", ""
                 LOG.exception("source tables not checked")
             else:
                 if failures:
+                    outage.end()
                     self._tell(Health("ok", datetime.now(UTC)))
                 failures = 0
                 continue
-            since = since if failures else datetime.now(UTC)
+            since = outage.note(what, solution)
             failures += 1
             self._tell(Health("retrying", since, what, solution, failures, code))
         self._tell(Health("stopped", datetime.now(UTC)))
