@@ -47,7 +47,7 @@ def data_files(file: PipelineFile, *tables: str) -> set[Path]:
 
 def executors_told(run: Running, job: str) -> set[int]:
     """The processes that the run's log says have run such tasks."""
-    return {int(pid) for pid in re.findall(rf"tasks run on .*executor=\S+/(\d+) job={job} ", run.text())}
+    return {int(pid) for pid in re.findall(rf"tasks run on .*executor=\S+/(\d+) job='lake {job}' ", run.text())}
 
 
 def kill_in_copy(cluster: Cluster, database: Database) -> int:
@@ -107,12 +107,12 @@ def test_an_application_ended_in_a_copy_then_executors_killed_in_the_copy_and_in
     with running(file) as run:
         killed = {kill_in_copy(cluster, postgres)}
         await_condition(lambda: file.processed() is not None, "all tables to be copied", KILL_SECONDS)
-        assert re.search(r"tasks ran again .*job=copy_range", run.text()), run.tail()
+        assert re.search(r"tasks ran again .*job='lake copy_range'", run.text()), run.tail()
         alive = {executor.pid for executor in cluster.executors()}
         killed.add(kill_in_batch(cluster, run, postgres))
         postgres.execute("update large set t = 'changed' where id % 7 = 0", "delete from one where id % 3 = 0")
         run.drain()
-        assert re.search(r"tasks ran again .*job=apply", run.text()), run.tail()
+        assert re.search(r"tasks ran again .*job='lake apply'", run.text()), run.tail()
         alive |= {executor.pid for executor in cluster.executors()}
         for job in ("copy_range", "apply"):
             told = executors_told(run, job)

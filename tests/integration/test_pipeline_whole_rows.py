@@ -148,7 +148,7 @@ def follow(database: Database, folder: Path, lake: Lake, kills: int) -> None:
             ):
                 database.execute(statement)
                 time.sleep(0.2)
-        database.execute("update bag set ok = not ok where n = 2")
+        database.execute("update bag set ok = not ok where n = 2", "insert into bag (n, t) values (5, 'certain')")
         run.drain()
         lake.assert_equals(database, TABLES)
         assert not events(run, "errored")
