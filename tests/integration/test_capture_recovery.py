@@ -329,7 +329,7 @@ def test_a_slot_that_moves_between_two_streams_into_an_empty_log_is_a_gap(bench:
         sender = bench.slot_state().active_pid
         # In one transaction: the sender is gone before it could send the row.
         bench.database.execute(
-            f"with written as (insert into t values (1) returning id) select pg_terminate_backend({sender}) from written"
+            f"with row as (insert into t values (1) returning id) select pg_terminate_backend({sender}) from row"
         )
         bench.move_slot()
         with pytest.raises(GapError, match="past the log's end"):
