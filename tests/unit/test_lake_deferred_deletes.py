@@ -84,3 +84,15 @@ def test_a_few_at_a_time_the_first_first_and_anew_after_a_restart(
 
 def _removed(files: DeferredDeletes) -> Sequence[int]:
     return [files.remove_due(), files.remove_due()]
+
+
+def test_a_damaged_list_removes_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.parquet"
+    kept.write_bytes(b"rows")
+    lists = DeferredDeletes(tmp_path / "lists")
+    lists.put([str(kept)], due=1.0)
+    (place,) = (tmp_path / "lists").iterdir()
+    place.write_bytes(b"\xff" + place.read_bytes()[1:])
+    lists.remove_due()
+    assert kept.exists()
+    assert not place.exists()

@@ -9,17 +9,21 @@ meanwhile is begun again. A list that is lost costs room until the table's folde
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import structlog
+
 from penstock.destinations.lake.storage import remove
 from penstock.failpoints import reach
 
 AT_ONCE = 100  # files that are removed between two batches, at most
 LONGEST = 0.5  # seconds that it takes, at most
+LOG = structlog.get_logger("housekeeping")
 SUFFIX = ".files"
 
 
@@ -38,8 +42,9 @@ class DeferredDeletes:
         self._folder.mkdir(parents=True, exist_ok=True)
         place = self._folder / f"{int(due * 1000):015d}-{uuid.uuid4().hex}{SUFFIX}"
         partial = place.with_suffix(".partial")
-        with partial.open("w") as file:
-            file.write("\n".join(locations))
+        content = "\n".join(locations).encode()
+        with partial.open("wb") as file:
+            file.write(_checksum(content) + b"\n" + content)
             file.flush()
             os.fsync(file.fileno())  # half a path could be that of something else
         partial.replace(place)
@@ -86,7 +91,16 @@ def _due(place: Path) -> float:
 
 
 def _read(place: Path) -> list[str]:
+    """Return the locations of a list; none of one that is damaged, whose files the next sweep removes."""
     try:
-        return place.read_text().splitlines()
+        checksum, _, content = place.read_bytes().partition(b"\n")
     except FileNotFoundError:  # another one has removed them all meanwhile
         return []
+    if checksum != _checksum(content):
+        LOG.warning("list of files to remove is damaged, left to the sweep", list=str(place))
+        return []
+    return content.decode().splitlines()
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
