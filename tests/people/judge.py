@@ -12,7 +12,7 @@ from schema_following import differing
 
 SETTLE_SECONDS = 180.0
 LOOKS_SECONDS = 2.5  # several looks at the catalogue
-NOTICED_SECONDS = 20.0  # docs/source-postgres.md: within a look, and the server's counters within ten seconds more
+NOTICED_SECONDS = 20.0  # a look, and up to ten seconds until an idle session reports what it wrote
 ALLOWED = frozenset({"Ready", "Errored", "Init", "DataSync", "FinishedCopy", "SyncWait", "Catchup", "SyncDone"})
 
 
