@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination

@@ -53,7 +53,7 @@ def start(file: Path, *arguments: str) -> subprocess.Popen[str]:
     option = f"-Xlog:gc:file={file.parent}/gc-%p.log:uptime"
     told = " ".join(filter(None, (os.environ.get("JAVA_TOOL_OPTIONS"), option)))
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", "run", str(file), *arguments],
+        [sys.executable, "-m", "penstock.cli.main", "run", str(file), "--log-level", "debug", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

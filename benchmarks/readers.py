@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.runtime.spark import jars
 from penstock.runtime.spark.session import start_session

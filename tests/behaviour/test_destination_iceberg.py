@@ -31,7 +31,7 @@ from destination_rows import (
     table,
     write,
 )
-from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination

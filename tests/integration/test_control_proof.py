@@ -11,7 +11,7 @@ from rich.console import Console
 
 from databases import Database
 from lake import Lake
-from penstock.config.model import PostgresSource
+from penstock.config.sources import PostgresSource
 from penstock.control.verify.proof import proof_table, prove
 from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.connect import Connection, connect

@@ -12,7 +12,7 @@ from penstock.runtime.spark import jars
 SCRIPT = """
 import json, os, signal, sys, threading
 from pathlib import Path
-from penstock.config.model import IcebergDestination
+from penstock.config.destinations import IcebergDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.errors import DestinationUnreachable, StaleBase
 from penstock.runtime.spark.session import start_session

@@ -17,8 +17,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import SparkSession
 
-from penstock.config.model import IcebergDestination as IcebergConfig
-from penstock.config.model import Maintenance
+from penstock.config.destinations import IcebergDestination as IcebergConfig
+from penstock.config.destinations import Maintenance
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner, TableDestination, WritePlan, WrittenPart

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from loop_bench import ORDERS, PEOPLE, Bench, LoopReader, drain, numbered, schema
-from penstock.config.model import BatchConfig, LogConfig, Maintenance
+from penstock.config.destinations import Maintenance
+from penstock.config.model import BatchConfig, LogConfig
 from penstock.destinations.contract import InProcessRunner, JobRunner, MaintenanceReport
 from penstock.errors import DestinationUnreachable, SchemaChanged, StaleBase
 from penstock.model.feed import Feed, Mode

@@ -35,7 +35,7 @@ def written(folder: Path, **changed: Any) -> Path:
 
 
 def modes(pipeline: Pipeline, table: TableId) -> dict[str, list[Mode]]:
-    return {view.destination.name: [feed.mode for feed in view.feeds(table)] for view in pipeline.branches}
+    return {view.destination.name: [feed.mode for feed in view.feeds(table)] for view in pipeline.destination_views}
 
 
 def test_tables_go_everywhere_unless_a_rule_says_where_and_as_what(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_tables_go_everywhere_unless_a_rule_says_where_and_as_what(tmp_path: Pat
     pipeline = load(written(tmp_path, tables=rules))
     assert modes(pipeline, ORDERS) == {"lake": ["clone"], "second": ["events", "history"], "third": ["clone"]}
     assert modes(pipeline, PEOPLE) == {"lake": ["clone"], "second": ["clone"], "third": ["clone"]}
-    assert pipeline.branch("third").feeds(ORDERS)[0].projection.where == "id > 5"
-    assert pipeline.branch("second").feed(TableId("public", "orders__history")) is not None
-    third = pipeline.branch("third")
+    assert pipeline.destination_view("third").feeds(ORDERS)[0].projection.where == "id > 5"
+    assert pipeline.destination_view("second").feed(TableId("public", "orders__history")) is not None
+    third = pipeline.destination_view("third")
     assert (third.whole, third.home, third.policy) == (pipeline, pipeline.home, pipeline.policy)
     assert {feed.mode for feed in pipeline.feeds(ORDERS)} == {"clone", "events", "history"}
     assert pipeline.home == tmp_path / "penstock-shop"
@@ -61,8 +61,8 @@ def test_one_of_several_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="several destinations: lake, second, third"):
         _ = pipeline.destination
     with pytest.raises(UsageError, match="has no destination fourth"):
-        pipeline.branch("fourth")
-    assert pipeline.branch("second").destination.name == "second"
+        pipeline.destination_view("fourth")
+    assert pipeline.destination_view("second").destination.name == "second"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
+from penstock.config.destinations import FilesDestination
 from penstock.config.load import load
-from penstock.config.model import FilesDestination, Pipeline
+from penstock.config.model import Pipeline
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import TableId

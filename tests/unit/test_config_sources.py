@@ -34,7 +34,7 @@ def refused(folder: Path, *sources: str, more: str = "") -> str:
 
 
 def test_each_source_has_names_paths_and_a_position_of_its_own(tmp_path: Path) -> None:
-    eu, us = pipeline_of(tmp_path, EU, US).lanes
+    eu, us = pipeline_of(tmp_path, EU, US).source_views
     assert (eu.source.slot, us.source.slot) == ("penstock_crm_eu", "penstock_crm_us")
     assert (eu.source.publication, us.source.publication) == ("penstock_crm_eu", "penstock_crm_us")
     assert (eu.key, us.key) == ("crm.eu", "crm.us")
@@ -44,7 +44,7 @@ def test_each_source_has_names_paths_and_a_position_of_its_own(tmp_path: Path) -
 
 
 def test_rows_of_several_sources_carry_their_sid_which_is_the_name_unless_given(tmp_path: Path) -> None:
-    eu, us = pipeline_of(tmp_path, EU.replace("}", ", sid: Europe}"), US, more="sid_column: region\n").lanes
+    eu, us = pipeline_of(tmp_path, EU.replace("}", ", sid: Europe}"), US, more="sid_column: region\n").source_views
     assert [feed.sid for feed in eu.feeds(CUSTOMERS)] == [Sid("region", "Europe", "crm")]
     assert [feed.sid for feed in us.feeds(CUSTOMERS)] == [Sid("region", "us", "crm")]
     assert eu.feeds(CUSTOMERS)[0].target == us.feeds(CUSTOMERS)[0].target
@@ -52,7 +52,7 @@ def test_rows_of_several_sources_carry_their_sid_which_is_the_name_unless_given(
 
 def test_a_target_with_the_source_in_it_is_that_sources_own_and_carries_no_sid(tmp_path: Path) -> None:
     rules = '[{match: public.*, mode: [clone, append], target: "{source}.{table}"}]'
-    eu, us = pipeline_of(tmp_path, EU, US, tables=rules).lanes
+    eu, us = pipeline_of(tmp_path, EU, US, tables=rules).source_views
     assert [(str(feed.target), feed.sid) for feed in eu.feeds(CUSTOMERS)] == [
         ("eu.customers", None),
         ("eu.customers__append", None),
@@ -62,7 +62,7 @@ def test_a_target_with_the_source_in_it_is_that_sources_own_and_carries_no_sid(t
 
 def test_a_named_target_of_a_second_mode_is_shared_though_the_firsts_is_not(tmp_path: Path) -> None:
     rules = '[{match: public.*, mode: [clone, append], target: {clone: "{source}.{table}", append: "all.{table}"}}]'
-    (eu, _) = pipeline_of(tmp_path, EU, US, tables=rules).lanes
+    (eu, _) = pipeline_of(tmp_path, EU, US, tables=rules).source_views
     assert [(str(feed.target), feed.sid is None) for feed in eu.feeds(CUSTOMERS)] == [
         ("eu.customers", True),
         ("all.customers", False),
@@ -70,7 +70,7 @@ def test_a_named_target_of_a_second_mode_is_shared_though_the_firsts_is_not(tmp_
 
 
 def test_one_source_in_a_list_is_named_like_several_so_that_more_may_follow(tmp_path: Path) -> None:
-    (eu,) = pipeline_of(tmp_path, EU).lanes
+    (eu,) = pipeline_of(tmp_path, EU).source_views
     assert (eu.key, eu.source.slot, eu.feeds(CUSTOMERS)[0].sid) == (
         "crm.eu",
         "penstock_crm_eu",
@@ -106,13 +106,13 @@ def test_sources_that_cannot_be_told_apart_are_refused(tmp_path: Path, sources: 
 
 
 def test_numbers_may_be_sids(tmp_path: Path) -> None:
-    lanes = pipeline_of(tmp_path, EU.replace("}", ", sid: 1}"), US.replace("}", ", sid: 2}")).lanes
-    assert [lane.sid for lane in lanes] == [Sid("sid", 1, "crm"), Sid("sid", 2, "crm")]
+    source_views = pipeline_of(tmp_path, EU.replace("}", ", sid: 1}"), US.replace("}", ", sid: 2}")).source_views
+    assert [source_view.sid for source_view in source_views] == [Sid("sid", 1, "crm"), Sid("sid", 2, "crm")]
 
 
 def test_slots_of_different_servers_may_have_one_name(tmp_path: Path) -> None:
-    lanes = pipeline_of(tmp_path, EU.replace("}", ", slot: s}"), US.replace("}", ", slot: s}")).lanes
-    assert [lane.source.slot for lane in lanes] == ["s", "s"]
+    source_views = pipeline_of(tmp_path, EU.replace("}", ", slot: s}"), US.replace("}", ", slot: s}")).source_views
+    assert [source_view.source.slot for source_view in source_views] == ["s", "s"]
 
 
 def test_source_and_sources_exclude_each_other_and_one_of_them_is_needed(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_a_single_source_may_carry_a_sid_and_keeps_its_plain_names(tmp_path: Pat
         "destinations: [{type: iceberg, warehouse: w}]\n"
     )
     pipeline = load(file)
-    assert (pipeline.key, pipeline.source.slot, pipeline.lanes) == ("crm", "penstock_crm", [pipeline])
+    assert (pipeline.key, pipeline.source.slot, pipeline.source_views) == ("crm", "penstock_crm", [pipeline])
     assert str(pipeline.feeds(CUSTOMERS)[0].target) == "crm_public.customers"
     assert pipeline.feeds(TableId("x", "y"))[0].sid == Sid("sid", "eu", "crm")

@@ -51,7 +51,9 @@ def pipeline(tmp_path: Path) -> Pipeline:
 def test_status_has_every_source_and_names_tables_by_it(pipeline: Pipeline) -> None:
     report = as_json(gather(pipeline))
     assert [source["name"] for source in report["sources"]] == ["eu", "us"]
-    assert [source["log"]["uri"] for source in report["sources"]] == [lane.log_uri for lane in pipeline.lanes]
+    assert [source["log"]["uri"] for source in report["sources"]] == [
+        source_view.log_uri for source_view in pipeline.source_views
+    ]
     assert "source" not in report
     assert [(table["table"], table["target"], table["state"]) for table in report["tables"]] == [
         ("eu:public.orders", "all.orders", "Ready"),
@@ -88,8 +90,8 @@ def test_a_table_without_its_source_is_not_guessed(pipeline: Pipeline) -> None:
 
 
 def test_a_source_is_named_when_a_command_is_about_one(pipeline: Pipeline) -> None:
-    assert pipeline.lane("us").source.name == "us"
+    assert pipeline.source_view("us").source.name == "us"
     with pytest.raises(UsageError, match="has no source asia"):
-        pipeline.lane("asia")
+        pipeline.source_view("asia")
     with pytest.raises(UsageError, match="several sources: eu, us"):
-        pipeline.lane(None)
+        pipeline.source_view(None)

@@ -73,7 +73,7 @@ def wish(*names: str, told: list[str] | None = None) -> Verifying:
 
 def chosen(pipeline: Pipeline, store: SqlStateStore, *names: str) -> dict[str, list[str]]:
     shares = shares_of(pipeline, store, wish(*names))
-    return {share.lane.source.name: [str(feed.name) for feed in share.feeds] for share in shares}
+    return {share.source_view.source.name: [str(feed.name) for feed in share.feeds] for share in shares}
 
 
 def test_without_names_every_source_is_compared_and_what_is_left_out_is_told(
@@ -145,7 +145,7 @@ def test_the_only_source_is_raised_as_ever(tmp_path: Path) -> None:
 
 def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline) -> None:
     store = MemoryStateStore()
-    eu, us = pipeline.lanes
+    eu, us = pipeline.source_views
     store.of_source("eu").set_health("source", Health("failed", NOON, "the slot is gone", "Start anew"))
     beside = Beside(store, lambda: True)
     failure = beside.failure(eu)

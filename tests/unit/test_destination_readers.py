@@ -137,7 +137,7 @@ def reading(
         connections=cast(Any, None),
     )
     return DestinationPipeline(
-        pipeline.branch("lake"),
+        pipeline.destination_view("lake"),
         bench.state,
         opened=opened,
         runner=InProcessRunner(),

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.config.model import IcebergDestination
+from penstock.config.destinations import IcebergDestination
 from penstock.destinations import registry
 from penstock.destinations.destination_type import DestinationType
 from penstock.destinations.factory import make_tables

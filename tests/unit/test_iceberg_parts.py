@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.config.model import IcebergDestination
+from penstock.config.destinations import IcebergDestination
 from penstock.destinations.iceberg.catalog import open_warehouse, spark_settings, table_location
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.lake.compaction_choice import choose

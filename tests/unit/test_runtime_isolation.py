@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from loop_bench import ORDERS, PEOPLE, Bench, drain, schema
-from penstock.config.model import BatchConfig, Maintenance
+from penstock.config.destinations import Maintenance
+from penstock.config.model import BatchConfig
 from penstock.destinations.memory_tables import MemoryPlan
 from penstock.errors import (
     DestinationUnreachable,

@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from loop_bench import ORDERS, PEOPLE, Bench, LoopReader
-from penstock.config.model import LogConfig, Maintenance
+from penstock.config.destinations import Maintenance
+from penstock.config.model import LogConfig
 from penstock.destinations.contract import JobRunner, MaintenanceReport
 from penstock.model.table import TableId
 from penstock.runtime.upkeep import housekeeping

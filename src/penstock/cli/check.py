@@ -14,8 +14,10 @@ import typer
 from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
+from penstock.config.destinations import FilesDestination
 from penstock.config.load import load
-from penstock.config.model import FilesDestination, Pipeline, local_path
+from penstock.config.model import Pipeline
+from penstock.config.values import local_path
 from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
@@ -63,10 +65,10 @@ def check(
     found: list[Found] = []
     tables: list[TableId] = []
     owners = {one.name: TargetClaims() for one in pipeline.destinations}
-    for lane in pipeline.lanes:
-        where = f"source {lane.source.name}" if pipeline.is_scoped else ""
+    for source_view in pipeline.source_views:
+        where = f"source {source_view.source.name}" if pipeline.is_scoped else ""
         try:
-            source, matched, findings = _check_lane(lane, owners)
+            source, matched, findings = _check_source(source_view, owners)
         except SourceUnreachable as error:
             if not pipeline.is_scoped:
                 raise
@@ -76,7 +78,7 @@ def check(
         tables += matched
         found += [Found(where, finding) for finding in findings]
     found += [Found("", finding) for finding in check_destination(pipeline)]
-    if len(seen) == len(pipeline.lanes):
+    if len(seen) == len(pipeline.source_views):
         found += [Found("", finding) for finding in check_unmatched_rules(pipeline, tables)]
     if json_output:
         typer.echo(json.dumps(as_json(str(file), pipeline.name, seen, found), indent=2, ensure_ascii=False))
@@ -109,33 +111,39 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         console.print(verdict(found))
 
 
-def _check_lane(lane: Pipeline, owners: Mapping[str, TargetClaims]) -> tuple[SourceSeen, list[TableId], list[Finding]]:
+def _check_source(
+    source_view: Pipeline, owners: Mapping[str, TargetClaims]
+) -> tuple[SourceSeen, list[TableId], list[Finding]]:
     """Check one source: its findings, the tables followed, and targets that another source has taken."""
-    source = source_of(lane.source)
+    source = source_of(source_view.source)
     with source.connect() as session:
-        schemas = session.discover(lane)
+        schemas = session.discover(source_view)
         tables = [schema.table for schema in schemas]
-        findings = session.check(lane)
-        gap = find_log_gap(session, ChangeLog(lane.log_uri))
+        findings = session.check(source_view)
+        gap = find_log_gap(session, ChangeLog(source_view.log_uri))
         version = session.version
     if gap is not None:
         findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
-    for branch in lane.branches:
-        own = _check_branch(branch, schemas, owners[branch.destination.name], source.advice)
+    for destination_view in source_view.destination_views:
+        own = _check_branch(destination_view, schemas, owners[destination_view.destination.name], source.advice)
         findings += [finding for finding in own if finding not in findings]
-    return SourceSeen(lane.source.name, source.endpoint, version, len(tables)), tables, findings
+    return SourceSeen(source_view.source.name, source.endpoint, version, len(tables)), tables, findings
 
 
 def _check_branch(
-    lane: Pipeline, schemas: Sequence[TableSchema], owners: TargetClaims, advice: Advice
+    source_view: Pipeline, schemas: Sequence[TableSchema], owners: TargetClaims, advice: Advice
 ) -> list[Finding]:
     """What is found of one source at one destination."""
     tables = [schema.table for schema in schemas]
-    findings = [*check_targets(lane, tables), *check_columns(lane, schemas), *check_projections(lane, schemas, advice)]
-    findings += [*check_rule_changes(lane, schemas), *check_unfollowed(lane, tables)]
-    for feed in (feed for table in tables for feed in lane.feeds(table)) if lane.is_scoped else ():
-        owner = owners.claim(lane.source.name, feed)
-        if owner is not None and owner.source != lane.source.name:
+    findings = [
+        *check_targets(source_view, tables),
+        *check_columns(source_view, schemas),
+        *check_projections(source_view, schemas, advice),
+    ]
+    findings += [*check_rule_changes(source_view, schemas), *check_unfollowed(source_view, tables)]
+    for feed in (feed for table in tables for feed in source_view.feeds(table)) if source_view.is_scoped else ():
+        owner = owners.claim(source_view.source.name, feed)
+        if owner is not None and owner.source != source_view.source.name:
             what = f"{feed.name} would be written to {feed.target}, and so is {owner.feed.name} of {owner.source}"
             findings.append(Finding("error", what, "Put {source} into both `target`s, or into neither"))
     return findings
@@ -238,8 +246,8 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
             yield Finding("error", error.what, error.solution)
     yield from check_catalog(pipeline)
     yield from check_streams(pipeline)
-    for branch in pipeline.branches:
-        yield from check_renamed(branch)
+    for destination_view in pipeline.destination_views:
+        yield from check_renamed(destination_view)
     for destination in pipeline.destinations:
         if isinstance(destination, FilesDestination):
             yield from _folder(f"the stream {destination.name}", Path(destination.path))

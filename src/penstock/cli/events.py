@@ -23,7 +23,7 @@ def events(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; all without.")] = None,
 ) -> None:
     """Print a table's events as lines of JSON, in the order in which they happened."""
-    pipeline = load(file).branch(destination)
+    pipeline = load(file).destination_view(destination)
     place = None if after is None else parse_place(after)
     feed = events_feed(pipeline, table)
     with reading_session(pipeline) as spark:

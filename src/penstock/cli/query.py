@@ -30,7 +30,7 @@ def query(
     """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
     table are answered without Spark."""
     refuse_writing(statement)
-    pipeline = load(file).branch(destination)
+    pipeline = load(file).destination_view(destination)
     answer = direct_query.answer(pipeline, statement)
     if answer is None:
         with reading_session(pipeline) as spark:

@@ -25,14 +25,14 @@ def reset(
     keep it; what a table of these holds from a history that the server no longer has stays there.
     """
     pipeline = load(file)
-    lanes = pipeline.lanes if source is None else [pipeline.lane(source)]
+    source_views = pipeline.source_views if source is None else [pipeline.source_view(source)]
     if not yes:
-        what = "; ".join(_would(look(lane)) for lane in lanes)
+        what = "; ".join(_would(look(view)) for view in source_views)
         raise UsageError(
             f"a reset cannot be undone: {what}",
             f"If that is meant: penstock reset {file}{f' --source {source}' if source else ''} --yes",
         )
-    for found in start_over(pipeline, lanes):
+    for found in start_over(pipeline, source_views):
         stdout().print(_done(found), markup=False)
     stdout().print(f"run it: penstock run {file}", markup=False)
 
@@ -40,13 +40,13 @@ def reset(
 def _would(found: Standing) -> str:
     kept = found.retention
     slot = f"drops {kept.name} at {found.endpoint}" if kept else f"finds no slot at {found.endpoint}"
-    return f"it {slot}, removes {found.log_bytes:,} bytes of {found.lane.log_uri} and copies {_all(found)} again"
+    return f"it {slot}, removes {found.log_bytes:,} bytes of {found.view.log_uri} and copies {_all(found)} again"
 
 
 def _done(found: Standing) -> str:
     kept = found.retention
     slot = f"dropped {kept.name} at {found.endpoint}" if kept else f"no slot at {found.endpoint}"
-    return f"{slot}; removed {found.log_bytes:,} bytes of {found.lane.log_uri}; the next run copies {_all(found)} again"
+    return f"{slot}; removed {found.log_bytes:,} bytes of {found.view.log_uri}; the next run copies {_all(found)} again"
 
 
 def _all(found: Standing) -> str:

@@ -77,10 +77,10 @@ def _confirmed_leaving(pipeline: Pipeline) -> bool:
     """Ask whether tables may leave the publications, if some would. A source that does not answer is not asked about:
     then they stay."""
     leaving: list[str] = []
-    for lane in pipeline.lanes:
+    for source_view in pipeline.source_views:
         try:
-            with source_of(lane.source).connect() as session:
-                changes = session.leaving(lane)
+            with source_of(source_view.source).connect() as session:
+                changes = session.leaving(source_view)
         except SourceError as error:
             LOG.warning("tables leaving the publication not checked", what=error.what)
             continue
@@ -105,7 +105,7 @@ def capture(
 ) -> None:
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
     log_to_stderr(log_level.number, log_format, str(file))
-    pipeline = load(file).lane(source)
+    pipeline = load(file).source_view(source)
     stop = SignalFlag()
     stop_on_signals(stop)
     require_free_log(pipeline)

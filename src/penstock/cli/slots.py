@@ -23,7 +23,7 @@ def slots_drop(
     What happens at the source from then on is not captured: the change log then ends in a gap, which nothing can close.
     To follow the tables again they must be copied again (`penstock resync`).
     """
-    pipeline = load(file).lane(source)
+    pipeline = load(file).source_view(source)
     console = stdout()
     of = source_of(pipeline.source)
     with of.connect() as session:

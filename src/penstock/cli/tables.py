@@ -67,7 +67,7 @@ def drop(
     For a table whose mode or rule was changed in the file. What only the destination has is lost: rows deleted at the
     source in mode append, versions in mode history, events.
     """
-    pipeline = load(file).branch(destination)
+    pipeline = load(file).destination_view(destination)
     feed = feed_named(pipeline, name, "drop")
     if not yes:
         raise UsageError(
@@ -82,7 +82,7 @@ def drop(
 
 def forget(file: PipelineFile, name: TableName, destination: Destination = None) -> None:
     """Remove the records of a table that is no longer followed. The destination's table stays as it is."""
-    table = forget_table(load(file).branch(destination), name)
+    table = forget_table(load(file).destination_view(destination), name)
     stdout().print(f"{table} is forgotten; its table at the destination stays as it is", markup=False)
 
 

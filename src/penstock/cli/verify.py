@@ -51,7 +51,7 @@ def verify(
     shown = SHOWN_AS_JSON if json_output else SHOWN
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
     whole = load(file)
-    pipeline = whole.branch(destination)
+    pipeline = whole.destination_view(destination)
     with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(whole.destinations) > 1) as view:
         found = verify_tables(pipeline, wish, view)
     for error in [one.error for one in found if one.error is not None]:

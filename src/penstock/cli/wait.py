@@ -29,13 +29,13 @@ def wait(
     """
     pipeline = load(file)
     positions = {}
-    for lane in pipeline.lanes:
+    for source_view in pipeline.source_views:
         if until is None:
-            with source_of(lane.source).connect() as session:
-                positions[lane.source.name] = session.head()
+            with source_of(source_view.source).connect() as session:
+                positions[source_view.source.name] = session.head()
         else:
             try:
-                positions[lane.source.name] = parse_position(until)
+                positions[source_view.source.name] = parse_position(until)
             except ValueError as error:
                 raise UsageError(str(error), "Give it as the source shows it: 0/16B3748") from error
     await_delivery(pipeline, positions, timeout)

@@ -7,41 +7,23 @@ Models are frozen and picklable. Paths are absolute here: relative ones in the f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
 
-from psycopg.conninfo import conninfo_to_dict
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
+from penstock.config.destinations import AnyDestination, IcebergDestination
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
-from penstock.config.source_url import checked_source_url
+from penstock.config.sources import PostgresSource, require_distinct
 from penstock.config.units import Duration, Size
+from penstock.config.values import Located, Name, Properties, local_path
 from penstock.decode.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
-
-LONGEST_NAME = 54  # with `penstock_` before it, Postgres' 63
-
-
-def _property(value: object) -> object:
-    """Spark properties are text, whatever YAML makes of `true` or `4`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
 
 
 def _spark_names(given: dict[str, str]) -> dict[str, str]:
@@ -51,116 +33,6 @@ def _spark_names(given: dict[str, str]) -> dict[str, str]:
     if twice is not None:
         raise ValueError(f"has {twice} twice, once without the `spark.` before it")
     return {full[name]: value for name, value in given.items()}
-
-
-def _located(text: str, info: ValidationInfo) -> str:
-    """A URI as it is; a path made absolute, from the folder of the pipeline file."""
-    if "://" in text:
-        return text
-    folder: Path = (info.context or {}).get("folder", Path.cwd())
-    return str((folder / Path(text).expanduser()).resolve())
-
-
-def _sid(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-    if value is not None and not whole and not (isinstance(value, str) and value):
-        raise ValueError("must be text or a whole number")
-    return value
-
-
-def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
-    folder: Path = (info.context or {}).get("folder", Path.cwd())
-    return SecretStr(checked_source_url(secret.get_secret_value(), folder))
-
-
-def _local(located: str) -> str:
-    if local_path(located) is None:
-        raise ValueError("must be a folder: files are put in place by renames, which object stores do not have")
-    return str(local_path(located))
-
-
-def _without_snapshot(value: bool) -> bool:
-    if value:
-        raise ValueError("must be false for now: rows of the initial copy are not published to streams yet")
-    return value
-
-
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=LONGEST_NAME)]
-SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
-Located = Annotated[str, Field(min_length=1), AfterValidator(_located)]
-Properties = Annotated[dict[str, Annotated[str, BeforeValidator(_property)]], Field(repr=False)]
-
-
-class PostgresSource(Section):
-    """Where changes come from.
-
-    Unless the file says otherwise, `publication` and `slot` of the only `source` are `penstock_{pipeline}`, and those
-    of each of `sources` are `penstock_{pipeline}_{name}`.
-    """
-
-    name: Name = ""
-    type: Literal["postgres"]
-    url: Annotated[SecretStr, AfterValidator(_source_url)]
-    sid: Annotated[str | int | None, BeforeValidator(_sid)] = None
-    publication: Identifier = ""
-    slot: SlotName = ""
-    ddl_trigger: Literal["manual", "auto"] = "manual"
-
-    _pipeline: str = PrivateAttr("")
-
-    @property
-    def pipeline(self) -> str:
-        """The pipeline's name, by which a publication knows who manages it."""
-        return self._pipeline
-
-
-class Maintenance(Section):
-    """How a table is kept small and quick to read, between batches."""
-
-    expire_every: Annotated[int, Field(ge=1)] = 50
-    keep_snapshots: Annotated[int, Field(ge=1)] = 50
-    time_travel: Duration = 0.0
-    keep_for: Duration = 600.0
-    compact_files: Annotated[int, Field(ge=2)] = 8
-    read_cost: Annotated[float, Field(ge=1.05)] = 1.3
-    merge_at_once: Annotated[Size, Field(ge=2**20)] = 64 * 2**20
-    pause: Duration = 0.5
-    sweep_every: Duration = 86400.0
-    sweep_age: Duration = 86400.0
-    advance_idle_every: Duration = 60.0
-
-
-class DestinationSection(Section):
-    """What every destination has."""
-
-    name: Name = ""
-    required: bool = True
-
-
-class IcebergDestination(DestinationSection):
-    """Where tables go. Without `catalog`: a JDBC catalog on SQLite in the warehouse."""
-
-    name: Name = "lake"
-    type: Literal["iceberg"]
-    start: Literal["copy"] = "copy"  # a table is complete with a copy only
-    warehouse: Located
-    catalog: Properties = Field(default_factory=dict)
-    maintenance: Maintenance = Maintenance()
-
-
-class FilesDestination(DestinationSection):
-    """A stream of files: every event of the tables as a line of JSON, from where the stream begins."""
-
-    name: Name = "files"
-    type: Literal["files"]
-    path: Annotated[Located, AfterValidator(_local)]
-    format: Literal["jsonl"] = "jsonl"
-    shards: Annotated[int, Field(ge=1, le=256)] = 1
-    snapshot: Annotated[bool, AfterValidator(_without_snapshot)] = False
-    start: Literal["log", "now"] = "log"
-
-
-AnyDestination = Annotated[IcebergDestination | FilesDestination, Field(discriminator="type")]
 
 
 class LogConfig(Section):
@@ -199,7 +71,7 @@ class Pipeline(Section):
     """One pipeline file. Made by `penstock.config.load.load`.
 
     The file names one `source` or a list of `sources`. What concerns one source asks the pipeline as that source sees
-    it (`of`, `lanes`); with one `source` that is the pipeline itself.
+    it (`of`, `source_views`); with one `source` that is the pipeline itself.
     """
 
     version: Literal[1]
@@ -219,10 +91,10 @@ class Pipeline(Section):
     spark: Annotated[Properties, AfterValidator(_spark_names)] = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
-    _lane: PostgresSource | None = PrivateAttr(None)
-    _branch: IcebergDestination | FilesDestination | None = PrivateAttr(None)
+    _source_view: PostgresSource | None = PrivateAttr(None)
+    _destination_view: AnyDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
-    _branches: list[Pipeline] | None = PrivateAttr(None)
+    _destination_views: list[Pipeline] | None = PrivateAttr(None)
     _whole: Pipeline | None = PrivateAttr(None)
 
     @model_validator(mode="before")
@@ -290,8 +162,8 @@ class Pipeline(Section):
     @property
     def source(self) -> PostgresSource:
         """The only source, or the one whose view of the pipeline this is."""
-        if self._lane is not None:
-            return self._lane
+        if self._source_view is not None:
+            return self._source_view
         if self.only_source is None:
             raise UsageError(
                 f"pipeline {self.name} has several sources: {', '.join(source.name for source in self.sources)}",
@@ -304,18 +176,18 @@ class Pipeline(Section):
         if self.only_source is source:
             return self
         view = self.model_copy()
-        view._lane, view._branches = source, None
+        view._source_view, view._destination_views = source, None
         return view
 
     @property
-    def lanes(self) -> list[Pipeline]:
+    def source_views(self) -> list[Pipeline]:
         """The pipeline as each of its sources sees it; of such a view, itself."""
-        return [self] if self._lane is not None else [self.of(source) for source in self.sources]
+        return [self] if self._source_view is not None else [self.of(source) for source in self.sources]
 
-    def lane(self, name: str | None) -> Pipeline:
+    def source_view(self, name: str | None) -> Pipeline:
         """The pipeline as the source of that name sees it; None: as the only one does."""
         if name is None:
-            return self.lanes[0] if len(self.lanes) == 1 else self.of(self.source)
+            return self.source_views[0] if len(self.source_views) == 1 else self.of(self.source)
         for source in self.sources:
             if source.name == name:
                 return self.of(source)
@@ -323,10 +195,10 @@ class Pipeline(Section):
         raise UsageError(f"pipeline {self.name} has no source {name}", f"It has {names}")
 
     @property
-    def destination(self) -> IcebergDestination | FilesDestination:
+    def destination(self) -> AnyDestination:
         """The only destination, or the one whose view of the pipeline this is."""
-        if self._branch is not None:
-            return self._branch
+        if self._destination_view is not None:
+            return self._destination_view
         if len(self.destinations) > 1:
             names = ", ".join(destination.name for destination in self.destinations)
             raise UsageError(
@@ -334,18 +206,18 @@ class Pipeline(Section):
             )
         return self.destinations[0]
 
-    def at(self, destination: IcebergDestination | FilesDestination) -> Pipeline:
+    def at(self, destination: AnyDestination) -> Pipeline:
         """The pipeline as one of its destinations sees it: as if it were the only one."""
         ruled = [rule.at(destination.name) for rule in self.tables]
         seen = {"tables": [rule for rule in ruled if rule is not None], "destinations": [destination]}
         view = self.model_copy(update=seen)
-        view._branch, view._branches, view._whole = destination, None, self.whole
+        view._destination_view, view._destination_views, view._whole = destination, None, self.whole
         return view
 
     @property
     def lakes(self) -> list[IcebergDestination]:
         """The destinations that hold tables; of a destination's view, itself if it does."""
-        found = self.destinations if self._branch is None else [self._branch]
+        found = self.destinations if self._destination_view is None else [self._destination_view]
         return [destination for destination in found if isinstance(destination, IcebergDestination)]
 
     @property
@@ -364,22 +236,22 @@ class Pipeline(Section):
 
     def only(self, name: str | None) -> Pipeline:
         """The pipeline as the destination of that name sees it; None: with all of them."""
-        return self if name is None else self.branch(name)
+        return self if name is None else self.destination_view(name)
 
     @property
-    def branches(self) -> list[Pipeline]:
+    def destination_views(self) -> list[Pipeline]:
         """The pipeline as each of its destinations sees it; of such a view, itself."""
-        if self._branch is not None:
+        if self._destination_view is not None:
             return [self]
-        if self._branches is None:
-            self._branches = [self.at(destination) for destination in self.destinations]
-        return self._branches
+        if self._destination_views is None:
+            self._destination_views = [self.at(destination) for destination in self.destinations]
+        return self._destination_views
 
-    def branch(self, name: str | None) -> Pipeline:
+    def destination_view(self, name: str | None) -> Pipeline:
         """The pipeline as the destination of that name sees it; None: as the only one does."""
         if name is None:
-            return self.branches[0] if len(self.branches) == 1 else self.at(self.destination)
-        for view in self.branches:
+            return self.destination_views[0] if len(self.destination_views) == 1 else self.at(self.destination)
+        for view in self.destination_views:
             if view.destination.name == name:
                 return view
         names = ", ".join(destination.name for destination in self.destinations)
@@ -452,8 +324,8 @@ class Pipeline(Section):
 
         A pipeline that is no destination's view gives those of all destinations.
         """
-        if self._branch is None:
-            return tuple(dict.fromkeys(feed for view in self.branches for feed in view.feeds(table)))
+        if self._destination_view is None:
+            return tuple(dict.fromkeys(feed for view in self.destination_views for feed in view.feeds(table)))
         rule = self.rule_for(table)
         salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
         return () if rule is None else rule.feeds(table, self.source.name, self.sid, salt, strict=self._strict)
@@ -461,7 +333,7 @@ class Pipeline(Section):
     def strictly(self) -> Pipeline:
         """The same, but a value that fits no column is not rescued: its table becomes Errored."""
         strict = self.model_copy()
-        strict._strict, strict._branches = True, None
+        strict._strict, strict._destination_views = True, None
         return strict
 
     def carried(self, schema: TableSchema) -> TableSchema:
@@ -472,8 +344,8 @@ class Pipeline(Section):
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
         feed of `orders` if that has one, and else for a table of its own."""
-        if self._branch is None and len(self.destinations) > 1:
-            found = (view.feed(name) for view in self.branches)
+        if self._destination_view is None and len(self.destinations) > 1:
+            found = (view.feed(name) for view in self.destination_views)
             return next((feed for feed in found if feed is not None), None)
         bare = [name.name.removesuffix(f"__{mode}") for mode in Mode if name.name.endswith(f"__{mode}")]
         sources = [*(TableId(name.schema, text) for text in bare), name]
@@ -481,36 +353,12 @@ class Pipeline(Section):
 
     def scoped_feed(self, name: ScopedName) -> Feed | None:
         """The feed of that name among all sources; None when no table of such a name is wanted."""
-        lane = next((lane for lane in self.lanes if lane.scope == name.source), None)
-        return None if lane is None else lane.feed(name.name)
+        source_view = next((source_view for source_view in self.source_views if source_view.scope == name.source), None)
+        return None if source_view is None else source_view.feed(name.name)
 
     def target(self, table: TableId) -> TableId:
         """The table's name at the destination, in the first of its modes."""
         return next((feed.target for feed in self.feeds(table)), table)
-
-
-def require_distinct(sources: Sequence[PostgresSource]) -> None:
-    """Raises what makes two of the sources one, or leaves one without a name of its own."""
-    sids = [source.sid if source.sid is not None else source.name for source in sources]
-    if len({type(sid) for sid in sids}) > 1:
-        raise misplaced("sources", "must have sids that are all text or all numbers, for they are one column")
-    seen: set[tuple[str, object]] = set()
-    for number, (source, sid) in enumerate(zip(sources, sids, strict=True)):
-        url = source.url.get_secret_value()
-        server = tuple(conninfo_to_dict(url).get(key) for key in ("host", "port"))
-        own = (
-            ("name", source.name, source.name),
-            ("sid", sid, sid),
-            ("slot", source.slot, (server, source.slot)),
-            ("publication", source.publication, (url, source.publication)),
-        )
-        for key, value, identity in own:
-            if value == "":
-                raise misplaced(("sources", number, key), "is missing")
-            if (key, identity) in seen:
-                problem = f"is {value}, and so is another source's; give each its own"
-                raise misplaced(("sources", number, key), problem)
-            seen.add((key, identity))
 
 
 def require_destinations(pipeline: Pipeline) -> None:
@@ -535,11 +383,3 @@ def require_destinations(pipeline: Pipeline) -> None:
         policy_of(pipeline.commit_policy, [(one.name, one.required) for one in pipeline.destinations])
     except ValueError as never:
         raise misplaced("commit_policy", str(never)) from None
-
-
-def local_path(located: str) -> Path | None:
-    """The path of a path or `file:` URI; None for any other store."""
-    if "://" not in located:
-        return Path(located)
-    parts = urlsplit(located)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None

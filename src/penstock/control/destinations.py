@@ -24,8 +24,8 @@ def drop_destination(pipeline: Pipeline, name: str) -> int:
         tables = 0
         if store is not None:
             try:
-                for lane in pipeline.lanes:
-                    state = store.of_source(lane.scope)
+                for source_view in pipeline.source_views:
+                    state = store.of_source(source_view.scope)
                     tables += len(state.table_status(name))
                     state.forget_destination(name)
             finally:

@@ -135,20 +135,20 @@ def _ask(store: SqlStateStore, destination: str, table: ScopedName, kind: Reques
 
 def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[Place]:
     return {
-        (destination.name, ScopedName(lane.scope, table))
+        (destination.name, ScopedName(source_view.scope, table))
         for destination in pipeline.destinations
-        for lane in pipeline.lanes
-        for table, status in store.of_source(lane.scope).table_status(destination.name).items()
+        for source_view in pipeline.source_views
+        for table, status in store.of_source(source_view.scope).table_status(destination.name).items()
         if status.state is State.ERRORED
     }
 
 
 def _all(pipeline: Pipeline, store: SqlStateStore) -> list[KeptMessage]:
     return [
-        KeptMessage(one.id, one.destination, ScopedName(lane.scope, one.table), one.at, one.message)
+        KeptMessage(one.id, one.destination, ScopedName(source_view.scope, one.table), one.at, one.message)
         for destination in pipeline.destinations
-        for lane in pipeline.lanes
-        for one in store.of_source(lane.scope).quarantined(destination.name)
+        for source_view in pipeline.source_views
+        for one in store.of_source(source_view.scope).quarantined(destination.name)
     ]
 
 

@@ -29,67 +29,67 @@ WHY = "the pipeline was reset"
 class Standing:
     """One source as a reset finds it. `retention` is None when the source keeps nothing for the pipeline."""
 
-    lane: Pipeline
+    view: Pipeline
     retention: Retention | None
     log_bytes: int
     tables: int  # that the state store knows
 
     @property
     def endpoint(self) -> str:
-        return source_of(self.lane.source).endpoint
+        return source_of(self.view.source).endpoint
 
 
-def look(lane: Pipeline) -> Standing:
+def look(view: Pipeline) -> Standing:
     """What a reset would remove. Changes nothing."""
-    with source_of(lane.source).connect() as session:
+    with source_of(view.source).connect() as session:
         retention = session.retention()
-    store = find_store(lane.state_url)
+    store = find_store(view.state_url)
     tables = 0
     if store is not None:
         try:
-            tables = sum(len(store.of_source(lane.scope).table_status(one.name)) for one in lane.destinations)
+            tables = sum(len(store.of_source(view.scope).table_status(one.name)) for one in view.destinations)
         finally:
             store.close()
-    return Standing(lane, retention, ChangeLog(lane.log_uri).bytes(), tables)
+    return Standing(view, retention, ChangeLog(view.log_uri).bytes(), tables)
 
 
-def reset(pipeline: Pipeline, lanes: list[Pipeline]) -> list[Standing]:
-    """Drops the lanes' slots, then removes their logs; gives what was there. LockedError while a run is up, SlotBusy
+def reset(pipeline: Pipeline, source_views: list[Pipeline]) -> list[Standing]:
+    """Drop the sources' slots, then remove their logs; return what was there. LockedError while a run is up, SlotBusy
     while somebody reads a slot: then nothing was removed of that source."""
     with PipelineLock(pipeline.home / "lock"):
-        return [_reset(lane) for lane in lanes]
+        return [_reset(view) for view in source_views]
 
 
-def _reset(lane: Pipeline) -> Standing:
-    log = ChangeLog(lane.log_uri)
+def _reset(view: Pipeline) -> Standing:
+    log = ChangeLog(view.log_uri)
     with locked(log):
-        found = look(lane)
+        found = look(view)
         if found.retention is not None and found.retention.reader is not None:
             raise SlotBusy(
                 f"{found.retention.name} is being read by {found.retention.reader}",
                 "Stop the pipeline that reads it, then reset it",
             )
-        with source_of(lane.source).connect() as session:
+        with source_of(view.source).connect() as session:
             session.release()
         reach("reset.slot_dropped")
         log.remove_all()
         reach("reset.log_removed")
-    _tell(lane)
+    _tell(view)
     return found
 
 
-def _tell(lane: Pipeline) -> None:
+def _tell(view: Pipeline) -> None:
     """Says in the state store that tables are to be copied; what was read of copies under way is void."""
-    store = find_store(lane.state_url)
+    store = find_store(view.state_url)
     if store is None:
         return
     try:
-        state, now = store.of_source(lane.scope), datetime.now(UTC)
-        for branch in lane.branches:
-            destination = branch.destination.name
+        state, now = store.of_source(view.scope), datetime.now(UTC)
+        for destination_view in view.destination_views:
+            destination = destination_view.destination.name
             for table in state.table_status(destination):
                 state.end_copy(destination, table)
-                if branch.feed(table) is None:
+                if destination_view.feed(table) is None:
                     continue  # it is not followed; should it be again, it is copied, for the log is another
                 status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
                 state.set_table_status(destination, table, status)

@@ -42,16 +42,16 @@ def await_delivery(
 def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, Position]) -> list[str]:
     """What is missing, by source. CheckFailed when waiting does not help."""
     waiting = []
-    for lane in pipeline.lanes:
-        state = store.of_source(lane.scope)
-        position, policy = until[lane.source.name], lane.policy
+    for source_view in pipeline.source_views:
+        state = store.of_source(source_view.scope)
+        position, policy = until[source_view.source.name], source_view.policy
         states = {
-            branch.destination.name: [
+            destination_view.destination.name: [
                 status.state
-                for table, status in state.table_status(branch.destination.name).items()
-                if branch.feed(table) is not None
+                for table, status in state.table_status(destination_view.destination.name).items()
+                if destination_view.feed(table) is not None
             ]
-            for branch in lane.branches
+            for destination_view in source_view.destination_views
         }
         done = {
             name: (state.processed(name) or 0) >= position and all(one is State.READY for one in found)
@@ -66,6 +66,6 @@ def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, P
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
         behind = [name for name in states if name in policy.among and not done[name]]
-        source = f"{lane.source.name}: " if lane.is_scoped else ""
+        source = f"{source_view.source.name}: " if source_view.is_scoped else ""
         waiting.append(f"{source}{position_text(position)} at {', '.join(behind)}")
     return waiting

@@ -3,7 +3,7 @@
 Order of things: lock, source made ready, capture started, Spark and destination opened, tables made, then batches
 until it is told to stop (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
 to the source's position at the start has been applied, or as long as an `errand` takes. With several sources
-(`lanes`) the destination comes first, for no source waits for another.
+(`source_threads`) the destination comes first, for no source waits for another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from penstock.config.model import FilesDestination, Pipeline
+from penstock.config.destinations import FilesDestination
+from penstock.config.model import Pipeline
 from penstock.destinations.factory import make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
@@ -59,16 +60,16 @@ def run(
         cleanup.callback(state.close)
         owners = {destination.name: TargetClaims() for destination in pipeline.destinations}
         makers = {
-            view.source.name: partial(_lane, view, state, owners, progress, once=once, may_leave=may_leave)
-            for view in pipeline.lanes
+            view.source.name: partial(_source_pipeline, view, state, owners, progress, once=once, may_leave=may_leave)
+            for view in pipeline.source_views
         }
         if len(makers) == 1:
-            (lane,) = [make() for make in makers.values()]
-            lane.prepare()
+            (only,) = [make() for make in makers.values()]
+            only.prepare()
             preparing = False
-            lane.start_capture()
-            cleanup.push(lane.ended)
-            work = lane.stream
+            only.start_capture()
+            cleanup.push(only.ended)
+            work = only.stream
         else:
             preparing = False
             work = partial(run_sources, makers, once=once)
@@ -86,7 +87,7 @@ def run(
             beside.end()
 
 
-def _lane(
+def _source_pipeline(
     view: Pipeline,
     state: StateStore,
     owners: Mapping[str, TargetClaims],

@@ -16,7 +16,8 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
-from penstock.config.model import FilesDestination, Pipeline
+from penstock.config.destinations import FilesDestination
+from penstock.config.model import Pipeline
 from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError
@@ -77,13 +78,13 @@ class SourcePipeline:
         self._until: Position | None = None  # with `once`
 
     def prepare(self) -> None:
-        """Brings the source to where the lane can run. May wait long, when the slot has to be made."""
+        """Bring the source to where it can be captured. May wait long, when the slot has to be made."""
         with self._source.connect() as session:
             self._prepared = self._prepare(session)
             try:
-                for branch in self.pipeline.branches:
-                    first = FirstLook.take(session, branch, self.state, self._prepared.catalogue)
-                    self._first[branch.destination.name] = first
+                for view in self.pipeline.destination_views:
+                    first = FirstLook.take(session, view, self.state, self._prepared.catalogue)
+                    self._first[view.destination.name] = first
                 self._until = session.head() if self._once else None
             except BaseException:
                 self._give_up_slot()
@@ -96,7 +97,7 @@ class SourcePipeline:
         self._capture.stop()
 
     def ended(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the lane; a first start that failed before any table was taken in leaves no slot behind."""
+        """Close it; a first start that failed before any table was taken in leaves no slot behind."""
         self.close()
         if kind is not None and not self._begun:
             self._give_up_slot()
@@ -140,7 +141,7 @@ class SourcePipeline:
             begun=self._note_begun,
             connections=Semaphore(self.pipeline.copying.max_connections),
         )
-        readers += [self._reader(branch, destinations, runner, side) for branch in self.pipeline.branches]
+        readers += [self._reader(view, destinations, runner, side) for view in self.pipeline.destination_views]
         threads = [ReaderThread(reader, halt, alone=len(readers) == 1) for reader in readers]
         needed = partial(needed_by, self.pipeline.policy)
         retention = LogRetention(log, self.pipeline.log, readers, needed, registry.prune)
@@ -159,23 +160,23 @@ class SourcePipeline:
             watch.stop()
         self._raise_failures(threads)
 
-    def _reader(self, branch: Pipeline, destinations: Opened, runner: JobRunner, side: SourceSide) -> LogReader:
-        """Make the reader for one destination. `branch` is the pipeline as that sees it."""
-        name = branch.destination.name
+    def _reader(self, view: Pipeline, destinations: Opened, runner: JobRunner, side: SourceSide) -> LogReader:
+        """Make the reader for one destination. `view` is the pipeline as that sees it."""
+        name = view.destination.name
         opened = destinations[name]
         runner = runner.for_destination(name) if isinstance(runner, SparkRunner) else runner
         if not callable(opened):
             return StreamPipeline(
-                branch,
+                view,
                 self.state,
                 destination=opened,
                 runner=runner,
                 side=side,
                 catalogue=self._first[name].catalogue,
-                from_now=isinstance(branch.destination, FilesDestination) and branch.destination.start == "now",
+                from_now=isinstance(view.destination, FilesDestination) and view.destination.start == "now",
             )
         return DestinationPipeline(
-            branch,
+            view,
             self.state,
             opened=opened,
             runner=runner,
@@ -226,7 +227,7 @@ class SourcePipeline:
     @property
     def _is_only(self) -> bool:
         """Whether there is one destination."""
-        return len(self.pipeline.branches) == 1
+        return len(self.pipeline.destination_views) == 1
 
     def _raise_failures(self, threads: Sequence[ReaderThread]) -> None:
         """Raise what made readers fail, unless those that did not are enough for the commit policy."""

@@ -1,10 +1,10 @@
-"""Several lanes side by side, each in a thread of its own: one that is down, slow or copying holds no other up.
+"""Run the pipelines of several sources side by side, each in a thread of its own: none holds another up.
 
-What may pass (a source or a destination that cannot be reached at the start) is tried again and again; a lane that ends
-by an error no retry can mend (a gap, a setting that a person must change) is told in its state as component `source`,
-and the others go on. The run ends when it is told to, or when all lanes have ended, and then raises what made lanes
-fail. Only what takes away what all share (Spark's Java process) ends them all at once. With `once` nothing waits for a
-source that cannot be reached.
+What may pass (a source or a destination that cannot be reached at the start) is tried again and again. A source that
+ends by an error that no retry can mend (a gap, a setting that an operator must change) is shown in its state as
+component `source`, and the others go on. The run ends when it is told to, or when all have ended, and then raises what
+made them fail. Only what takes away what all share (Spark's Java process) ends them all at once. With `once` nothing
+waits for a source that cannot be reached.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ COMPONENT = "source"
 
 
 class SourceThread:
-    """Runs one lane to its end; `make` makes it, anew for each try. `failure` is what ended it, if anything did but the
-    stop or the end of `once`."""
+    """Run one source's pipeline to its end; `make` makes it again for each try.
+
+    `failure` is what ended it, if anything did but the stop or the end of `once`."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class SourceThread:
     ) -> None:
         self.name, self._make, self._once = name, make, once
         self._destinations, self._runner, self._stop = destinations, runner, stop
-        self._thread = threading.Thread(target=self._run, name=f"lane {self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"source {self.name}", daemon=True)
         self._preparing = True
         self._outage = Outage(COMPONENT, "pipeline")
         self.failure: BaseException | None = None
@@ -73,45 +74,46 @@ class SourceThread:
 
     def _try_once(self, backoff: Backoff) -> bool:
         """Whether it has to be tried again."""
-        lane = self._make()
+        pipeline = self._make()
         try:
             self._preparing = True
-            lane.prepare()
+            pipeline.prepare()
             self._preparing = False
             if not self._stop.is_set():
-                self._stream(lane)
+                self._stream(pipeline)
         except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
             told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
             if told.retry in ("backoff", "at once") and not self._once and not self._stop.is_set():
                 since = self._outage.note(told.what, told.solution)
-                lane.tell(COMPONENT, "retrying", told, backoff.attempts + 1, since)
+                pipeline.tell(COMPONENT, "retrying", told, backoff.attempts + 1, since)
                 return True
             self.failure = error
             LOG.error("source failed", what=told.what, solution=told.solution)
-            lane.tell(COMPONENT, "failed", told)
+            pipeline.tell(COMPONENT, "failed", told)
         return False
 
-    def _stream(self, lane: SourcePipeline) -> None:
+    def _stream(self, pipeline: SourcePipeline) -> None:
         self._outage.end()
-        lane.tell(COMPONENT, "ok")
+        pipeline.tell(COMPONENT, "ok")
         with ExitStack() as cleanup:
-            cleanup.push(lane.ended)
-            lane.start_capture()
-            lane.stream(self._destinations, self._runner, self._stop)
-        lane.tell(COMPONENT, "stopped")
+            cleanup.push(pipeline.ended)
+            pipeline.start_capture()
+            pipeline.stream(self._destinations, self._runner, self._stop)
+        pipeline.tell(COMPONENT, "stopped")
 
 
 def run_sources(
-    lanes: Mapping[str, Callable[[], SourcePipeline]],
+    pipelines: Mapping[str, Callable[[], SourcePipeline]],
     destinations: Opened,
     runner: JobRunner,
     stop: SignalFlag,
     *,
     once: bool,
 ) -> None:
-    """`lanes`: how each source's is made. Returns when told to stop or, with `once`, when all have drained. Raises what
-    made lanes fail, at the end."""
-    threads = [SourceThread(name, make, destinations, runner, stop, once=once) for name, make in lanes.items()]
+    """Run until told to stop or, with `once`, until all have drained; then raise what made any fail.
+
+    `pipelines` makes each source's."""
+    threads = [SourceThread(name, make, destinations, runner, stop, once=once) for name, make in pipelines.items()]
     for thread in threads:
         thread.start()
     while not all(thread.may_be_left for thread in threads):

@@ -10,7 +10,9 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.model import FilesDestination, Pipeline, local_path
+from penstock.config.destinations import FilesDestination
+from penstock.config.model import Pipeline
+from penstock.config.values import local_path
 from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
@@ -21,25 +23,25 @@ from penstock.state.sql import find_store
 HOME = "penstock-"  # before the pipeline's name: the folder of its state
 
 
-def check_rule_changes(lane: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+def check_rule_changes(view: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
     """Tables that are there and would be copied again, or become Errored, because their rule has changed."""
-    noted = _noted(lane)
+    noted = _noted(view)
     for schema in schemas:
-        carried = lane.carried(schema)
-        for feed in lane.feeds(schema.table):
+        carried = view.carried(schema)
+        for feed in view.feeds(schema.table):
             if feed.name in noted:
-                yield from _rule_change(lane, feed, carried, json.loads(noted[feed.name]))
+                yield from _rule_change(view, feed, carried, json.loads(noted[feed.name]))
 
 
-def check_unfollowed(lane: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
+def check_unfollowed(view: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
     """Tables that were followed and are not any more."""
-    followed = {feed.name for table in tables for feed in lane.feeds(table)}
-    for name in sorted(_noted(lane).keys() - followed):
-        why = "is not at the source" if lane.feed(name) is not None else f"no rule of {lane.file.name} matches it"
+    followed = {feed.name for table in tables for feed in view.feeds(table)}
+    for name in sorted(_noted(view).keys() - followed):
+        why = "is not at the source" if view.feed(name) is not None else f"no rule of {view.file.name} matches it"
         yield Finding(
             "warning",
             f"table {name} was followed, and is not any more: {why}; its table at the destination stays as it is",
-            f"If that is meant: penstock forget {lane.file} {name}",
+            f"If that is meant: penstock forget {view.file} {name}",
             name,
         )
 
@@ -97,7 +99,7 @@ def check_streams(pipeline: Pipeline) -> Iterator[Finding]:
             )
 
 
-def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[str, str]) -> Iterator[Finding]:
+def _rule_change(view: Pipeline, feed: Feed, schema: TableSchema, noted: dict[str, str]) -> Iterator[Finding]:
     was = mode_of(noted["rule"])
     if noted["target"] != str(feed.target):
         yield Finding(
@@ -112,7 +114,7 @@ def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[st
         yield Finding(
             "error",
             f"table {feed.name} is Errored at the next run: its mode changed from {was} to {feed.mode}",
-            f"Set it back, or give the new mode another `target`; or, after that run: penstock drop {lane.file} "
+            f"Set it back, or give the new mode another `target`; or, after that run: penstock drop {view.file} "
             f"{feed.name} --yes, and it is copied again",
             feed.name,
         )
@@ -122,18 +124,18 @@ def _rule_change(lane: Pipeline, feed: Feed, schema: TableSchema, noted: dict[st
     if change is None:
         return
     if change.loses:
-        error = refusal(feed, lane.file, change)
+        error = refusal(feed, view.file, change)
         what = f"table {feed.name} is Errored at the next run: {change.why}; a new copy would remove rows that only the"
         yield Finding("error", f"{what} destination has", error.solution, feed.name)
         return
     yield Finding(
         "warning",
         f"table {feed.name} is copied again by the next run: {change.why}",
-        f"If that is not meant, set it back in {lane.file}",
+        f"If that is not meant, set it back in {view.file}",
         feed.name,
     )
     if change.hidden:
-        remark = hidden_remark(feed, lane.destination.name, change.hidden)
+        remark = hidden_remark(feed, view.destination.name, change.hidden)
         yield Finding("warning", remark, "", feed.name)
 
 
@@ -142,12 +144,12 @@ def _shape(mode: Mode) -> str:
     return "rows" if mode in (Mode.CLONE, Mode.APPEND) else str(mode)
 
 
-def _noted(lane: Pipeline) -> dict[TableId, str]:
-    store = find_store(lane.state_url)
+def _noted(view: Pipeline) -> dict[TableId, str]:
+    store = find_store(view.state_url)
     if store is None:
         return {}
     try:
-        return store.of_source(lane.scope).rules(lane.destination.name)
+        return store.of_source(view.scope).rules(view.destination.name)
     finally:
         store.close()
 

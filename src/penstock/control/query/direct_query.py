@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
 
-from penstock.config.model import Pipeline, local_path
+from penstock.config.model import Pipeline
+from penstock.config.values import local_path
 
 MOST_ROWS = 1_000_000  # read here; of larger tables Spark reads less at a time
 

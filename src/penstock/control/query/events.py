@@ -47,11 +47,11 @@ def events_feed(pipeline: Pipeline, name: str) -> Feed:
     feed = feed_named(pipeline, name, "print")
     if feed.mode is Mode.EVENTS:
         return feed
-    lane = next(one for one in pipeline.lanes if feed in one.feeds(feed.table))
-    events = [other for other in lane.feeds(feed.table) if other.mode is Mode.EVENTS]
+    source_view = next(one for one in pipeline.source_views if feed in one.feeds(feed.table))
+    events = [other for other in source_view.feeds(feed.table) if other.mode is Mode.EVENTS]
     if events:
         return events[0]
-    modes = ", ".join(lane.modes(feed.table))
+    modes = ", ".join(source_view.modes(feed.table))
     raise UsageError(
         f"table {name} has no events: its mode is {modes}",
         f"Say `mode: [{modes}, events]` in its rule of {pipeline.file}, and start the pipeline again",

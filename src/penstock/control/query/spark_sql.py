@@ -20,7 +20,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.config.model import Pipeline, local_path
+from penstock.config.model import Pipeline
+from penstock.config.values import local_path
 from penstock.destinations.registry import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from penstock.java_error import java_reason

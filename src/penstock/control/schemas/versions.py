@@ -60,9 +60,9 @@ def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) ->
 
 def _by_table(pipeline: Pipeline, store: SqlStateStore) -> dict[ScopedName, list[SchemaVersion]]:
     found: dict[ScopedName, list[SchemaVersion]] = {}
-    for lane in pipeline.lanes:
-        for version in store.of_source(lane.scope).schema_versions():
-            found.setdefault(ScopedName(lane.scope, version.table), []).append(version)
+    for source_view in pipeline.source_views:
+        for version in store.of_source(source_view.scope).schema_versions():
+            found.setdefault(ScopedName(source_view.scope, version.table), []).append(version)
     return found
 
 

@@ -159,8 +159,9 @@ class SourceSection:
 
 @dataclass(frozen=True)
 class Status:
-    """Of a pipeline, or of what one of several sources sees of it. With several sources `lanes` has them all, `source`
-    and `log` are the first's, tables and components carry the source's name, `processed` is by `source:destination`."""
+    """Of a pipeline, or of what one of several sources sees of it. With several sources `source_views` has them all,
+    `source` and `log` are the first's, tables and components carry the source's name, and `processed` is by
+    `source:destination`."""
 
     pipeline: str
     file: str
@@ -174,7 +175,7 @@ class Status:
     events: list[StatusEvent]
     has_run: bool
     problem: Problem | None  # of the state store
-    lanes: tuple[SourceSection, ...] = ()
+    source_views: tuple[SourceSection, ...] = ()
 
 
 class Observer:
@@ -293,7 +294,7 @@ class Observer:
 
     def _sources(self, keys: Iterable[Key]) -> dict[Key, TableId]:
         """The source table of each feed."""
-        feeds = {key: self._pipeline.branch(key[0]).feed(key[1]) for key in keys}
+        feeds = {key: self._pipeline.destination_view(key[0]).feed(key[1]) for key in keys}
         return {key: feed.table if feed else key[1] for key, feed in feeds.items()}
 
     def _table(
@@ -306,7 +307,7 @@ class Observer:
         captured: bool,
     ) -> TableReport:
         destination, table = key
-        feed = self._pipeline.branch(destination).feed(table)
+        feed = self._pipeline.destination_view(destination).feed(table)
         status, made = state.statuses.get(key), state.progress.get(key)
         now = datetime.now(UTC)
         lag_bytes = None
@@ -355,19 +356,19 @@ class Observer:
 def gather(pipeline: Pipeline) -> Status:
     """One look. Raises only what no report can be made without."""
     found = []
-    for lane in pipeline.lanes:
-        with Observer(lane) as observer:
+    for source_view in pipeline.source_views:
+        with Observer(source_view) as observer:
             found.append(observer.look())
     return together(pipeline, found) if pipeline.is_scoped else found[0]
 
 
 def together(pipeline: Pipeline, found: Sequence[Status]) -> Status:
     """What the sources see, each for itself, as one."""
-    named = list(zip([lane.source.name for lane in pipeline.lanes], found, strict=True))
+    named = list(zip([source_view.source.name for source_view in pipeline.source_views], found, strict=True))
     events = [event for _, one in named for event in one.events]
     return replace(
         found[0],
-        lanes=tuple(SourceSection(name, one.source, one.log) for name, one in named),
+        source_views=tuple(SourceSection(name, one.source, one.log) for name, one in named),
         tables=[table for _, one in named for table in one.tables],
         processed={f"{name}:{key}": position for name, one in named for key, position in one.processed.items()},
         components={f"{name}:{key}": health for name, one in named for key, health in one.components.items()},

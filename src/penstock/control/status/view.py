@@ -125,10 +125,10 @@ def _summary(status: Status) -> Table:
     lines.add_column(overflow="fold")
     lines.add_row("pipeline", Text.assemble(status.pipeline, ("  " + status.file, "dim")))
     lines.add_row("run", Text(f"process {status.pid}", style="green") if status.pid else Text("not running", "yellow"))
-    for lane in status.lanes or (SourceSection("", status.source, status.log),):
-        suffix = f" {lane.name}" if lane.name else ""
-        lines.add_row(f"source{suffix}", _source(lane.source))
-        lines.add_row(f"log{suffix}", _log(lane.log))
+    for source_view in status.source_views or (SourceSection("", status.source, status.log),):
+        suffix = f" {source_view.name}" if source_view.name else ""
+        lines.add_row(f"source{suffix}", _source(source_view.source))
+        lines.add_row(f"log{suffix}", _log(source_view.log))
     if status.problem is not None:
         lines.add_row("state", _problem(status.problem))
     for name, health in status.components.items():
@@ -140,8 +140,8 @@ def _behind(status: Status, component: str) -> str:
     """How far the destination that the component stands for is behind the source; "" for other components."""
     prefix, _, name = component.rpartition("destination ")
     position = status.processed.get(prefix + name) if "destination " in component else None
-    lane = next((one for one in status.lanes or () if f"{one.name}:" == prefix), None)
-    head = lane.source.position if lane is not None else status.source.position if not prefix else None
+    source_view = next((one for one in status.source_views or () if f"{one.name}:" == prefix), None)
+    head = source_view.source.position if source_view is not None else status.source.position if not prefix else None
     if position is None or head is None:
         return ""
     return f"  at {position_text(position)}, {bytes_text(max(head - position, 0))} behind the source"
@@ -248,10 +248,12 @@ def _problem(problem: Problem) -> Text:
 
 def _lanes_json(status: Status) -> dict[str, Any]:
     """`source` and `log` of the only one, or a list of `sources`."""
-    if not status.lanes:
+    if not status.source_views:
         return {"source": _source_json(status.source), "log": _log_json(status.log)}
     return {
-        "sources": [{"name": one.name, **_source_json(one.source), "log": _log_json(one.log)} for one in status.lanes]
+        "sources": [
+            {"name": one.name, **_source_json(one.source), "log": _log_json(one.log)} for one in status.source_views
+        ]
     }
 
 

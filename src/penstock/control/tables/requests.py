@@ -155,7 +155,7 @@ def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> 
     wanted = [] if names else known
     for name in names:
         if is_whole_source(pipeline, name):
-            source = pipeline.lane(name.removesuffix(":")).source.name
+            source = pipeline.source_view(name.removesuffix(":")).source.name
             wanted += [table for table in known if table.source == source]
         else:
             wanted += _named(pipeline, known, [name])
@@ -180,7 +180,7 @@ def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
 def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
     return [
         _summary(
-            lane,
+            source_view,
             destination.name,
             table,
             status=statuses.get(table),
@@ -189,8 +189,8 @@ def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
             requests=requests,
         )
         for destination in pipeline.destinations
-        for lane in pipeline.lanes
-        for own in [store.of_source(lane.scope)]
+        for source_view in pipeline.source_views
+        for own in [store.of_source(source_view.scope)]
         for statuses in [own.table_status(destination.name)]
         for copies in [own.copy_progress(destination.name)]
         for progress in [own.progress(destination.name)]
@@ -200,7 +200,7 @@ def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
 
 
 def _summary(
-    lane: Pipeline,
+    source_view: Pipeline,
     destination: str,
     table: TableId,
     *,
@@ -209,10 +209,10 @@ def _summary(
     progress: TableProgress | None,
     requests: Sequence[Request],
 ) -> TableSummary:
-    feed = lane.branch(destination).feed(table)
+    feed = source_view.destination_view(destination).feed(table)
     return TableSummary(
         destination=destination,
-        table=ScopedName(lane.scope, table),
+        table=ScopedName(source_view.scope, table),
         target=feed.target if feed else table,
         state=status.state if status else State.INIT,
         since=status.since if status else None,
@@ -223,7 +223,7 @@ def _summary(
         code=status.code if status else "",
         requests=tuple(one for one in requests if one.table == table),
         fetched=progress.fetched if progress else 0,
-        advice=fetching_advice(lane.source.type, feed, progress),
+        advice=fetching_advice(source_view.source.type, feed, progress),
         followed=feed is not None,
     )
 

@@ -128,33 +128,33 @@ class Beside:
     is_up: Callable[[], bool]
     since: datetime | None = None
 
-    def of(self, lane: Pipeline) -> StateStore:
-        return self.store.of_source(lane.scope)
+    def of(self, source_view: Pipeline) -> StateStore:
+        return self.store.of_source(source_view.scope)
 
-    def failure(self, lane: Pipeline) -> PenstockError | None:
+    def failure(self, source_view: Pipeline) -> PenstockError | None:
         """Why the run does nothing for one of several sources; None when it does."""
-        health = self.of(lane).health().get(COMPONENT) if lane.is_scoped else None
+        health = self.of(source_view).health().get(COMPONENT) if source_view.is_scoped else None
         if health is None or health.state != "failed" or (self.since is not None and health.since < self.since):
             return None
-        return NoAnswer(f"the run has given source {lane.source.name} up: {health.message}", health.solution)
+        return NoAnswer(f"the run has given source {source_view.source.name} up: {health.message}", health.solution)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What is compared of one source; `lane` is the pipeline as it sees it."""
+    """What is compared of one source; `source_view` is the pipeline as it sees it."""
 
-    lane: Pipeline
+    source_view: Pipeline
     feeds: list[Feed]
 
     def named(self, table: TableId) -> ScopedName:
         """Return the name as operators know it."""
-        return ScopedName(self.lane.scope, table)
+        return ScopedName(self.source_view.scope, table)
 
 
 def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Share]:
     """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
-    shares = {lane.scope: Share(lane, []) for lane in pipeline.lanes}
+    shares = {source_view.scope: Share(source_view, []) for source_view in pipeline.source_views}
     named = {name for name in wish.names if not is_whole_source(pipeline, name)}
     for table, feed in wanted.items():
         if feed.mode is Mode.CLONE and not feed.projection:
@@ -176,9 +176,9 @@ def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark:
         try:
             found += _Verification(share, wish, beside, spark).all()
         except (SourceError, NoAnswer) as error:
-            if not share.lane.is_scoped:
+            if not share.source_view.is_scoped:
                 raise
-            wish.tell(f"source {share.lane.source.name} is left: {error.what}")
+            wish.tell(f"source {share.source_view.source.name} is left: {error.what}")
             found += [Verified(share.named(feed.name), None, error=error) for feed in share.feeds]
     return sorted(found, key=lambda one: one.table)
 
@@ -187,20 +187,20 @@ class _Verification:
     """Of one source. Tables have the names that the source, its pins and its part of the state store know."""
 
     def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession) -> None:
-        lane = share.lane
+        source_view = share.source_view
         self._share, self._wish, self._spark = share, wish, spark
-        self._pipeline, self._destination = lane, lane.lake.name
-        self._source = source_of(lane.source)
+        self._pipeline, self._destination = source_view, source_view.lake.name
+        self._source = source_of(source_view.source)
         self._feeds = {feed.name: feed for feed in share.feeds}
         self._asking = Asking(
-            beside.of(lane),
+            beside.of(source_view),
             self._destination,
             self._source,
             wish.timeout,
-            lane.copying.snapshot_timeout,
+            source_view.copying.snapshot_timeout,
             self._tell,
             beside.is_up,
-            lambda: beside.failure(lane),
+            lambda: beside.failure(source_view),
         )
 
     def all(self) -> list[Verified]:

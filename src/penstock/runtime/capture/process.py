@@ -102,7 +102,7 @@ def main(file: Path, source: str | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains, then sends SIGTERM
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     try:
-        run_capture(load(file).lane(source), stop, _report, patient=True)
+        run_capture(load(file).source_view(source), stop, _report, patient=True)
     except PenstockError as error:
         kind = type(error).__name__
         _report({"event": "failed", "kind": kind, "what": error.what, "solution": error.solution})

@@ -64,7 +64,7 @@ class Publisher:
         """Whether a destination has taken the table in before."""
         return any(
             feed.name in state.table_status(view.destination.name)
-            for view in self._pipeline.branches
+            for view in self._pipeline.destination_views
             for feed in view.feeds(table)
         )
 

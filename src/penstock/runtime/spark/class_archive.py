@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.config.model import IcebergDestination as IcebergConfig
+from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.destinations.factory import make_tables
 from penstock.destinations.registry import spark_settings
 from penstock.errors import PenstockError

@@ -51,7 +51,7 @@ def session(pipeline: Pipeline) -> LazySession:
     settings = spark_settings(pipeline.destinations, compiled=jars.installed() is not None)
     if is_local(pipeline.spark):
         # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
-        settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.lanes)}]"
+        settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.source_views)}]"
         settings["spark.default.parallelism"] = str(cores())
     # No row goes through Java: its second compiler would take more of the cores than it gives back.
     settings["spark.driver.extraJavaOptions"] = _java_options("-XX:TieredStopAtLevel=1")

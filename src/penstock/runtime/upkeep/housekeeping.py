@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from penstock.config.model import Maintenance
+from penstock.config.destinations import Maintenance
 from penstock.destinations.contract import MaintenanceReport
 from penstock.errors import StaleBase, StateError
 from penstock.failpoints import reach

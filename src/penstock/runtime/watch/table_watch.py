@@ -2,11 +2,11 @@
 
 A look compares what the catalogue says of each table now with what it said in the snapshot that the table was copied
 from, which the copier keeps in the state store: its marks (model/table_marks.py) and its partitions
-(`partition_watch`). A table without such a record is copied again, for what happened to it since cannot be known: its
+(`partitions`). A table without such a record is copied again, for what happened to it since cannot be known: its
 state store was lost, or an older penstock copied it. Structure is not compared here, because a change of it may still
 be on its way in the stream: `membership` does that once the stream has passed the look's position.
 
-`lane` looks once at the start, `membership` every `copy.discover_every`; acting on a look is `membership`'s.
+`source_pipeline` looks once at the start, `catalogue` every `copy.discover_every`; `apply/table_lifecycle` acts on it.
 """
 
 from __future__ import annotations
