@@ -38,6 +38,7 @@ PenstockError                 code                    exit  retry
  │   ├─ ColumnsRequired       no-columns              1     manual    no columns; copied as soon as there is one
  │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
+ │   ├─ EventRefused          event-refused           1     manual    one event cannot be published to a stream
  │   └─ PositionLost          position-lost           1     manual    position unknown, or behind the log
  │       └─ LogPassed         log-passed              1     manual    the log no longer reaches back; a clone is copied
  ├─ DestinationError          destination
@@ -46,7 +47,10 @@ PenstockError                 code                    exit  retry
  │   ├─ StaleBase             stale-base              1     at once   another writer committed: reread and redo
  │   ├─ CommitUnknown         commit-unknown          1     at once   outcome of a commit unknown: read the position
  │   ├─ Overtaken             overtaken               1     at once   another writer moved a stream's shard: reopen it
- │   └─ StreamBroken          stream-broken           1     manual    a stream has a hole, or was made for other data
+ │   ├─ StreamBroken          stream-broken           1     manual    a stream has a hole, or was made for other data
+ │   ├─ UnknownTopics         unknown-topics          1     at once   the layout lacks topics: the driver looks them up
+ │   ├─ TopicsRefused         topics-refused          1     manual    topics cannot be created: their tables are Errored
+ │   └─ RecordRefused         record-refused          1     at once   single records are refused: they are taken out
  ├─ StateError                state                   3     backoff   the state store does not answer
  ├─ TaskFailed                task-failed             1     never     unexpected exception in a task; see TableFailed
  ├─ NoAnswer                  no-answer               3     never     the run does not answer, or has ended
@@ -55,6 +59,7 @@ PenstockError                 code                    exit  retry
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Literal
 
 Retry = Literal["never", "backoff", "at once", "manual", "when published"]
@@ -252,6 +257,10 @@ class TableFailed(TableError):
     trace: str = ""
 
 
+class EventRefused(TableError):
+    code = "event-refused"
+
+
 class PositionLost(TableError):
     code = "position-lost"
 
@@ -296,6 +305,48 @@ class Overtaken(DestinationError):
 class StreamBroken(DestinationError):
     code = "stream-broken"
     retry = "manual"
+
+
+class UnknownTopics(DestinationError):
+    """`names` are the topics."""
+
+    code = "unknown-topics"
+    retry = "at once"
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(f"topics not looked up yet: {', '.join(sorted(names))}")
+        self.names = frozenset(names)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.names,)
+
+
+class TopicsRefused(DestinationError):
+    """`reasons` says of each topic why it cannot be had."""
+
+    code = "topics-refused"
+    retry = "manual"
+
+    def __init__(self, reasons: Mapping[str, str], solution: str = "") -> None:
+        super().__init__("; ".join(f"topic {name}: {reason}" for name, reason in reasons.items()), solution)
+        self.reasons = dict(reasons)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reasons, self.solution)
+
+
+class RecordRefused(DestinationError):
+    """`reasons` says of each refused record, by its place, why. `reason_code` is a short word for all of them."""
+
+    code = "record-refused"
+    retry = "at once"
+
+    def __init__(self, reasons: Mapping[str, str], reason_code: str = "refused") -> None:
+        super().__init__(f"{len(reasons)} records were refused: {next(iter(reasons.values()), '')}")
+        self.reasons, self.reason_code = dict(reasons), reason_code
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reasons, self.reason_code)
 
 
 class StateError(PenstockError):

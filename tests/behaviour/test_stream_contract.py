@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,12 +16,22 @@ from penstock.destinations import memory_stream
 from penstock.destinations.files import shard as files_shard
 from penstock.destinations.files.destination import FilesDestination
 from penstock.destinations.files.names import Range, parse_range
+from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
-from penstock.destinations.stream_contract import Publisher, Records, ShardPlace, StreamDestination, StreamId
-from penstock.errors import Overtaken, StreamBroken
+from penstock.destinations.stream_contract import (
+    TOPIC_TYPE,
+    CopyPlace,
+    Publisher,
+    Records,
+    ShardPlace,
+    StreamDestination,
+    StreamId,
+)
+from penstock.errors import Overtaken, RecordRefused, StreamBroken, TopicsRefused, UnknownTopics
 from penstock.model.place import Place, place_at
 
 START = place_at(100)
+HASHED = [5, 6, 3, 6]
 SHOP = StreamId("shop", "history 1", START)
 
 
@@ -56,7 +67,7 @@ def _memory(_: Path, patch: pytest.MonkeyPatch) -> Bench:
     store = MemoryStreamStore()
 
     def seen(shard: int) -> list[str]:
-        return [value.decode() for value in store.values("shop")[shard]]
+        return [(value or b"").decode() for value in store.values("shop")[shard]]
 
     return Bench(lambda shards: MemoryStreamDestination("stream", store, shards), seen, *_crashes(patch))
 
@@ -84,6 +95,8 @@ def records(*given: tuple[int, str]) -> Records:
         pa.array([place_at(position) for position, _ in given]),
         pa.array([b"key"] * len(given), pa.binary()),
         pa.array([text.encode() for _, text in given], pa.binary()),
+        pa.array(["public.orders"] * len(given), TOPIC_TYPE),
+        pa.array([0] * len(given), pa.int32()),
     )
 
 
@@ -202,6 +215,52 @@ def test_tables_stand_behind_and_are_brought_on(bench: Bench) -> None:
     assert bench.opened(1).ensure(SHOP).shards == 1
 
 
+def test_copied_rows_move_with_their_place(bench: Bench) -> None:
+    publisher = bench.publisher()
+    waiting, names = {"orders": place_at(150)}, {"orders": place_at(150), "people": place_at(90)}
+    for number, text in enumerate(("row 1", "row 2"), 1):
+        at = publisher.open()
+        upto = ShardPlace(at.place, names, {"orders": CopyPlace("1-A", number)})
+        publisher.publish([records((0, text))], lambda upto=upto: upto)  # type: ignore[misc]
+        assert bench.opened(1).places("shop") == [upto]
+    publisher.advance(ShardPlace(START, waiting))
+    publish(publisher, 200, (150, "a change"))
+    assert bench.seen(0) == ["row 1", "row 2", "a change"]
+    assert bench.opened(1).ensure(SHOP).shards == 1
+
+
+def test_headers_topics_and_partitions_are_taken(bench: Bench) -> None:
+    """Whether a reader sees them is the destination's to say; the records are published in any case."""
+    plain = records((100, "a"), (110, "b"))
+    headers = (("kind", pa.array([b"new", None], pa.binary())), ("none", pa.nulls(2, pa.binary())))
+    publisher = bench.publisher()
+    publisher.open()
+    made = replace(plain, headers=headers, keys=pa.array([b"k", None], pa.binary()))
+    assert publisher.publish([made, made.take(pa.array([1]))], lambda: ShardPlace(place_at(200))).records == 3
+    assert bench.seen(0) == ["a", "b", "b"]
+
+
+def test_a_layout_divides_keys_and_knows_its_topics_once_they_are_looked_up(bench: Bench) -> None:
+    destination = bench.opened(3)
+    destination.ensure(SHOP)
+    layout = pickle.loads(pickle.dumps(destination.topics("shop", ["public.orders", "public.people"])))
+    topics = pa.array(["public.orders"] * 50 + ["public.people"] * 51, TOPIC_TYPE)
+    keys = pa.array([str(number).encode() for number in range(50)] * 2 + [None], pa.binary())
+    everywhere = np.zeros(101, np.bool_)
+    everywhere[100] = True
+    shares = [layout.select(shard, topics, keys, everywhere) for shard in range(3)]
+    taken = [index.tolist() for index, _ in shares]
+    assert all(len(index) == len(partitions) for index, partitions in shares)
+    assert [share[-1] for share in taken] == [100, 100, 100], "what concerns every key is in every shard"
+    assert sorted(row for share in taken for row in share[:-1]) == list(range(100)), "every record is in one shard"
+    assert all(share == sorted(share) for share in taken)
+    of_key: dict[tuple[int, int], set[int]] = {}
+    for shard, (index, partitions) in enumerate(shares):
+        for row, partition in zip(index.tolist()[:-1], partitions.tolist()[:-1], strict=True):
+            of_key.setdefault((row // 50, row % 50), set()).add((shard, partition))  # type: ignore[arg-type]
+    assert all(len(found) == 1 for found in of_key.values()), "a key is in one shard and one partition"
+
+
 def test_shards_go_on_by_themselves(bench: Bench) -> None:
     first, second = bench.publisher(0, 2), bench.publisher(1, 2)
     publish(first, 300, (100, "a"))
@@ -217,6 +276,86 @@ def test_another_history_or_number_of_shards_is_refused(bench: Bench) -> None:
     with pytest.raises(StreamBroken, match="shards"):
         bench.opened(2).ensure(SHOP)
     assert bench.seen(0) == ["a"]
+
+
+# What is special about the twin: topics, tombstones, and records that are refused
+
+
+@pytest.fixture
+def store() -> MemoryStreamStore:
+    return MemoryStreamStore(topics=set(), forbidden={"public.secret"}, longest=5)
+
+
+def test_topics_are_looked_up_before_records_go_there(store: MemoryStreamStore) -> None:
+    destination = MemoryStreamDestination("stream", store)
+    some = records((100, "a"))
+    given = some.topics, some.keys, np.zeros(1, np.bool_)
+    with pytest.raises(UnknownTopics) as unknown:
+        destination.ensure(SHOP).select(0, *given)
+    assert pickle.loads(pickle.dumps(unknown.value)).names == {"public.orders"}
+    assert destination.topics("shop", ["public.orders"]).select(0, *given)[0].tolist() == [0]
+    assert destination.ensure(SHOP).select(0, *given)[0].tolist() == [0]
+    with pytest.raises(TopicsRefused) as refused:
+        destination.topics("shop", ["public.secret", "public.people"])
+    assert list(pickle.loads(pickle.dumps(refused.value)).reasons) == ["public.secret"]
+    assert store.topics == {"public.orders", "public.people"}, "the others are made"
+
+
+def test_refused_records_are_named_and_nothing_is_published(store: MemoryStreamStore) -> None:
+    destination = MemoryStreamDestination("stream", store)
+    destination.ensure(SHOP)
+    publisher = destination.publisher("shop", 0)
+    publisher.open()
+    given = records((100, "short"), (110, "much longer"), (120, "longer, too"))
+    with pytest.raises(RecordRefused) as refused:
+        publisher.publish([given], lambda: ShardPlace(place_at(200)))
+    assert sorted(pickle.loads(pickle.dumps(refused.value)).reasons) == [place_at(110), place_at(120)]
+    assert (store.values("shop"), destination.places("shop")) == ([[]], [ShardPlace(START)])
+    publisher.publish([given.take(pa.array([0]))], lambda: ShardPlace(place_at(200)))
+    assert store.values("shop") == [[b"short"]]
+
+
+def test_tombstones_and_headers_arrive(store: MemoryStreamStore) -> None:
+    destination = MemoryStreamDestination("stream", store)
+    destination.ensure(SHOP)
+    publisher = destination.publisher("shop", 0)
+    publisher.open()
+    given = replace(
+        records((100, ""), (110, "b")),
+        values=pa.array([None, b"b"], pa.binary()),
+        headers=(("kind", pa.array([b"gone", None], pa.binary())),),
+    )
+    publisher.publish([given], lambda: ShardPlace(place_at(200)))
+    gone, there = store.shards["shop"][0].records
+    assert (gone.value, gone.headers, gone.topic) == (None, (("kind", b"gone"),), "public.orders")
+    assert (there.value, there.headers) == (b"b", ())
+
+
+# How keys are divided
+
+
+@pytest.mark.parametrize(("ordering", "used"), [("key", 4), ("table", 2), ("source", 1)])
+def test_what_is_kept_in_one_shard(ordering: str, used: int) -> None:
+    layout = KeyLayout(4, ordering)  # type: ignore[arg-type]
+    topics = pa.array(["public.orders", "public.things"] * 50, TOPIC_TYPE)
+    keys = pa.array([str(number).encode() for number in range(100)], pa.binary())
+    everywhere = np.zeros(100, np.bool_)
+    everywhere[0] = True
+    shares = [set(layout.select(shard, topics, keys, everywhere)[0].tolist()) for shard in range(4)]
+    assert sum(bool(share) for share in shares) == used
+    assert sum(0 in share for share in shares) == (4 if ordering == "key" else 1)
+    assert sum(len(share - {0}) for share in shares) == 99
+
+
+def test_the_hash_of_keys_and_tables_stays_as_it_is() -> None:
+    """Streams exist that were divided by it."""
+    topics, keys = pa.array(["public.orders"] * 4, TOPIC_TYPE), pa.array([b'{"id":1}', b'{"id":2}', b"x", None])
+    found = {
+        row: shard
+        for shard in range(7)
+        for row in KeyLayout(7).select(shard, topics, keys, np.zeros(4, np.bool_))[0].tolist()
+    }
+    assert [found[row] for row in range(4)] == HASHED
 
 
 # What is special about files

@@ -72,7 +72,7 @@ class PublishBench:
 
     def events(self) -> list[list[dict[str, Any]]]:
         """What a reader sees of each shard."""
-        return [[json.loads(value) for value in values] for values in self.store.values("shop")]
+        return [[json.loads(value or b"null") for value in values] for values in self.store.values("shop")]
 
     def ids(self, shard: int = 0, table: str = "") -> list[int]:
         return [event["key"]["id"] for event in self.events()[shard] if table in ("", event["table"])]

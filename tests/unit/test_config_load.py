@@ -344,7 +344,7 @@ def test_a_stream_of_files(folder: Path) -> None:
     for given, problem in (
         ("path: s3://bucket/changes", "destinations[0].path must be a folder"),
         ("path: ./x\n    shards: 0", "destinations[0].shards is 0, but must be at least 1"),
-        ("path: ./x\n    snapshot: true", "destinations[0].snapshot is True, but must be false for now"),
+        ("path: ./x\n    snapshot: true", "destinations[0].snapshot is not supported yet"),
         ("warehouse: ./x", "destinations[0].warehouse is an unknown key"),
     ):
         error = refused(folder, GOOD.replace(iceberg, f"type: files\n    {given}"))

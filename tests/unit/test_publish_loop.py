@@ -240,3 +240,45 @@ def test_an_errored_table_whose_changes_the_log_has_let_go_is_lost(tmp_path: Pat
     assert "the change log begins at" in status.reason
     assert bench.loop.held_from == bench.loop.needed_from == 300, "nothing is kept for it any more"
     assert place_name(PRICES.table) == '"public"."prices"'
+
+
+def test_topics_are_looked_up_when_they_are_first_met(bench: PublishBench) -> None:
+    bench.store.topics, bench.store.forbidden = set(), {"public.people"}
+    bench.restart()
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (PEOPLE, 120, insert("2", "Ann", "x")))
+    bench.seal(300, (ORDERS, 210, insert("3", "b")))
+    bench.drain()
+    assert bench.ids() == [1, 3]
+    assert bench.store.topics == {"public.orders"}
+    status = bench.state.table_status("stream")
+    assert status[ORDERS.table].state is State.READY
+    assert "topic public.people: it may not be made" in status[PEOPLE.table].reason
+    bench.store.forbidden = set()
+    bench.loop.retry(bench.loop.tables[PEOPLE.table])
+    bench.drain()
+    assert bench.ids(table="people") == [2]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_refused_event_makes_its_table_errored_and_no_other(tmp_path: Path, shards: int) -> None:
+    bench = PublishBench(tmp_path, stream_feed(ORDERS), stream_feed(PEOPLE), shards=shards)
+    bench.store.longest = 500
+    bench.seal(
+        200,
+        *((PEOPLE, 100 + number, insert(str(number), "Ann", "x")) for number in range(10)),
+        (ORDERS, 150, insert("1", "a")),
+        (ORDERS, 160, insert("2", "b" * 500)),
+        (ORDERS, 170, insert("3", "c")),
+    )
+    bench.drain()
+    seen = [event for share in bench.events() for event in share]
+    assert sorted(event["key"]["id"] for event in seen if event["table"] == "people") == list(range(10))
+    status = bench.state.table_status("stream")[ORDERS.table]
+    assert status.state is State.ERRORED
+    assert f"the event at {place_at(160, 11)} cannot be published (too-large): longer than 500" in status.reason
+    bench.store.longest = 5000
+    bench.loop.retry(bench.loop.tables[ORDERS.table])
+    bench.drain()
+    seen = [event for share in bench.events() for event in share if event["table"] == "orders"]
+    assert sorted(event["key"]["id"] for event in seen) == [1, 2, 3]
+    assert bench.loop.is_level

@@ -14,7 +14,7 @@ import typer
 from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import StreamSection
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.config.values import local_path
@@ -99,11 +99,10 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         followed = f"{count_text(one.tables, 'table')} to follow"
         console.print(f"{name}: {one.version} at {one.endpoint}, {followed}", markup=False)
     for destination in pipeline.destinations:
-        where = (
-            f"files in {destination.path}"
-            if isinstance(destination, FilesDestination)
-            else f"warehouse {scrub(destination.warehouse)}"
-        )
+        if isinstance(destination, StreamSection):
+            where = destination.where
+        else:
+            where = f"warehouse {scrub(destination.warehouse)}"
         console.print(f"destination: {destination.name}, {where}", markup=False)
     for line in as_lines(found):
         console.print(line)
@@ -249,8 +248,9 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
     for destination_view in pipeline.destination_views:
         yield from check_renamed(destination_view)
     for destination in pipeline.destinations:
-        if isinstance(destination, FilesDestination):
-            yield from _folder(f"the stream {destination.name}", Path(destination.path))
+        if isinstance(destination, StreamSection):
+            if destination.folder is not None:
+                yield from _folder(f"the stream {destination.name}", destination.folder)
         elif (warehouse := local_path(destination.warehouse)) is not None:
             yield from _folder("warehouse", warehouse)
         else:

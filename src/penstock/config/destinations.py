@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from penstock.config.section import Section
+from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
 
@@ -15,12 +16,6 @@ def _local(located: str) -> str:
     if local_path(located) is None:
         raise ValueError("must be a folder: files are put in place by renames, which object stores do not have")
     return str(local_path(located))
-
-
-def _without_snapshot(value: bool) -> bool:
-    if value:
-        raise ValueError("must be false for now: rows of the initial copy are not published to streams yet")
-    return value
 
 
 class Maintenance(Section):
@@ -57,16 +52,105 @@ class IcebergDestination(DestinationSection):
     maintenance: Maintenance = Maintenance()
 
 
-class FilesDestination(DestinationSection):
+class RetryConfig(Section):
+    """How a destination is tried again that does not answer. `tries: 0`: for ever."""
+
+    first: Duration = 0.1
+    longest: Duration = 10.0
+    tries: Annotated[int, Field(ge=0)] = 0
+
+
+class DeadLetterConfig(Section):
+    """How many dead letters are kept, how long, and what happens when there are more."""
+
+    max_entries: Annotated[int, Field(ge=1)] = 10_000
+    max_age: Duration = 7 * 86400.0
+    overflow: Literal["drop_oldest", "reject", "block"] = "drop_oldest"
+    max_event_bytes: Annotated[Size, Field(ge=0)] = 256 * 2**10
+
+
+class AvroEncoding(Section):
+    """Avro in Confluent's framing, with its schemas in a schema registry."""
+
+    type: Literal["avro"]
+    registry: Annotated[str, Field(min_length=1)]
+    subject: Literal["topic_name", "record_name", "topic_record_name"] = "topic_name"
+    username: str | None = None
+    password: SecretStr | None = None
+    enum: Literal["string", "enum"] = "string"
+    naive_timestamp: Literal["string", "timestamp"] = "string"
+
+
+class StreamSection(DestinationSection):
+    """What every stream has. `takes_tombstones`: whether the type has records without a value.
+
+    `not_yet` are keys that do nothing yet, here or for a type: anything but their default is refused, not ignored."""
+
+    takes_tombstones: ClassVar[bool] = False
+    not_yet: ClassVar[tuple[str, ...]] = (
+        "envelope",
+        "encoding",
+        "key",
+        "headers",
+        "truncates",
+        "snapshot",
+        "timeout",
+        "dlq",
+        "processors",
+    )
+
+    envelope: Literal["native", "debezium", "cloudevents", "faucet"] = "native"
+    encoding: Literal["json"] | AvroEncoding = "json"
+    key: Annotated[str, Field(min_length=1)] | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    deletes: Literal["event", "tombstone", "both"] = "event"
+    truncates: Literal["send", "skip"] = "send"
+    snapshot: bool = False
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    ordering: Literal["key", "table", "source"] = "key"
+    timeout: Duration = 30.0
+    retry: RetryConfig = RetryConfig()
+    dlq: DeadLetterConfig = DeadLetterConfig()
+    processors: list[dict[str, Any]] = Field(default_factory=list)
+    start: Literal["log", "now"] = "log"
+
+    @property
+    def where(self) -> str:
+        """Where its records go, as `check` shows it."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> Path | None:
+        """The local folder that must be writable; None when it needs none."""
+        return None
+
+    @model_validator(mode="after")
+    def _only_what_works(self) -> StreamSection:
+        for key in self.not_yet:
+            if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
+                raise misplaced(key, "is not supported yet; leave it out")
+        if self.deletes != "event" and not self.takes_tombstones:
+            raise misplaced("deletes", "must be `event`: this type of destination has no tombstones")
+        if self.ordering == "source" and self.shards > 1:
+            raise misplaced("shards", "must be 1 with `ordering: source`: all events are in one sequence")
+        return self
+
+
+class FilesDestination(StreamSection):
     """A stream of files: every event of the tables as a line of JSON, from where the stream begins."""
 
     name: Name = "files"
     type: Literal["files"]
     path: Annotated[Located, AfterValidator(_local)]
     format: Literal["jsonl"] = "jsonl"
-    shards: Annotated[int, Field(ge=1, le=256)] = 1
-    snapshot: Annotated[bool, AfterValidator(_without_snapshot)] = False
-    start: Literal["log", "now"] = "log"
+
+    @property
+    def where(self) -> str:
+        return f"files in {self.path}"
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.path)
 
 
 AnyDestination = Annotated[IcebergDestination | FilesDestination, Field(discriminator="type")]

@@ -39,7 +39,7 @@ def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDes
 
 
 def _files(settings: FilesSettings) -> StreamDestination:
-    return FilesDestination(settings.name, Path(settings.path), settings.shards)
+    return FilesDestination(settings.name, Path(settings.path), settings.shards, settings.ordering)
 
 
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}

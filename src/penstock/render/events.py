@@ -25,9 +25,8 @@ structure that it was made under: an image has the columns that the table had th
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,38 +34,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.fold.envelope import fold_events
-from penstock.fold.keys import bucket_of
 from penstock.model.change import RawChanges
+from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.rescue import RescueCount
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableSchema
 from penstock.render.json_text import Template, json_texts, objects
 
 Numbers = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
+Selection = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]  # indexes of records, and the partition of each
+Select = Callable[[pa.DictionaryArray, pa.Array, Mask], Selection]  # by topic, key, and whether it concerns every key
 _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 _MOVED = ".1"  # behind the place of the insert that follows a change of a key
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Records of one table under one structure, in stream order and in parallel."""
+    """Records in stream order and in parallel. `failed` are events that cannot be rendered: they are not among them."""
 
     commit: Numbers
     ordinal: Numbers
     part: npt.NDArray[np.int8]  # 1: the second record of its event
     places: pa.Array
     keys: pa.Array  # binary
-    values: pa.Array  # binary
+    values: pa.Array  # binary; null: a tombstone
+    topics: pa.DictionaryArray
+    partitions: pa.Array  # int32
     last_commit_time: int  # µs
     rescues: tuple[RescueCount, ...]
+    headers: tuple[tuple[str, pa.Array], ...] = ()  # name, and binary values; null: the record has no such header
+    failed: tuple[DeadLetter, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Rendered:
+        """Return the records at these indexes."""
+        index = pa.array(rows)
+        return replace(
+            self,
+            commit=self.commit[rows],
+            ordinal=self.ordinal[rows],
+            part=self.part[rows],
+            places=self.places.take(index),
+            keys=self.keys.take(index),
+            values=self.values.take(index),
+            topics=self.topics.take(index),
+            partitions=self.partitions.take(index),
+            headers=tuple((name, values.take(index)) for name, values in self.headers),
+        )
 
-def render_changes(changes: RawChanges, feed: Feed, source: str, *, shard: int = 0, shards: int = 1) -> Rendered:
-    """Return the events of the changes that belong to a shard. TableError where an event cannot be made."""
+
+def every_record(_: pa.DictionaryArray, keys: pa.Array, __: Mask) -> Selection:
+    """Select all records, each once, for partition 0."""
+    return np.arange(len(keys)), np.zeros(len(keys), np.int32)
+
+
+def render_changes(changes: RawChanges, feed: Feed, source: str, *, select: Select = every_record) -> Rendered:
+    """Return the events of one table's changes under one structure. TableError where an event cannot be made.
+
+    Only records that `select` names are rendered: those of a shard. What it raises is raised."""
     schema = changes.schema
     net = fold_events([changes], position=0, schema=schema, projection=feed.projection, strict=feed.strict)
     made = net.upserts
@@ -81,11 +109,13 @@ def render_changes(changes: RawChanges, feed: Feed, source: str, *, shard: int =
     leaves, arrives = moved[index] & (part == 0), part == 1
     taken = pa.array(index)
     keys = pc.if_else(pa.array(leaves), old.take(taken), now.take(taken)).cast(pa.binary())
-    own = _own(schema.table, columns["op"].take(taken), keys, shard, shards)
-    if not own.all():
+    everywhere = np.asarray(pc.equal(columns["op"].take(taken), "truncate"))
+    topics = _constant(str(schema.table), len(index))
+    own, partitions = select(topics, keys, everywhere)
+    if len(own) != len(index) or everywhere.any():
         index, part, leaves, arrives = index[own], part[own], leaves[own], arrives[own]
-        taken, keys = pa.array(index), keys.filter(pa.array(own))
-    if len(index) != rows or moved.any():
+        taken, keys, topics = pa.array(index), keys.take(pa.array(own)), topics.take(pa.array(own))
+    if len(index) != rows or moved.any() or everywhere.any():
         columns = {name: column.take(taken) for name, column in columns.items()}
     moves = _moves(leaves, arrives, now.take(taken), old.take(taken))
     columns |= _parted(columns, leaves, arrives)
@@ -99,29 +129,44 @@ def render_changes(changes: RawChanges, feed: Feed, source: str, *, shard: int =
         places,
         keys,
         values.cast(pa.binary()),
+        topics,
+        pa.array(partitions),
         net.last_commit_time,
         net.rescues,
     )
 
 
-def in_stream_order(pieces: Sequence[Rendered]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return places, keys and values of all pieces, in stream order over tables and structures."""
+def in_stream_order(pieces: Sequence[Rendered]) -> Rendered:
+    """Return all pieces as one, in stream order over tables and structures."""
     if len(pieces) == 1:
-        return pieces[0].places, pieces[0].keys, pieces[0].values
-    order = pa.array(
-        np.lexsort(
-            (
-                np.concatenate([one.part for one in pieces]),
-                np.concatenate([one.ordinal for one in pieces]),
-                np.concatenate([one.commit for one in pieces]),
-            )
-        )
+        return pieces[0]
+    whole = Rendered(
+        np.concatenate([one.commit for one in pieces]),
+        np.concatenate([one.ordinal for one in pieces]),
+        np.concatenate([one.part for one in pieces]),
+        pa.concat_arrays([one.places for one in pieces]),
+        pa.concat_arrays([one.keys for one in pieces]),
+        pa.concat_arrays([one.values for one in pieces]),
+        _whole(pa.chunked_array([one.topics for one in pieces]).unify_dictionaries()),
+        pa.concat_arrays([one.partitions for one in pieces]),
+        max(one.last_commit_time for one in pieces),
+        tuple(count for one in pieces for count in one.rescues),
+        _joined_headers(pieces),
+        tuple(letter for one in pieces for letter in one.failed),
     )
-    return (
-        pa.concat_arrays([one.places for one in pieces]).take(order),
-        pa.concat_arrays([one.keys for one in pieces]).take(order),
-        pa.concat_arrays([one.values for one in pieces]).take(order),
+    return whole.take(np.lexsort((whole.part, whole.ordinal, whole.commit)))
+
+
+def _joined_headers(pieces: Sequence[Rendered]) -> tuple[tuple[str, pa.Array], ...]:
+    names = dict.fromkeys(name for one in pieces for name, _ in one.headers)
+    return tuple(
+        (name, pa.concat_arrays([dict(one.headers).get(name, pa.nulls(len(one), pa.binary())) for one in pieces]))
+        for name in names
     )
+
+
+def _constant(name: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([name], pa.string()))
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -150,17 +195,6 @@ def _moved(columns: Mapping[str, pa.Array], now: pa.Array, old: pa.Array) -> Mas
     is_update = pc.equal(columns["op"], "update")
     changed: Mask = np.asarray(pc.fill_null(pc.and_(is_update, pc.not_equal(now, old)), False))
     return changed
-
-
-def _own(table: TableId, op: pa.Array, keys: pa.Array, shard: int, shards: int) -> Mask:
-    """Which records belong to the shard: by key; a truncate to all; without a key, all of the table to one."""
-    if shards == 1:
-        return np.ones(len(keys), np.bool_)
-    whole = zlib.crc32(str(table).encode()) % shards
-    keyed = np.asarray(keys.is_valid())
-    of_key = bucket_of(pc.fill_null(keys, b""), shards)
-    own: Mask = (np.where(keyed, of_key, whole) == shard) | np.asarray(pc.equal(op, "truncate"))
-    return own
 
 
 def _parted(columns: Mapping[str, pa.Array], leaves: Mask, arrives: Mask) -> dict[str, pa.Array]:

@@ -14,7 +14,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.destinations.factory import make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
@@ -120,5 +120,5 @@ def _open_destinations(pipeline: Pipeline, spark: LazySession, cleanup: ExitStac
         cleanup.callback(one.close)
         if len(pipeline.destinations) == 1:
             one.opened()
-    streams = {one.name: make_stream(one) for one in pipeline.destinations if isinstance(one, FilesDestination)}
+    streams = {one.name: make_stream(one) for one in pipeline.destinations if isinstance(one, StreamSection)}
     return {**{name: one.opened for name, one in shared.items()}, **streams}

@@ -16,7 +16,7 @@ import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.destinations.stream_contract import StreamDestination
@@ -166,6 +166,8 @@ class SourcePipeline:
         opened = destinations[name]
         runner = runner.for_destination(name) if isinstance(runner, SparkRunner) else runner
         if not callable(opened):
+            if not isinstance(view.destination, StreamSection):
+                raise TypeError(f"destination {name} is not a stream")
             return StreamPipeline(
                 view,
                 self.state,
@@ -173,7 +175,7 @@ class SourcePipeline:
                 runner=runner,
                 side=side,
                 catalogue=self._first[name].catalogue,
-                from_now=isinstance(view.destination, FilesDestination) and view.destination.start == "now",
+                section=view.destination,
             )
         return DestinationPipeline(
             view,

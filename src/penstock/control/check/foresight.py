@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.config.values import local_path
 from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
@@ -90,7 +90,7 @@ def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
 def check_streams(pipeline: Pipeline) -> Iterator[Finding]:
     """What a stream does not have, so that nobody waits for it."""
     for destination in pipeline.destinations:
-        if isinstance(destination, FilesDestination):
+        if isinstance(destination, StreamSection):
             yield Finding(
                 "note",
                 f"destination {destination.name}: a stream has the changes from where it begins on; rows that the "

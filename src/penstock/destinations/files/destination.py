@@ -13,12 +13,14 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from penstock.destinations.files.names import hole, parse_range
 from penstock.destinations.files.shard import WRITING, FilePublisher, newest, storing
+from penstock.destinations.key_layout import KeyLayout, Ordering
 from penstock.destinations.stream_contract import Layout, ShardPlace, StreamId
 from penstock.errors import StreamBroken
 from penstock.model.place import Place
@@ -37,6 +39,7 @@ class Description:
     history: str
     shards: int
     start: Place
+    ordering: Ordering = "key"
 
 
 class FilesSettings(Protocol):
@@ -51,10 +54,15 @@ class FilesSettings(Protocol):
     @property
     def shards(self) -> int: ...
 
+    @property
+    def ordering(self) -> Ordering: ...
+
 
 class FilesDestination:
-    def __init__(self, name: str, path: Path, shards: int = 1) -> None:
-        self._name, self._path, self._shards = name, path, shards
+    tombstones = False
+
+    def __init__(self, name: str, path: Path, shards: int = 1, ordering: Ordering = "key") -> None:
+        self._name, self._path, self._shards, self._ordering = name, path, shards, ordering
 
     @property
     def name(self) -> str:
@@ -64,12 +72,16 @@ class FilesDestination:
         folder = self._folder(stream.source)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            wanted = Description(FORMAT, stream.source, stream.history, self._shards, stream.start)
+            wanted = Description(FORMAT, stream.source, stream.history, self._shards, stream.start, self._ordering)
             known = _described(folder) or _describe(folder, wanted)
         self._require_same(folder, known, wanted)
         for shard in range(known.shards):
             self._require_whole(folder / _shard_name(shard), known.start)
-        return Layout(known.shards)
+        return KeyLayout(known.shards, known.ordering)
+
+    def topics(self, source: str, names: Sequence[str]) -> Layout:
+        """A folder has no topics, and its layout asks for none."""
+        return KeyLayout(self._shards, self._ordering)
 
     def places(self, source: str) -> list[ShardPlace]:
         folder = self._folder(source)
@@ -104,6 +116,12 @@ class FilesDestination:
                 f"{folder} has {known.shards} shards, and the file says `shards: {wanted.shards}`: keys would move "
                 "between shards and lose their order",
                 f"Set `shards` to {known.shards}, or {elsewhere}",
+            )
+        if known.ordering != wanted.ordering:
+            raise StreamBroken(
+                f"{folder} was made with `ordering: {known.ordering}`, and the file says `{wanted.ordering}`: "
+                "events would move between shards and lose their order",
+                f"Set `ordering` to {known.ordering}, or {elsewhere}",
             )
         if known.history != wanted.history:
             raise StreamBroken(

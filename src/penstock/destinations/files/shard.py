@@ -19,7 +19,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,15 +40,19 @@ class PlaceRecord:
     """`ends` is where the newest file ends: the place moves on without a file where there is nothing to publish."""
 
     number: int
-    place: Place
+    at: ShardPlace
     ends: Place
-    behind: dict[str, Place]
     written: str = ""  # name of the file in `_writing`
     name: str = ""  # under which readers find it
 
-    @property
-    def at(self) -> ShardPlace:
-        return ShardPlace(self.place, self.behind)
+    def to_text(self) -> str:
+        own = {"number": self.number, "ends": self.ends, "written": self.written, "name": self.name}
+        return json.dumps(own | json.loads(self.at.to_text()), ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> PlaceRecord:
+        own = json.loads(text)
+        return cls(own["number"], ShardPlace.from_text(text), own["ends"], own["written"], own["name"])
 
 
 @dataclass
@@ -89,9 +93,9 @@ class FilePublisher:
                 raise
             reach("publish.file_written")
             number = before.number + 1
-            moved = at.place != before.place
+            moved = at.place != before.at.place
             name = Range(before.ends, at.place) if moved else Range(before.ends, before.ends, number)
-            record = PlaceRecord(number, at.place, name.end, dict(at.behind), written.name, name.text)
+            record = PlaceRecord(number, at, name.end, written.name, name.text)
             try:
                 self._commit(record)
             except Overtaken:
@@ -114,7 +118,7 @@ class FilePublisher:
         return self._record
 
     def _advance(self, before: PlaceRecord, upto: ShardPlace) -> None:
-        record = PlaceRecord(before.number + 1, upto.place, before.ends, dict(upto.behind))
+        record = PlaceRecord(before.number + 1, upto, before.ends)
         self._commit(record)
         self._forget_older(record)
 
@@ -124,7 +128,7 @@ class FilePublisher:
         draft, final = folder / f".{uuid.uuid4().hex}", folder / f"{record.number:016d}.json"
         try:
             with draft.open("w", encoding="utf-8") as file:
-                json.dump(asdict(record), file)
+                file.write(record.to_text())
                 file.flush()
                 os.fsync(file.fileno())
             try:
@@ -169,9 +173,9 @@ def newest(folder: Path, start: Place) -> PlaceRecord:
     while True:
         number = max(_numbers(places), default=0)
         if number == 0:
-            return PlaceRecord(0, start, start, {})
+            return PlaceRecord(0, ShardPlace(start), start)
         try:
-            return PlaceRecord(**json.loads((places / f"{number:016d}.json").read_text(encoding="utf-8")))
+            return PlaceRecord.from_text((places / f"{number:016d}.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue  # a newer one took its place
 

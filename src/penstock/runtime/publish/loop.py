@@ -4,13 +4,14 @@ Progress is the places of the shards, which the destination keeps with the event
 crash. A table that cannot be published becomes Errored and stands behind; the others go on. When it is tried again it
 is brought on by itself, from its own place, until it is level.
 
-A message that cannot be decoded is first kept in quarantine and then passed over, so none is lost without a trace.
+A message that cannot be decoded is first kept in quarantine and then passed over, so none is lost without a trace. The
+same holds for dead letters: records that cannot be rendered or that the destination refuses.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,9 +21,19 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner
-from penstock.destinations.stream_contract import ShardPlace, StreamDestination, StreamId
-from penstock.errors import LogPassed, PenstockError, StateError, StreamBroken, TableFailed
+from penstock.destinations.key_layout import KeyLayout
+from penstock.destinations.stream_contract import Layout, ShardPlace, StreamDestination, StreamId
+from penstock.errors import (
+    EventRefused,
+    LogPassed,
+    PenstockError,
+    StateError,
+    StreamBroken,
+    TableFailed,
+    TopicsRefused,
+)
 from penstock.failpoints import reach
+from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.place import Place, place_at, position_of
 from penstock.model.position import Position, position_text
@@ -46,6 +57,7 @@ class PublishedTable:
     lost: bool = False
     changes: int = 0
     tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
+    letters: set[str] = field(default_factory=set)  # records kept as dead letters, by place
 
     @property
     def name(self) -> TableId:
@@ -81,6 +93,7 @@ class PublishLoop:
         self._planner = BatchPlanner(log, limits)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
+        self._layout: Layout = KeyLayout()
         self._shards = 0  # 0: not begun
         self._places: list[ShardPlace] = []
         self._advanced_at = self._recorded_at = time.monotonic()
@@ -97,7 +110,7 @@ class PublishLoop:
         if history is None or start is None or end is None:
             return False
         wanted = StreamId(self._source, history, place_at(end if self._from_now else start))
-        shards = self._destination.ensure(wanted).shards
+        self._layout = self._destination.ensure(wanted)
         self._places = self._destination.places(self._source)
         self.processed = self._least()
         if self.processed < start:
@@ -108,8 +121,9 @@ class PublishLoop:
                 f"log ends at {position_text(end)}",
                 "The log lost its newest part: start a new stream under another `path` or name",
             )
-        self._shards = shards
-        LOG.info("stream begins", stream=self._destination.name, shards=shards, position=position_text(self.processed))
+        self._shards = self._layout.shards
+        where = position_text(self.processed)
+        LOG.info("stream begins", stream=self._destination.name, shards=self._shards, position=where)
         return True
 
     def follow(self, feed: Feed) -> PublishedTable:
@@ -275,31 +289,20 @@ class PublishLoop:
 
     def _publish(self, batch: Batch, works: Iterable[TableWork], *, alone: bool = False) -> dict[TableId, _Sum]:
         began = time.monotonic()
-        parts = tuple(
-            TablePart(work.feed, tuple(work.slices), frozenset(self.tables[work.feed.name].tolerated)) for work in works
-        )
-        waiting = [table for table in self.tables.values() if table.errored or self._behind(table) is not None]
-        tasks = [
-            PublishTask(
-                log=self._log,
-                publisher=self._destination.publisher(self._source, shard),
-                source=self._source,
-                shard=shard,
-                shards=self._shards,
-                tables=parts,
-                until=batch.end,
-                followed=frozenset(map(place_name, self.tables)),
-                waiting=frozenset(place_name(table.name) for table in waiting),
-                alone=alone,
-                weight=batch.bytes,
-            )
-            for shard in range(self._shards)
-        ]
-        outcomes = self._runner.run(publish, tasks)
-        reach("publish.batch_done")
-        self._places = [outcome.at for outcome in outcomes]
-        self._take_failures(outcomes)
-        sums = _summed(outcomes)
+        works, published = list(works), list[ShardOutcome]()
+        while True:
+            outcomes = self._runner.run(publish, self._tasks(batch, works, alone))
+            reach("publish.batch_done")
+            self._places = [outcome.at for outcome in outcomes]
+            moved = [outcome for outcome in outcomes if not outcome.stays]
+            published += moved
+            self._take_failures(moved)
+            if len(moved) == len(outcomes):
+                break
+            self._clear_the_way(outcomes)
+        for work in works:
+            self.tables[work.feed.name].letters.clear()
+        sums = _summed(published)
         LOG.debug(
             "published",
             events=sum(one.events for one in sums.values()),
@@ -308,6 +311,73 @@ class PublishLoop:
             seconds=round(time.monotonic() - began, 3),
         )
         return sums
+
+    def _tasks(self, batch: Batch, works: Iterable[TableWork], alone: bool) -> list[PublishTask]:
+        parts = []
+        for work in works:
+            table = self.tables[work.feed.name]
+            if not table.errored:
+                kept = frozenset(table.tolerated), frozenset(table.letters)
+                parts.append(TablePart(work.feed, tuple(work.slices), *kept))
+        waiting = [table for table in self.tables.values() if table.errored or self._behind(table) is not None]
+        return [
+            PublishTask(
+                log=self._log,
+                publisher=self._destination.publisher(self._source, shard),
+                source=self._source,
+                shard=shard,
+                layout=self._layout,
+                tables=tuple(parts),
+                until=batch.end,
+                followed=frozenset(map(place_name, self.tables)),
+                waiting=frozenset(place_name(table.name) for table in waiting),
+                alone=alone,
+                weight=batch.bytes,
+            )
+            for shard in range(self._shards)
+        ]
+
+    def _clear_the_way(self, outcomes: Iterable[ShardOutcome]) -> None:
+        """Look topics up and keep dead letters, so that the batch can be published; else make their tables Errored."""
+        wanted: dict[TableId, frozenset[str]] = {}
+        letters: dict[TableId, list[DeadLetter]] = {}
+        for outcome in outcomes:
+            for name, done in outcome.tables.items():
+                if done.unknown_topics:
+                    wanted[name] = wanted.get(name, frozenset()) | done.unknown_topics
+                if done.letters:
+                    letters.setdefault(name, []).extend(done.letters)
+        if wanted:
+            self._look_up(wanted)
+        for name, found in letters.items():
+            self._keep(self.tables[name], found)
+
+    def _look_up(self, wanted: Mapping[TableId, frozenset[str]]) -> None:
+        names = sorted(frozenset().union(*wanted.values()))
+        try:
+            self._layout = self._destination.topics(self._source, names)
+        except TopicsRefused as refused:
+            for table, topics in wanted.items():
+                reasons = [f"topic {name}: {refused.reasons[name]}" for name in sorted(topics & refused.reasons.keys())]
+                if reasons:
+                    self.mark_errored(
+                        self.tables[table], EventRefused(f"table {table}: {reasons[0]}", refused.solution)
+                    )
+            rest = [name for name in names if name not in refused.reasons]
+            if rest:
+                self._layout = self._destination.topics(self._source, rest)
+
+    def _keep(self, table: PublishedTable, letters: Sequence[DeadLetter]) -> None:
+        """Without a store for dead letters, an event that cannot be published makes its table Errored."""
+        first = letters[0]
+        self.mark_errored(
+            table,
+            EventRefused(
+                f"table {table.name}: the event at {first.place} cannot be published ({first.code}): {first.reason}",
+                f"Correct the cause and run `penstock retry FILE {table.name}`. To go on without the events that are "
+                f"not published yet: penstock resync FILE {table.name}",
+            ),
+        )
 
     def _take_failures(self, outcomes: Iterable[ShardOutcome]) -> None:
         """Keep messages that cannot be decoded, so that their table can go on without them; make others Errored."""

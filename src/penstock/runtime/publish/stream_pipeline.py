@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import structlog
 
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import JobRunner
 from penstock.destinations.stream_contract import StreamDestination
@@ -27,7 +28,6 @@ from penstock.state.store import HealthState, StateStore
 
 LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
-LONGEST_WAIT = 30.0
 
 
 class StreamPipeline:
@@ -42,15 +42,17 @@ class StreamPipeline:
         runner: JobRunner,
         side: SourceSide,
         catalogue: Catalogue,
-        from_now: bool = False,
+        section: StreamSection,
     ) -> None:
-        """`catalogue` is what the source had when the run was prepared. `from_now`: a new stream starts at the end of
-        the log."""
+        """`catalogue` is what the source had when the run was prepared; `section` is the destination's in the file."""
         self.name = destination.name
         self._pipeline, self._state, self._destination, self._runner = pipeline, state, destination, runner
-        self._side, self._catalogue, self._from_now = side, catalogue, from_now
+        self._side, self._catalogue, self._section = side, catalogue, section
         self._loop: PublishLoop | None = None
-        self._backoff, self._outage = Backoff(longest=LONGEST_WAIT), Outage("destination", "pipeline")
+        self._backoff, self._outage = (
+            Backoff(section.retry.first, section.retry.longest),
+            Outage("destination", "pipeline"),
+        )
         self._given_up: BaseException | None = None
         self._let_go: Position = 0
         self.log_need: LogNeed = EVERYTHING
@@ -89,7 +91,7 @@ class StreamPipeline:
                 self._tell("stopped")
             except PenstockError as error:
                 self._loop = self._tables = None
-                if self._side.until is not None or not _passes(error):
+                if self._side.until is not None or not self._passes(error):
                     if error is not self._given_up:
                         self._tell("failed", error)
                     raise
@@ -110,7 +112,7 @@ class StreamPipeline:
             self._side.log,
             pipeline.batch,
             self._state,
-            from_now=self._from_now,
+            from_now=self._section.start == "now",
         )
         loop.begin()
         tables = StreamTables(pipeline, loop, self._state)
@@ -134,7 +136,7 @@ class StreamPipeline:
             except PenstockError as error:
                 if isinstance(error, LogDamaged) and self._let_go <= loop.processed:
                     loop.mark_all_errored(error)
-                if not _passes(error):
+                if not self._passes(error):
                     raise
                 self._retry(error, stop)
                 continue
@@ -181,6 +183,7 @@ class StreamPipeline:
     def _tell(self, health: HealthState, error: PenstockError | None = None) -> None:
         record_health(self._state, f"destination {self.name}", health, error)
 
-
-def _passes(error: PenstockError) -> bool:
-    return error.retry in ("backoff", "at once")
+    def _passes(self, error: PenstockError) -> bool:
+        """Whether to try again: what may pass, as often as `retry.tries` says."""
+        tries = self._section.retry.tries
+        return error.retry in ("backoff", "at once") and (tries == 0 or self._backoff.attempts < tries)

@@ -5,12 +5,16 @@ open for somebody else. A task that is run again finds in the shard's place what
 
 A table that cannot be rendered stands behind from the part of the log that holds the trouble, and the others go on.
 Errors of the destination and of the log are raised: they concern every table.
+
+Two things are the driver's to do before the shard can move: dead letters must be kept, and topics must be looked up.
+The task then publishes nothing and returns them all (`ShardOutcome.stays`); the driver does it and runs the task again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +24,10 @@ from penstock.changelog.log import ChangeLog
 from penstock.decode.choices import chosen
 from penstock.decode.sift import limited, sift
 from penstock.decode.undecodable import Undecodable
-from penstock.destinations.stream_contract import Publisher, Records, ShardPlace
-from penstock.errors import PenstockError, TableError
+from penstock.destinations.stream_contract import Layout, Publisher, Records, ShardPlace
+from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics
 from penstock.model.change import RawChanges
+from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.place import Place, parts_of, place_at
 from penstock.model.position import Position
@@ -44,11 +49,13 @@ def place_name(table: TableId) -> str:
 @dataclass(frozen=True)
 class TablePart:
     """One table's part of a batch. `tolerated` are messages, by their place, that are in quarantine: they cannot be
-    decoded, and the stream goes on without them."""
+    decoded, and the stream goes on without them. `letters` are records, by their place, that are kept as dead letters:
+    it goes on without these as well."""
 
     feed: Feed
     slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
     tolerated: frozenset[str] = frozenset()
+    letters: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -67,7 +74,7 @@ class PublishTask:
     publisher: Publisher
     source: str
     shard: int
-    shards: int
+    layout: Layout
     tables: tuple[TablePart, ...]
     until: Position
     followed: frozenset[str]
@@ -79,7 +86,9 @@ class PublishTask:
 @dataclass
 class TableOutcome:
     """What a task did for one table. With an `error` the table stands behind from `place` on; messages that are
-    `undecodable` are to be kept, and then the table can go on without them."""
+    `undecodable` are to be kept, and then the table can go on without them.
+
+    `letters` are to be kept as dead letters, and `unknown_topics` to be looked up, before the shard can move."""
 
     events: int = 0
     last_commit_time: int = 0  # µs
@@ -87,14 +96,18 @@ class TableOutcome:
     place: Place = ""
     error: TableError | None = None
     undecodable: bool = False
+    letters: tuple[DeadLetter, ...] = ()
+    unknown_topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """How far the shard is after the task, and what the task did for each table."""
+    """How far the shard is after the task, and what the task did for each table. `stays`: nothing was published, since
+    there are letters to keep or topics to look up."""
 
     at: ShardPlace
     tables: dict[TableId, TableOutcome] = field(default_factory=dict)
+    stays: bool = False
 
 
 class _NotKept(Exception):
@@ -105,21 +118,45 @@ class _NotKept(Exception):
         self.error = error
 
 
+class _MustStay(Exception):
+    """Letters that are not kept yet, or topics that are not known yet."""
+
+
 def publish(task: PublishTask) -> ShardOutcome:
     """Publish what the shard lacks of the batch, and return how far it is."""
     at = task.publisher.open()
     work = _Work(task, at)
     if work.is_done:
         return ShardOutcome(at)
-    task.publisher.publish(work.records(), work.upto)
+    try:
+        task.publisher.publish(work.records(), work.upto)
+    except _MustStay:
+        return ShardOutcome(at, work.waiting_outcomes(), stays=True)
+    except RecordRefused as refused:
+        return _refused(task, at, refused)
     return ShardOutcome(work.upto(), work.outcomes)
+
+
+def _refused(task: PublishTask, at: ShardPlace, refused: RecordRefused) -> ShardOutcome:
+    """Find the records that were refused, to be kept as dead letters: they are known by their place only."""
+    work = _Work(task, at, refused)
+    try:
+        for _ in work.records():
+            pass
+    except _MustStay:
+        return ShardOutcome(at, work.waiting_outcomes(), stays=True)
+    raise refused  # none of them is ours: the same would happen again
 
 
 class _Work:
     """What one shard lacks of a batch."""
 
-    def __init__(self, task: PublishTask, at: ShardPlace) -> None:
+    def __init__(self, task: PublishTask, at: ShardPlace, refused: RecordRefused | None = None) -> None:
+        """`refused`: what the destination has said of some of the records."""
         self._task, self._at = task, at
+        self._refused: Mapping[str, str] = refused.reasons if refused is not None else {}
+        self._refused_code = refused.reason_code if refused is not None else ""
+        self._select = partial(task.layout.select, task.shard)
         end = place_at(task.until)
         self._limit = min(end, at.place) if task.alone else end
         self._parts = [part for part in task.tables if (part.name in at.behind) is task.alone]
@@ -141,8 +178,17 @@ class _Work:
         waiting = dict.fromkeys(self._task.waiting, self._at.place)
         return ShardPlace(self._limit, {**waiting, **behind, **failed})
 
+    def waiting_outcomes(self) -> dict[TableId, TableOutcome]:
+        """Return what is to be kept and looked up; nothing else was done."""
+        return {
+            name: TableOutcome(letters=one.letters, unknown_topics=one.unknown_topics)
+            for name, one in self.outcomes.items()
+            if one.letters or one.unknown_topics
+        }
+
     def records(self) -> Iterator[Records]:
-        """Yield the shard's records in stream order, one file of the log at a time."""
+        """Yield the shard's records in stream order, one file of the log at a time. At the end, _MustStay when there is
+        something to keep or to look up first: the whole batch is gone through, so that it is known all at once."""
         wanted: dict[str, dict[str, TablePart]] = {}  # by segment and fingerprint
         for part in self._parts:
             for segment, fingerprint in part.slices:
@@ -151,7 +197,9 @@ class _Work:
             for numbers in self._files(segment):
                 pieces = self._pieces(segment, wanted[segment], numbers)
                 if any(len(piece) for piece in pieces):
-                    yield Records(*in_stream_order(pieces))
+                    yield _records(in_stream_order(pieces))
+        if self.waiting_outcomes():
+            raise _MustStay
 
     def _files(self, segment: str) -> Iterator[range]:
         """Yield the numbers of the slices of each file: a huge transaction has many, in stream order."""
@@ -178,7 +226,10 @@ class _Work:
         """Render one table's changes of one file; nothing of it when they cannot be, from here on."""
         outcome = self.outcomes.setdefault(part.feed.name, TableOutcome())
         try:
-            pieces = [self._render(part, changes) for changes in some]
+            pieces = [self._sound(part, self._render(part, changes)) for changes in some]
+        except UnknownTopics as found:
+            outcome.unknown_topics |= found.names
+            return []
         except _NotKept as found:
             outcome.error, outcome.undecodable = found.error, True
         except TableError as error:
@@ -199,7 +250,7 @@ class _Work:
     def _render(self, part: TablePart, changes: RawChanges) -> Rendered:
         task = self._task
         try:
-            return render_changes(changes, part.feed, task.source, shard=task.shard, shards=task.shards)
+            return render_changes(changes, part.feed, task.source, select=self._select)
         except Undecodable as error:
             sound, bad = sift(changes)
             if not bad:
@@ -209,7 +260,29 @@ class _Work:
                 raise too_many(part.feed.name, len(bad)).keeping(kept) from None
             if any(message.order not in part.tolerated for message in bad):
                 raise _NotKept(error.keeping(bad)) from None
-        return render_changes(sound, part.feed, task.source, shard=task.shard, shards=task.shards)
+        return render_changes(sound, part.feed, task.source, select=self._select)
+
+    def _sound(self, part: TablePart, piece: Rendered) -> Rendered:
+        """Return the piece without dead letters; those that are not kept yet are noted."""
+        letters, taken_out = list(piece.failed), np.zeros(len(piece), np.bool_)
+        if self._refused or part.letters:
+            for row, place in enumerate(piece.places.to_pylist()):
+                if place in part.letters:
+                    taken_out[row] = True
+                elif place in self._refused:
+                    taken_out[row] = True
+                    key, value, why = piece.keys[row].as_py(), piece.values[row].as_py(), self._refused[place]
+                    letters.append(DeadLetter(part.feed.name, place, key, value, self._refused_code, why))
+        fresh = [letter for letter in letters if letter.place not in part.letters]
+        if fresh:
+            self.outcomes[part.feed.name].letters += tuple(fresh)
+        return piece.take(np.flatnonzero(~taken_out)) if taken_out.any() else piece
+
+
+def _records(rendered: Rendered) -> Records:
+    return Records(
+        rendered.places, rendered.keys, rendered.values, rendered.topics, rendered.partitions, rendered.headers
+    )
 
 
 def _between(batch: pa.RecordBatch, begin: Place, end: Place) -> pa.RecordBatch:
