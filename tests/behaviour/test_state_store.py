@@ -15,6 +15,7 @@ from psycopg.sql import SQL, Identifier
 
 from penstock.demo.server import PostgresServer
 from penstock.model.anomaly import AnomalyCount
+from penstock.model.dead_letter import DeadLetter, LetterCount
 from penstock.model.partitions import Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import RescueCount
@@ -380,6 +381,78 @@ def test_messages_leave_quarantine_by_id_or_by_position(store: StateStore) -> No
     assert store.quarantined_counts("lake") == {ODD: 1, ORDERS: 1}
     store.quarantine("lake", ORDERS, [broken(100, 1)])
     assert first.id not in {one.id for one in store.quarantined("lake")}
+
+
+def letter(place: int, shard: int = -1, reason: str = "it is too large", table: TableId = ORDERS) -> DeadLetter:
+    """A change that was refused, or a row of the copy that was."""
+    at = f"{place:016x}/0"
+    if place % 2:
+        value, headers = b"\xff{}", (("h", b"\x00"),)
+        return DeadLetter(table, at, None, value, "refused", reason, "read", "t", shard, None, headers)
+    return DeadLetter(table, at, b'{"id":1}', None, "refused", reason, "update", "t", shard, broken(place, 0))
+
+
+def test_dead_letters_are_kept_once_and_as_they_are(store: StateStore) -> None:
+    odd = [letter(1, table=ODD), letter(2, 0, table=ODD), letter(2, 1, table=ODD)]
+    assert store.keep_letters("stream", [letter(1), letter(2)], most=9)
+    assert store.keep_letters("stream", odd, most=9)
+    assert store.keep_letters("other", [letter(1)], most=1)
+    first, *rest = store.letters("stream")
+    assert store.keep_letters("stream", [letter(1, reason="again"), letter(3)], most=9)
+    kept = store.letters("stream")
+    assert kept[0] == replace(first, letter=letter(1, reason="again"))
+    assert [one.letter for one in kept[1:]] == [letter(2), *odd, letter(3)]
+    assert kept[1:-1] == rest
+    assert store.letter_counts("stream") == {ODD: LetterCount(3), ORDERS: LetterCount(3)}
+
+
+def test_dead_letters_have_so_much_room_and_no_more(store: StateStore) -> None:
+    def keep(*places: int, drop_oldest: bool = False) -> bool:
+        return store.keep_letters("stream", [letter(n) for n in places], most=3, drop_oldest=drop_oldest)
+
+    assert keep(1, 2)
+    assert not keep(3, 4)
+    assert [one.letter for one in store.letters("stream")] == [letter(1), letter(2)]
+    assert keep(1, 2, 3)
+    assert keep(4, 5, drop_oldest=True)
+    assert [one.letter for one in store.letters("stream")] == [letter(3), letter(4), letter(5)]
+    assert keep(6, 7, 8, 9, drop_oldest=True)
+    assert [one.letter for one in store.letters("stream")] == [letter(7), letter(8), letter(9)]
+    assert store.letter_counts("stream") == {ORDERS: LetterCount(3, dropped=6)}
+    assert store.expire_letters("stream", NOON) == 0
+    assert store.expire_letters("other", datetime.now(UTC) + timedelta(hours=1)) == 0
+    assert store.expire_letters("stream", datetime.now(UTC) + timedelta(hours=1)) == 3
+    assert store.letter_counts("stream") == {ORDERS: LetterCount(0, dropped=9)}
+    store.forget_table("stream", ORDERS)
+    assert store.letter_counts("stream") == {}
+
+
+def test_dead_letters_are_asked_for_in_order_and_once(store: StateStore) -> None:
+    store.keep_letters("stream", [letter(n) for n in (1, 2, 3)], most=9)
+    store.keep_letters("other", [letter(1)], most=9)
+    first, second, third = (one.id for one in store.letters("stream"))
+    assert store.ask_letters([third]) == [third]
+    assert store.ask_letters([first, third, second, 10**6]) == [first, second]
+    asked = store.asked_letters("stream")
+    assert [one.letter.id for one in asked] == [third, first, second]
+    assert [one.request for one in asked] == sorted({one.request for one in asked})
+    assert all(timedelta() <= datetime.now(UTC) - one.at < timedelta(minutes=1) for one in asked)
+    assert all(one.asked for one in store.letters("stream"))
+    assert store.asked_letters("other") == []
+    store.fail_letter(third, "other", "still too large")
+    store.fail_letter(10**6, "other", "never was")
+    store.release_letters([first, first])
+    assert [one.letter.id for one in store.asked_letters("stream")] == [second]
+    failed = store.letters("stream")[-1]
+    assert (failed.id, failed.asked, failed.attempts, failed.letter.code) == (third, False, 2, "other")
+    assert failed.letter.reason == "still too large"
+    assert failed.at <= failed.tried_at
+    newest = max(one.request for one in asked)
+    assert store.ask_letters([third]) == [third]
+    assert store.asked_letters("stream")[-1].request > newest
+    store.forget_destination("stream")
+    assert (store.letters("stream"), store.asked_letters("stream")) == ([], [])
+    assert store.letter_counts("other") == {ORDERS: LetterCount(1)}
 
 
 def structure(*names: str, relation: int = 7, guessed: bool = False) -> TableSchema:

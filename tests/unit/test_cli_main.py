@@ -22,7 +22,8 @@ from pipeline_files import pipeline_file
 COMMANDS = [
     *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "reset", "drop", "forget"],
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
-    *["quarantine drop", "wait", "destinations drop", "slots drop"],
+    *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge", "wait"],
+    *["destinations drop", "slots drop"],
 ]
 
 

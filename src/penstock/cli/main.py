@@ -70,6 +70,11 @@ COMMANDS = (
     Command(
         ("quarantine", "drop"), "penstock.cli.quarantine", "quarantine_drop", "Give them up; copy their tables again."
     ),
+    Command(("dlq", "list"), "penstock.cli.dlq", "dlq_list", "List the dead letters of streams."),
+    Command(("dlq", "show"), "penstock.cli.dlq", "dlq_show", "Show one: event, reason, contents."),
+    Command(("dlq", "retry"), "penstock.cli.dlq", "dlq_retry", "Send them again."),
+    Command(("dlq", "ack"), "penstock.cli.dlq", "dlq_ack", "Remove those that you have dealt with."),
+    Command(("dlq", "purge"), "penstock.cli.dlq", "dlq_purge", "Remove all of them, or those of a table."),
     Command(("wait",), "penstock.cli.wait", "wait", "Wait until what the source has written is delivered."),
     Command(
         ("destinations", "drop"),
@@ -82,6 +87,7 @@ COMMANDS = (
 
 GROUPS = {
     "quarantine": "Messages that could not be decoded.",
+    "dlq": "Dead letters: events that a stream went on without.",
     "destinations": "The pipeline's destinations.",
     "slots": "The source's replication slot.",
 }

@@ -6,7 +6,6 @@ They speak to the pipeline through its state store, so they work while `penstock
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,14 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.arguments import Destination, PipelineFile
-from penstock.cli.terminal import stdout
+from penstock.cli.terminal import say_when, stdout
 from penstock.config.load import load
 from penstock.control import quarantine
 from penstock.control.text.figures import bytes_text
+from penstock.control.text.hexadecimal import hexadecimal_lines
 from penstock.decode.dialect import dialect_of
 from penstock.errors import CheckFailed, UsageError
-
-HEX_BYTES_SHOWN = 512
 
 Names = Annotated[
     list[str] | None,
@@ -80,7 +78,7 @@ def quarantine_show(
             "",
             *parts,
             "",
-            *_hexadecimal(message.data),
+            *hexadecimal_lines(message.data),
         ]
         stdout().print("\n".join(lines), markup=False, highlight=False)
 
@@ -99,7 +97,7 @@ def quarantine_replay(file: PipelineFile, names: Names = None, destination: Dest
     for table in outcome.again:
         say(f"{table} will be tried again; its messages leave quarantine when it has passed them", markup=False)
     if outcome.again:
-        _say_when(file, outcome.pid)
+        say_when(file, outcome.pid)
     if not outcome.decoded and not outcome.refused:
         say("nothing is in quarantine")
     if outcome.refused:
@@ -129,15 +127,7 @@ def quarantine_drop(
     for table in outcome.resynced:
         stdout().print(f"{table} will be copied again", markup=False)
     if outcome.resynced:
-        _say_when(file, outcome.pid)
-
-
-def _say_when(file: Path, pid: int | None) -> None:
-    if pid is not None:
-        when = f"the run under way (process {pid}) takes it up; see `penstock tables {file}`"
-    else:
-        when = f"no run is under way: it takes effect at the next `penstock run {file}`"
-    stdout().print(when, markup=False)
+        say_when(file, outcome.pid)
 
 
 def _json(one: quarantine.KeptMessage) -> dict[str, Any]:
@@ -155,15 +145,3 @@ def _json(one: quarantine.KeptMessage) -> dict[str, Any]:
         "schema": message.schema.fingerprint,
         "reason": message.reason,
     }
-
-
-def _hexadecimal(data: bytes) -> list[str]:
-    """Format bytes, sixteen per line, with their offset and their printable characters."""
-    lines = []
-    for at in range(0, min(len(data), HEX_BYTES_SHOWN), 16):
-        piece = data[at : at + 16]
-        printable = "".join(chr(octet) if 32 <= octet < 127 else "." for octet in piece)
-        lines.append(f"{at:08x}  {piece.hex(' '):<47}  {printable}")
-    if len(data) > HEX_BYTES_SHOWN:
-        lines.append(f"… {len(data) - HEX_BYTES_SHOWN} more bytes; --json has them all")
-    return lines

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Destination, PipelineFile
-from penstock.cli.terminal import stdout
+from penstock.cli.terminal import say_when, stdout
 from penstock.config.load import load
 from penstock.control.tables.requests import Asked, ask, feed_named, look
 from penstock.control.tables.requests import forget as forget_table
@@ -101,10 +101,5 @@ def _say(named: Sequence[ScopedName], what: str) -> None:
 
 
 def _say_when(file: Path, asked: Asked) -> None:
-    if not (asked.new or asked.before):
-        return
-    if asked.pid is not None:
-        when = f"the run under way (process {asked.pid}) takes it up; see `penstock tables {file}`"
-    else:
-        when = f"no run is under way: it takes effect at the next `penstock run {file}`"
-    stdout().print(when, markup=False)
+    if asked.new or asked.before:
+        say_when(file, asked.pid)

@@ -7,19 +7,19 @@ message that is tried is tried by the decoder of the penstock that is called her
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.config.model import Pipeline
+from penstock.control.found_store import found_store
 from penstock.decode.sift import sift
 from penstock.errors import UsageError
 from penstock.model.quarantine import RawMessage, as_changes
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table_state import State
 from penstock.state.lock import holder
-from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.sql import SqlStateStore
 from penstock.state.store import RequestKind
 
 Place = tuple[str, ScopedName]  # destination, table
@@ -61,7 +61,7 @@ class Dropped:
 
 def kept(pipeline: Pipeline) -> list[KeptMessage]:
     """Everything in quarantine, by table and in stream order."""
-    with _store(pipeline) as store:
+    with found_store(pipeline) as store:
         return [] if store is None else _all(pipeline, store)
 
 
@@ -85,7 +85,7 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
 
     Messages stay until the table has passed them; those of a table that went on without them stay for the operator.
     """
-    with _store(pipeline) as store:
+    with found_store(pipeline) as store:
         everything = [] if store is None else _all(pipeline, store)
         decoded: list[KeptMessage] = []
         refused: list[tuple[KeptMessage, str]] = []
@@ -110,7 +110,7 @@ def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
 
 def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
     """Give messages up. A table that stopped at one of them is copied again, because it cannot pass it."""
-    with _store(pipeline) as store:
+    with found_store(pipeline) as store:
         gone = chosen(pipeline, [] if store is None else _all(pipeline, store), names)
         resynced: list[ScopedName] = []
         if store is not None and gone:
@@ -150,13 +150,3 @@ def _all(pipeline: Pipeline, store: SqlStateStore) -> list[KeptMessage]:
         for source_view in pipeline.source_views
         for one in store.of_source(source_view.scope).quarantined(destination.name)
     ]
-
-
-@contextmanager
-def _store(pipeline: Pipeline) -> Iterator[SqlStateStore | None]:
-    store = find_store(pipeline.state_url)
-    try:
-        yield store
-    finally:
-        if store is not None:
-            store.close()

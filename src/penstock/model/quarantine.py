@@ -5,6 +5,7 @@ It holds all that is needed to try again later, with another decoder and without
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from penstock.model.change import RAW_SCHEMA, RawChanges
 from penstock.model.position import Position, order_text
+from penstock.model.record import read_record, write_record
 from penstock.model.table import TableId, TableSchema
 
 
@@ -57,3 +59,41 @@ def as_changes(message: RawMessage) -> RawChanges:
     """Return the message as raw changes for decode."""
     row = {name: getattr(message, name) for name in RAW_SCHEMA.names}
     return RawChanges(message.schema, pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA))
+
+
+_RECORD, _RECORD_VERSION = "message", 1
+
+
+def write_message(message: RawMessage) -> str:
+    """Write the message as a record (`record.py`)."""
+    return write_record(
+        _RECORD,
+        _RECORD_VERSION,
+        {
+            "schema": message.schema.to_json(),
+            "commit_position": message.commit_position,
+            "ordinal": message.ordinal,
+            "change_position": message.change_position,
+            "transaction": message.transaction,
+            "commit_time": message.commit_time.isoformat(),
+            "op": message.op,
+            "data": base64.b64encode(message.data).decode(),
+            "reason": message.reason,
+        },
+    )
+
+
+def read_message(text: str) -> RawMessage:
+    """Read what `write_message` wrote. UnreadableRecord for anything else."""
+    fields = read_record(text, _RECORD, _RECORD_VERSION)
+    return RawMessage(
+        schema=TableSchema.from_json(fields.text("schema")),
+        commit_position=fields.integer("commit_position"),
+        ordinal=fields.integer("ordinal"),
+        change_position=fields.integer("change_position"),
+        transaction=fields.integer("transaction"),
+        commit_time=datetime.fromisoformat(fields.text("commit_time")),
+        op=fields.integer("op"),
+        data=base64.b64decode(fields.text("data")),
+        reason=fields.text("reason"),
+    )

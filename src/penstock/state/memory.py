@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.state.memory_copies import MemoryCopyFacts, MemoryCopyRecords, MemoryUpkeepReports
+from penstock.state.memory_letters import MemoryDeadLetters
 from penstock.state.memory_messages import MemoryPins, MemoryQuarantine, MemorySchemaVersions
 from penstock.state.memory_states import (
     MemoryEvents,
@@ -26,6 +27,7 @@ class MemoryStateStore(
     MemoryRequests,
     MemorySchemaVersions,
     MemoryQuarantine,
+    MemoryDeadLetters,
     MemoryPins,
 ):
     def __init__(self, ids: Iterator[int] | None = None) -> None:

@@ -15,6 +15,7 @@ from penstock.errors import StateError
 from penstock.state.sql_copies import SqlCopyRecords
 from penstock.state.sql_engine import engine_of, make_folder
 from penstock.state.sql_findings import SqlCopyFacts, SqlRowFindings, SqlUpkeepReports
+from penstock.state.sql_letters import SqlDeadLetters
 from penstock.state.sql_pins import SqlPins
 from penstock.state.sql_quarantine import SqlQuarantine
 from penstock.state.sql_reports import SqlEvents, SqlHealthReports, SqlRequests
@@ -37,6 +38,7 @@ class SqlStateStore(
     SqlRequests,
     SqlSchemaVersions,
     SqlQuarantine,
+    SqlDeadLetters,
     SqlPins,
 ):
     """Use `open_store` or `find_store`."""

@@ -281,6 +281,54 @@ QUARANTINE = Table(
     sqlite_autoincrement=True,
 )
 
+LETTERS = Table(
+    "penstock_dead_letter",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("shard", Integer, nullable=False),  # -1: not known which
+    Column("at", Moment, nullable=False),
+    Column("tried_at", Moment, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("key", LargeBinary),
+    Column("topic", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("message", Text),  # a record of the change, as JSON; null: a row of the copy
+    Column("value", LargeBinary),  # as rendered, where there is no message
+    Column("headers", Text, nullable=False),  # JSON
+    UniqueConstraint("source", "destination", "table_schema", "table_name", "place", "shard"),
+    sqlite_autoincrement=True,
+)
+
+LETTER_REQUESTS = Table(
+    "penstock_dead_letter_request",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("letter", Integer, nullable=False, unique=True),
+    Column("at", Moment, nullable=False),
+    sqlite_autoincrement=True,  # streams note up to which request they have sent: a number is never used twice
+)
+
+LETTERS_DROPPED = Table(
+    "penstock_dead_letter_dropped",
+    METADATA,
+    Column("source", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
+    Column("table_schema", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("dropped", BigInteger, nullable=False),
+)
+
 PINS = Table(
     "penstock_pin",
     METADATA,

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from penstock.model.anomaly import AnomalyCount
+from penstock.model.dead_letter import AskedLetter, DeadLetter, KeptLetter, LetterCount
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.quarantine import Quarantined, RawMessage
@@ -314,6 +315,39 @@ class Quarantine(Protocol):
         """Forgets the table's messages before the position, and gives their number."""
 
 
+class DeadLetters(Protocol):
+    """Events that streams went on without."""
+
+    def keep_letters(
+        self, destination: str, letters: Sequence[DeadLetter], *, most: int, drop_oldest: bool = False
+    ) -> bool:
+        """Keep letters, all or none; one that is there already (by table, place and shard) gets its new reason.
+
+        `most` is how many the destination may have. Without room: False, and nothing kept; or with `drop_oldest` the
+        oldest go, and are counted."""
+
+    def letters(self, destination: str) -> list[KeptLetter]:
+        """Return the letters, oldest first."""
+
+    def letter_counts(self, destination: str) -> dict[TableId, LetterCount]:
+        """Of each table that has letters, or had some that were dropped."""
+
+    def release_letters(self, numbers: Collection[int]) -> None:
+        """Forget letters by their ids, and what was asked for them. Those that are gone already are fine."""
+
+    def expire_letters(self, destination: str, before: datetime) -> int:
+        """Drop letters that are older, and count them as dropped; return their number."""
+
+    def ask_letters(self, numbers: Collection[int]) -> list[int]:
+        """Ask for letters to be sent again, from any process; return the ids of those newly asked for."""
+
+    def asked_letters(self, destination: str) -> list[AskedLetter]:
+        """Return the letters that are to be sent again, in the order in which they were asked for."""
+
+    def fail_letter(self, number: int, code: str, reason: str) -> None:
+        """Note that a letter was tried again in vain, and drop the request. One that is gone already is fine."""
+
+
 class Pins(Protocol):
     """Pins (`pin.py`)."""
 
@@ -359,6 +393,7 @@ class StateStore(
     Requests,
     SchemaVersions,
     Quarantine,
+    DeadLetters,
     Pins,
     Protocol,
 ):

@@ -21,6 +21,7 @@ from penstock.control.fetching_advice import fetching_advice
 from penstock.control.text.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
 from penstock.model.anomaly import AnomalyCount
+from penstock.model.dead_letter import NO_LETTERS, LetterCount
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
@@ -103,6 +104,7 @@ class TableReport:
     rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
     anomalies: tuple[AnomalyCount, ...] = ()  # the same of changes that did not suit what was there
     quarantined: int = 0  # messages that could not be decoded
+    letters: LetterCount = NO_LETTERS  # events that the stream went on without
     upkeep: Upkeep | None = None  # how it is kept quick to read
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
     followed: bool = True  # False: no rule of the file matches it any more
@@ -143,6 +145,7 @@ class StateReport:
     health: dict[str, Health]
     events: list[Event]
     quarantined: dict[Key, int] = field(default_factory=dict)
+    letters: dict[Key, LetterCount] = field(default_factory=dict)
     partitions: dict[Key, Partitions] = field(default_factory=dict)
     upkeep: dict[Key, Upkeep] = field(default_factory=dict)
     problem: Problem | None = None
@@ -250,6 +253,7 @@ class Observer:
                 upkeep={(n, t): kept for n in names for t, kept in store.upkeep(n).items()},
                 partitions={(n, t): seen for n in names for t, seen in store.partitions(n).items()},
                 quarantined={(n, t): kept for n in names for t, kept in store.quarantined_counts(n).items()},
+                letters={(n, t): kept for n in names for t, kept in store.letter_counts(n).items()},
             )
         except PenstockError as error:
             return replace(empty, problem=Problem.of(error))
@@ -342,6 +346,7 @@ class Observer:
             rescued=state.rescued.get(key, ()),
             anomalies=state.anomalies.get(key, ()),
             quarantined=state.quarantined.get(key, 0),
+            letters=state.letters.get(key, NO_LETTERS),
             upkeep=state.upkeep.get(key),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
             followed=feed is not None,

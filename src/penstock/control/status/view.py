@@ -72,6 +72,8 @@ def as_text(status: Status) -> RenderableType:
                 f"{table.table} has {count_text(table.quarantined)} in quarantine (messages that cannot be decoded); "
             )
             parts += [Text(), Text(f"{kept}see `penstock quarantine list {status.file}`", style="yellow")]
+        if table.letters.kept or table.letters.dropped:
+            parts += [Text(), Text(_letters(table, status.file), style="yellow")]
     for table in status.tables:
         if table.followed and table.error and table.state is not State.ERRORED:
             parts += [Text(), Text(f"{table.table} is copied again: {table.error}", style="yellow")]
@@ -213,6 +215,16 @@ def _tables(status: Status) -> Table:
     return table
 
 
+def _letters(table: TableReport, file: str) -> str:
+    """Events that are not in the stream: those kept as dead letters, and those that no longer are."""
+    letters = table.letters
+    number = "1 dead letter" if letters.kept == 1 else f"{count_text(letters.kept)} dead letters"
+    said = f"{table.table} has {number} at {table.destination}: events that the stream went on without"
+    if letters.dropped:
+        said += f"; {count_text(letters.dropped)} more were dropped, for want of room or for their age"
+    return f"{said}. See `penstock dlq list {file}`"
+
+
 def _shape_texts(upkeep: Upkeep | None) -> tuple[str, str]:
     """How many files, and what reading them costs beside the compact table."""
     if upkeep is None:
@@ -300,6 +312,8 @@ def _table_json(table: TableReport, file: str) -> dict[str, Any]:
         "code": (table.code or None) if table.state is State.ERRORED else None,
         "copy": copy_json(table.copy),
         "quarantined": table.quarantined,
+        "dead_letters": table.letters.kept,
+        "dead_letters_dropped": table.letters.dropped,
         "partitions": [
             {"partition": str(remark.relation), "is": remark.kind, "since": remark.since.isoformat()}
             for remark in table.remarks

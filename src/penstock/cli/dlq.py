@@ -1,0 +1,164 @@
+"""`penstock dlq list|show|retry|ack|purge FILE`: the dead letters, events that a stream went on without.
+
+They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.arguments import Destination, PipelineFile
+from penstock.cli.terminal import say_when, stdout
+from penstock.config.load import load
+from penstock.control import dead_letters
+from penstock.control.text.hexadecimal import hexadecimal_lines
+from penstock.decode.dialect import dialect_of
+from penstock.errors import UsageError
+
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]…", help="As `dlq list` shows them; all when none is named.")
+]
+SomeIds = Annotated[list[str], typer.Argument(metavar="ID…", help="As `dlq list` shows them.", show_default=False)]
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", metavar="TABLE", help="Only those of this table; may be given again.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+
+
+def dlq_list(
+    file: PipelineFile, table: Tables = None, json_output: AsJson = False, destination: Destination = None
+) -> None:
+    """List the dead letters, oldest first: table, event, reason."""
+    kept = dead_letters.kept(load(file).only(destination), table or [])
+    if json_output:
+        typer.echo(json.dumps({"dead_letters": [_json(one) for one in kept]}, indent=2, ensure_ascii=False))
+        return
+    if not kept:
+        stdout().print("there are no dead letters")
+        return
+    several = len({one.kept.destination for one in kept}) > 1
+    shown = Table(box=None, pad_edge=False)
+    headings = ("id", *(("destination",) if several else ()), "table", "event", "key", "since", "tries", "reason")
+    for heading in headings:
+        shown.add_column(heading, overflow="fold")
+    for one in kept:
+        letter = one.kept.letter
+        cells = (
+            str(one.kept.id),
+            *((one.kept.destination,) if several else ()),
+            str(one.table),
+            f"{letter.op} {letter.place}",
+            _text(letter.key),
+            f"{one.kept.at:%Y-%m-%d %H:%M:%S}",
+            f"{one.kept.attempts}{', asked for again' if one.kept.asked else ''}",
+            f"[{letter.code}] {letter.reason}",
+        )
+        shown.add_row(*map(Text, cells))
+    stdout().print(shown)
+
+
+def dlq_show(
+    file: PipelineFile,
+    name: Annotated[str, typer.Argument(metavar="ID", help="As `dlq list` shows it.")],
+    json_output: AsJson = False,
+    destination: Destination = None,
+) -> None:
+    """Show one dead letter: which event, why it was taken out, and what it holds."""
+    pipeline = load(file).only(destination)
+    (one,) = dead_letters.chosen(pipeline, dead_letters.kept(pipeline), [name])
+    letter, message = one.kept.letter, one.kept.letter.message
+    parts = [] if message is None else dialect_of(message.schema).explain(message)
+    if json_output:
+        contents = {
+            "parts": parts,
+            "data": None if message is None else message.data.hex(),
+            "value": None if letter.value is None else letter.value.hex(),
+            "headers": {header: value.hex() for header, value in letter.headers},
+        }
+        typer.echo(json.dumps({**_json(one), **contents}, indent=2, ensure_ascii=False))
+        return
+    lines = [
+        f"dead letter {one.kept.id} of {one.table} at {one.kept.destination}, kept since {one.kept.at.isoformat()}",
+        f"event    {letter.op} {letter.place}",
+        f"key      {_text(letter.key) or 'none'}",
+        *([f"topic    {letter.topic}"] if letter.topic else []),
+        *([] if message is None else [f"change   {message.order}, transaction {message.transaction}"]),
+        f"reason   [{letter.code}] {letter.reason}",
+        f"tried    {one.kept.attempts} times, last {one.kept.tried_at.isoformat()}",
+        *([""] if parts else []),
+        *parts,
+        *([] if letter.value is None else ["", *hexadecimal_lines(letter.value)]),
+    ]
+    stdout().print("\n".join(lines), markup=False, highlight=False)
+
+
+def dlq_retry(file: PipelineFile, names: Ids = None, table: Tables = None, destination: Destination = None) -> None:
+    """Send dead letters again, oldest first, behind what the stream has published by then.
+
+    The events are made again from what the source sent, with the rules and processors of the present file. A letter
+    that is published leaves the dead letters; one that fails stays, with its new reason.
+    """
+    asked = dead_letters.ask(load(file).only(destination), names or [], table or [])
+    for one in asked.new:
+        stdout().print(f"{one.kept.id} {one.table}: will be sent again", markup=False)
+    for one in asked.before:
+        stdout().print(f"{one.kept.id} {one.table}: is already to be sent again", markup=False)
+    if asked.new or asked.before:
+        say_when(file, asked.pid)
+    else:
+        stdout().print("there are no dead letters")
+
+
+def dlq_ack(file: PipelineFile, names: SomeIds, destination: Destination = None) -> None:
+    """Remove dead letters that you have dealt with. They are not in the stream, and will not be."""
+    gone = dead_letters.remove(load(file).only(destination), names)
+    stdout().print(f"{len(gone)} dead letters are removed", markup=False)
+
+
+def dlq_purge(
+    file: PipelineFile,
+    table: Tables = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, remove them; their events are lost.")] = False,
+    destination: Destination = None,
+) -> None:
+    """Remove all dead letters, or those of a table. Their events are lost."""
+    pipeline = load(file).only(destination)
+    if not yes:
+        count = len(dead_letters.kept(pipeline, table or []))
+        words = " ".join([str(file), *(f"--table {name}" for name in table or [])])
+        raise UsageError(
+            f"removing {count} dead letters cannot be undone: no stream gets their events",
+            f"If that is meant: penstock dlq purge {words} --yes",
+        )
+    gone = dead_letters.remove(pipeline, [], table or [])
+    stdout().print(f"{len(gone)} dead letters are removed", markup=False)
+
+
+def _json(one: dead_letters.ScopedLetter) -> dict[str, Any]:
+    letter, message = one.kept.letter, one.kept.letter.message
+    return {
+        "id": one.kept.id,
+        "destination": one.kept.destination,
+        "table": str(one.table),
+        "operation": letter.op,
+        "place": letter.place,
+        "key": None if letter.key is None else _text(letter.key),
+        "topic": letter.topic or None,
+        "transaction": None if message is None else message.transaction,
+        "commit_time": None if message is None else message.commit_time.isoformat(),
+        "code": letter.code,
+        "reason": letter.reason,
+        "at": one.kept.at.isoformat(),
+        "tried_at": one.kept.tried_at.isoformat(),
+        "attempts": one.kept.attempts,
+        "asked": one.kept.asked,
+    }
+
+
+def _text(key: bytes | None) -> str:
+    return "" if key is None else key.decode(errors="replace")

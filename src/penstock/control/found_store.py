@@ -1,0 +1,20 @@
+"""The state store of a pipeline, for as long as a command needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.config.model import Pipeline
+from penstock.state.sql import SqlStateStore, find_store
+
+
+@contextmanager
+def found_store(pipeline: Pipeline) -> Iterator[SqlStateStore | None]:
+    """Open the store that is there, and close it behind the block; None before the pipeline's first run."""
+    store = find_store(pipeline.state_url)
+    try:
+        yield store
+    finally:
+        if store is not None:
+            store.close()
