@@ -33,6 +33,8 @@ FAILPOINTS = (
     "apply.batch_committed",  # all tables committed, nothing recorded
     "apply.position_advanced",  # an idle table's position was moved on
     "publish.file_written",  # a task of a stream: its records are durable, nothing is committed
+    "publish.recorded",  # of a webhook: what will be sent is recorded, nothing is sent
+    "publish.taken",  # of a webhook: a request was taken, nothing of it is recorded
     "publish.committed",  # its place has moved, its file has not got its name
     "publish.visible",  # readers see its file, the driver does not know
     "publish.batch_done",  # all shards are published, nothing is recorded

@@ -1,4 +1,6 @@
-"""A pipeline whose only destination is a stream of files, killed at every step: each event once, in order, none lost.
+"""A pipeline with two streams, files and a webhook, killed at every step: each event once, in order, none lost.
+
+A webhook may get a request again, with the same Idempotency-Key and body.
 
 The source keeps its own account of every change (triggers, in the same transaction), which is the oracle. The stream is
 read by a reader that knows nothing of penstock.
@@ -10,6 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,8 +20,9 @@ from databases import Database, fresh_database
 from penstock.demo.server import PostgresServer
 from running import PipelineFile, Running, await_condition, make_pipeline
 from stream_reader import StreamReader, last_images
+from webhook import SECRET, Webhook, webhook
 
-TASK_STEPS = ("publish.file_written", "publish.committed", "publish.visible")
+TASK_STEPS = ("publish.file_written", "publish.recorded", "publish.taken", "publish.committed", "publish.visible")
 TABLES = ("parcels", "notes")
 SETUP = """
 create table account (n bigserial primary key, at_table text, op text, key bigint);
@@ -82,12 +86,23 @@ def database(embedded_server: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> PipelineFile:
-    stream = {"name": "changes", "type": "files", "path": "./changes", "shards": 2}
-    return make_pipeline(tmp_path, database, destinations=[stream], tables=[{"match": f"public.{t}"} for t in TABLES])
+def receiver() -> Iterator[Webhook]:
+    with webhook() as made:
+        yield made
 
 
-def test_every_event_once_and_in_order_through_kills(database: Database, pipeline: PipelineFile) -> None:
+@pytest.fixture
+def pipeline(database: Database, receiver: Webhook, tmp_path: Path) -> PipelineFile:
+    files = {"name": "changes", "type": "files", "path": "./changes", "shards": 2}
+    hooks = {"name": "hooks", "type": "http", "url": receiver.url, "batch": 5, "shards": 2}
+    hooks |= {"signature": {"secret": SECRET}, "headers": {"Authorization": "Bearer hunter2"}}
+    rules = [{"match": f"public.{table}"} for table in TABLES]
+    return make_pipeline(tmp_path, database, destinations=[files, hooks], tables=rules)
+
+
+def test_every_event_once_and_in_order_through_kills(
+    database: Database, pipeline: PipelineFile, receiver: Webhook, tmp_path: Path
+) -> None:
     traffic = Traffic(database)
     run = Running(pipeline)
     try:
@@ -96,6 +111,10 @@ def test_every_event_once_and_in_order_through_kills(database: Database, pipelin
         for step in TASK_STEPS:  # a Spark worker dies; the driver runs the batch again
             _provoke(pipeline, traffic, step, run)
             assert run.process.poll() is None, run.tail()
+        receiver.kill()
+        traffic.transactions(20)
+        await_condition(lambda: pipeline.component("destination hooks")["state"] == "retrying", "a receiver away", 60)
+        receiver.start()
         _provoke(pipeline, traffic, "publish.batch_done", run)
         run.await_killed()
         traffic.transactions(40)
@@ -111,7 +130,18 @@ def test_every_event_once_and_in_order_through_kills(database: Database, pipelin
     checked = pipeline.command("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     assert "rows that the tables had before are not published" in " ".join(checked.stdout.split())
-    _assert_equal(database, StreamReader(pipeline.folder / "changes" / pipeline.name))
+    _assert_equal(database, StreamReader(pipeline.folder / "changes" / pipeline.name).shards())
+    _assert_equal(database, _received(receiver))
+    assert receiver.forged == 0
+    assert "hunter2" not in "".join(path.read_text(errors="replace") for path in tmp_path.glob("output-*.log"))
+
+
+def _received(receiver: Webhook) -> list[list[dict[str, Any]]]:
+    """The events of each shard. That a key stands for one body only is checked by `distinct`."""
+    shards: dict[str, list[dict[str, Any]]] = {}
+    for request in receiver.distinct():
+        shards.setdefault(request.key.split("-")[1], []).extend(request.events)
+    return [shards[name] for name in sorted(shards)]
 
 
 def _provoke(pipeline: PipelineFile, traffic: Traffic, step: str, run: Running) -> None:
@@ -124,8 +154,7 @@ def _provoke(pipeline: PipelineFile, traffic: Traffic, step: str, run: Running) 
     await_condition(fired, f"{step} to be reached:\n{run.tail()}", 60)
 
 
-def _assert_equal(database: Database, stream: StreamReader) -> None:
-    shards = stream.shards()
+def _assert_equal(database: Database, shards: list[list[dict[str, Any]]]) -> None:
     assert len(shards) == 2
     assert all(shards)
     with database.connect() as connection:

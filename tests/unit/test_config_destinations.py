@@ -103,3 +103,29 @@ def test_what_can_never_hold_is_refused(tmp_path: Path, changed: dict[str, Any],
     with pytest.raises(ConfigError) as refused:
         load(written(tmp_path, **changed))
     assert problem in refused.value.what
+
+
+def webhook(**changed: Any) -> list[dict[str, Any]]:
+    return [{"type": "http", "url": "https://example.org/hook/s3cret", **changed}]
+
+
+def test_a_webhook_shows_nothing_that_is_secret(tmp_path: Path) -> None:
+    given = webhook(headers={"Authorization": "Bearer hunter2"}, signature={"secret": "whsec_c2VzYW1l"})
+    (made,) = load(written(tmp_path, destinations=given)).destinations
+    assert not any(secret in repr(made) for secret in ("hunter2", "s3cret", "c2VzYW1l", "sesame"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"url": "ftp://example.org"}, "must be an http:// or https:// address"),
+        ({"headers": {"Idempotency-Key": "mine"}}, "penstock sets it"),
+        ({"headers": {"no name": "x"}}, "name of an HTTP header"),
+        ({"headers": {"A": "two\nlines"}}, "that no HTTP header can have"),
+        ({"signature": {"secret": "whsec_?"}}, "base64"),
+        ({"deletes": "tombstone"}, "no tombstones"),
+    ],
+)
+def test_what_no_webhook_can_be(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load(written(tmp_path, destinations=webhook(**changed)))

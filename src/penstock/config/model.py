@@ -294,6 +294,11 @@ class Pipeline(Section):
         return f"{uri.rstrip('/')}/{self.source.name}" if self.is_scoped else uri
 
     @property
+    def places_uri(self) -> str:
+        """A folder beside the log, which all executors reach: for streams whose destination keeps no places."""
+        return f"{(self.log.uri or str(self.home / 'log')).rstrip('/')}/_streams"
+
+    @property
     def state_url(self) -> str:
         """A path (SQLite) or an SQLAlchemy URL."""
         return self.state or str(self.home / "state.db")

@@ -12,8 +12,11 @@ from pathlib import Path
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.destination_type import DestinationSettings
 from penstock.destinations.files.destination import FilesDestination, FilesSettings
+from penstock.destinations.http.destination import HttpDestination
+from penstock.destinations.http.settings import HttpSettings, http_stream
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.spark_session import Session
 from penstock.destinations.stream_contract import StreamDestination
 
@@ -26,8 +29,13 @@ def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -
     return make(settings, spark, index)
 
 
-def make_stream(settings: DestinationSettings) -> StreamDestination:
-    """Make a stream destination. It needs neither Spark nor opening."""
+def make_stream(settings: DestinationSettings, *, places: str) -> StreamDestination:
+    """Make a stream destination. It needs neither Spark nor opening.
+
+    `places` is a folder that all executors can read and write, for destinations that cannot keep places themselves."""
+    beside = _WITH_PLACES.get(settings.type)
+    if beside is not None:
+        return beside(settings, folder_at(places).under(settings.name))
     make = _STREAMS.get(settings.type)
     if make is None:
         raise TypeError(f"destination {settings.name}: type {settings.type} is not a stream")
@@ -42,5 +50,10 @@ def _files(settings: FilesSettings) -> StreamDestination:
     return FilesDestination(settings.name, Path(settings.path), settings.shards, settings.ordering)
 
 
+def _http(settings: HttpSettings, folder: Folder) -> StreamDestination:
+    return HttpDestination(http_stream(settings), folder)
+
+
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
 _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files}
+_WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http}

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from penstock.destinations.destination_type import CompiledJar, DestinationSettings, DestinationType
 from penstock.destinations.files.declaration import FILES_TYPE
+from penstock.destinations.http.declaration import HTTP_TYPE
 from penstock.destinations.iceberg.declaration import ICEBERG_TYPE
 
 EXTENSIONS = "spark.sql.extensions"
 
-TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in (ICEBERG_TYPE, FILES_TYPE)}
+TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in (ICEBERG_TYPE, FILES_TYPE, HTTP_TYPE)}
 
 
 def type_of(settings: DestinationSettings) -> DestinationType:

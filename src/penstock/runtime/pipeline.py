@@ -120,5 +120,9 @@ def _open_destinations(pipeline: Pipeline, spark: LazySession, cleanup: ExitStac
         cleanup.callback(one.close)
         if len(pipeline.destinations) == 1:
             one.opened()
-    streams = {one.name: make_stream(one) for one in pipeline.destinations if isinstance(one, StreamSection)}
+    streams = {
+        one.name: make_stream(one, places=pipeline.places_uri)
+        for one in pipeline.destinations
+        if isinstance(one, StreamSection)
+    }
     return {**{name: one.opened for name, one in shared.items()}, **streams}

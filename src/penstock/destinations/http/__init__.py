@@ -1,0 +1,1 @@
+"""Requests to a webhook as a stream destination: `type: http`, at least once."""

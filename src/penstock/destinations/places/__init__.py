@@ -1,0 +1,1 @@
+"""Keep the places of a stream in a folder, for destinations that cannot keep them with their records."""
