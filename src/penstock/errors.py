@@ -39,6 +39,7 @@ PenstockError                 code                    exit  retry
  │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
  │   ├─ EventRefused          event-refused           1     manual    one event cannot be published to a stream
+ │   ├─ DeadLettersFull       dead-letters-full       1     manual    no room for another dead letter of this table
  │   └─ PositionLost          position-lost           1     manual    position unknown, or behind the log
  │       └─ LogPassed         log-passed              1     manual    the log no longer reaches back; a clone is copied
  ├─ DestinationError          destination
@@ -50,7 +51,8 @@ PenstockError                 code                    exit  retry
  │   ├─ StreamBroken          stream-broken           1     manual    a stream has a hole, or was made for other data
  │   ├─ UnknownTopics         unknown-topics          1     at once   the layout lacks topics: the driver looks them up
  │   ├─ TopicsRefused         topics-refused          1     manual    topics cannot be created: their tables are Errored
- │   └─ RecordRefused         record-refused          1     at once   single records are refused: they are taken out
+ │   ├─ RecordRefused         record-refused          1     at once   single records are refused: they are taken out
+ │   └─ StreamHeld            stream-held             3     backoff   no room for another dead letter: the stream waits
  ├─ StateError                state                   3     backoff   the state store does not answer
  ├─ TaskFailed                task-failed             1     never     unexpected exception in a task; see TableFailed
  ├─ NoAnswer                  no-answer               3     never     the run does not answer, or has ended
@@ -261,6 +263,10 @@ class EventRefused(TableError):
     code = "event-refused"
 
 
+class DeadLettersFull(TableError):
+    code = "dead-letters-full"
+
+
 class PositionLost(TableError):
     code = "position-lost"
 
@@ -347,6 +353,12 @@ class RecordRefused(DestinationError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.reasons, self.reason_code)
+
+
+class StreamHeld(DestinationError):
+    code = "stream-held"
+    exit_code = 3
+    retry = "backoff"
 
 
 class StateError(PenstockError):

@@ -12,6 +12,7 @@ from loop_bench import AT_ONCE, addressed
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.changelog.writer import SegmentWriter
+from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import BatchConfig
 from penstock.destinations.contract import InProcessRunner, Result, Task
 from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
@@ -20,6 +21,8 @@ from penstock.model.table import TableSchema
 from penstock.runtime.publish.loop import PublishLoop
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import Change, raw_changes
+
+KEEP_TEN = DeadLetterConfig(max_entries=10)
 
 
 def stream_feed(schema: TableSchema, **changes: Any) -> Feed:
@@ -50,10 +53,12 @@ class PublishBench:
         self.feeds, self.shards = feeds, shards
         self.loop = self.restart()
 
-    def restart(self, *, limits: BatchConfig = AT_ONCE, from_now: bool = False) -> PublishLoop:
+    def restart(
+        self, *, limits: BatchConfig = AT_ONCE, from_now: bool = False, dlq: DeadLetterConfig = KEEP_TEN
+    ) -> PublishLoop:
         """A new process: nothing is left but the log, the stream and the state store."""
         stream = MemoryStreamDestination("stream", self.store, self.shards)
-        self.loop = PublishLoop("shop", stream, self.runner, self.log, limits, self.state, from_now=from_now)
+        self.loop = PublishLoop("shop", stream, self.runner, self.log, limits, self.state, from_now=from_now, dlq=dlq)
         for feed in self.feeds:
             self.loop.follow(feed)
         return self.loop

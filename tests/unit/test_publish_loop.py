@@ -257,28 +257,3 @@ def test_topics_are_looked_up_when_they_are_first_met(bench: PublishBench) -> No
     bench.loop.retry(bench.loop.tables[PEOPLE.table])
     bench.drain()
     assert bench.ids(table="people") == [2]
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_refused_event_makes_its_table_errored_and_no_other(tmp_path: Path, shards: int) -> None:
-    bench = PublishBench(tmp_path, stream_feed(ORDERS), stream_feed(PEOPLE), shards=shards)
-    bench.store.longest = 500
-    bench.seal(
-        200,
-        *((PEOPLE, 100 + number, insert(str(number), "Ann", "x")) for number in range(10)),
-        (ORDERS, 150, insert("1", "a")),
-        (ORDERS, 160, insert("2", "b" * 500)),
-        (ORDERS, 170, insert("3", "c")),
-    )
-    bench.drain()
-    seen = [event for share in bench.events() for event in share]
-    assert sorted(event["key"]["id"] for event in seen if event["table"] == "people") == list(range(10))
-    status = bench.state.table_status("stream")[ORDERS.table]
-    assert status.state is State.ERRORED
-    assert f"the event at {place_at(160, 11)} cannot be published (too-large): longer than 500" in status.reason
-    bench.store.longest = 5000
-    bench.loop.retry(bench.loop.tables[ORDERS.table])
-    bench.drain()
-    seen = [event for share in bench.events() for event in share if event["table"] == "orders"]
-    assert sorted(event["key"]["id"] for event in seen) == [1, 2, 3]
-    assert bench.loop.is_level

@@ -102,12 +102,12 @@ class RetryConfig(Section):
 
 
 class DeadLetterConfig(Section):
-    """How many dead letters are kept, how long, and what happens when there are more."""
+    """How many dead letters are kept, how long (0: until an operator removes them), and what happens when there is no
+    room for another."""
 
-    max_entries: Annotated[int, Field(ge=1)] = 10_000
-    max_age: Duration = 7 * 86400.0
-    overflow: Literal["drop_oldest", "reject", "block"] = "drop_oldest"
-    max_event_bytes: Annotated[Size, Field(ge=0)] = 256 * 2**10
+    max_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    max_age: Duration = 0.0
+    overflow: Literal["reject", "block", "drop_oldest"] = "reject"
 
 
 class AvroEncoding(Section):
@@ -136,7 +136,6 @@ class StreamSection(DestinationSection):
         "truncates",
         "snapshot",
         "timeout",
-        "dlq",
         "processors",
     )
 

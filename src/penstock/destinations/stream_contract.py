@@ -89,11 +89,12 @@ class CopyPlace:
 @dataclass(frozen=True)
 class ShardPlace:
     """How far a shard is published. `behind` has the tables, by name, that are not as far as the others; `copies` has
-    those whose rows are being published."""
+    those whose rows are being published. `retried` says which dead letters were sent again: see `dead_letters.py`."""
 
     place: Place
     behind: Mapping[str, Place] = field(default_factory=dict)
     copies: Mapping[str, CopyPlace] = field(default_factory=dict)
+    retried: str = ""
 
     def of(self, table: str) -> Place:
         """Return how far one table is published."""
@@ -104,6 +105,8 @@ class ShardPlace:
         content: dict[str, object] = {"place": self.place, "behind": dict(self.behind)}
         if self.copies:
             content["copies"] = {table: asdict(copy) for table, copy in self.copies.items()}
+        if self.retried:
+            content["retried"] = self.retried
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -112,7 +115,7 @@ class ShardPlace:
         try:
             content = json.loads(text)
             copies = {table: CopyPlace(**copy) for table, copy in content.get("copies", {}).items()}
-            return cls(content["place"], content["behind"], copies)
+            return cls(content["place"], content["behind"], copies, content.get("retried", ""))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not the place of a shard: {error}") from error
 

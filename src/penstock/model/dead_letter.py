@@ -38,6 +38,11 @@ class DeadLetter:
     message: RawMessage | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Tell letters of one table apart: a task is given the names of those that are kept, and passes them over."""
+        return self.place if self.shard == EVERY_SHARD else f"{self.place}@{self.shard}"
+
 
 @dataclass(frozen=True)
 class KeptLetter:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
 
 from penstock.changelog.log import ChangeLog
+from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner
 from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.stream_contract import Layout, ShardPlace, StreamDestination, StreamId
 from penstock.errors import (
+    DeadLettersFull,
     EventRefused,
     LogPassed,
     PenstockError,
@@ -41,6 +43,7 @@ from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
+from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
 from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
 from penstock.state.store import StateStore
 
@@ -57,7 +60,7 @@ class PublishedTable:
     lost: bool = False
     changes: int = 0
     tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
-    letters: set[str] = field(default_factory=set)  # records kept as dead letters, by place
+    letters: set[str] = field(default_factory=set)  # records of this batch kept as dead letters, by name
 
     @property
     def name(self) -> TableId:
@@ -86,11 +89,14 @@ class PublishLoop:
         state: StateStore,
         *,
         from_now: bool = False,
+        dlq: DeadLetterConfig = DeadLetterConfig(),
     ) -> None:
         """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning."""
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._limits, self._state, self._from_now = limits, state, from_now
         self._planner = BatchPlanner(log, limits)
+        self._letters = DeadLetterBox(state, destination.name, dlq)
+        self._sender = LetterSender(source, destination, runner, state)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
         self._layout: Layout = KeyLayout()
@@ -153,7 +159,7 @@ class PublishLoop:
             at = publisher.open()
             if place_name(table.name) in at.behind:
                 rest = {name: place for name, place in at.behind.items() if name != place_name(table.name)}
-                publisher.advance(ShardPlace(at.place, rest))
+                publisher.advance(replace(at, behind=rest))
         self._places = self._destination.places(self._source)
         if behind is not None:
             what = f"events from {behind} to {place_at(self.processed)} were left out"
@@ -164,8 +170,10 @@ class PublishLoop:
 
     @property
     def is_level(self) -> bool:
-        """Whether no table is behind that could go on."""
-        return all(table.errored or self._behind(table) is None for table in self.tables.values())
+        """Whether no table is behind that could go on, and no dead letter is to be sent again."""
+        return self._sender.is_idle and all(
+            table.errored or self._behind(table) is None for table in self.tables.values()
+        )
 
     @property
     def needed_from(self) -> Position:
@@ -193,7 +201,8 @@ class PublishLoop:
         destination or the log as a whole; then call again."""
         if not self.begin():
             return False
-        worked = self._bring_on()
+        self._letters.expire()
+        worked = self._send_letters() | self._bring_on()
         level = [table for table in self.tables.values() if not table.errored and self._behind(table) is None]
         batch = self._planner.next(self.processed, {table.feed: self.processed for table in level}, now=now)
         if batch is None:
@@ -368,16 +377,22 @@ class PublishLoop:
                 self._layout = self._destination.topics(self._source, rest)
 
     def _keep(self, table: PublishedTable, letters: Sequence[DeadLetter]) -> None:
-        """Without a store for dead letters, an event that cannot be published makes its table Errored."""
-        first = letters[0]
-        self.mark_errored(
-            table,
-            EventRefused(
-                f"table {table.name}: the event at {first.place} cannot be published ({first.code}): {first.reason}",
-                f"Correct the cause and run `penstock retry FILE {table.name}`. To go on without the events that are "
-                f"not published yet: penstock resync FILE {table.name}",
-            ),
-        )
+        """Keep dead letters, so that the stream can go on without their events; without room its table is Errored."""
+        try:
+            table.letters |= self._letters.keep(table.name, letters)
+        except DeadLettersFull as full:
+            self.mark_errored(table, full)
+
+    def _send_letters(self) -> bool:
+        """Send dead letters again that were asked for. False when there were none."""
+        asked = self._sender.asked()
+        if not asked:
+            return False
+        feeds = {table.name: table.feed for table in self.tables.values()}
+        places = self._sender.send(asked, self._layout, feeds, self._look_up)
+        if places is not None:
+            self._places = places
+        return True
 
     def _take_failures(self, outcomes: Iterable[ShardOutcome]) -> None:
         """Keep messages that cannot be decoded, so that their table can go on without them; make others Errored."""
@@ -410,7 +425,7 @@ class PublishLoop:
             if publisher.open() != at:
                 continue  # another writer was here: the next batch begins where it ended
             behind = {name: place for name, place in at.behind.items() if name in followed}
-            upto = ShardPlace(end, {**dict.fromkeys(waiting, at.place), **behind})
+            upto = replace(at, place=end, behind={**dict.fromkeys(waiting, at.place), **behind})
             publisher.advance(upto)
             self._places[shard] = upto
 

@@ -113,6 +113,7 @@ class StreamPipeline:
             pipeline.batch,
             self._state,
             from_now=self._section.start == "now",
+            dlq=self._section.dlq,
         )
         loop.begin()
         tables = StreamTables(pipeline, loop, self._state)

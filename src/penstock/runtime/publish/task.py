@@ -13,7 +13,7 @@ The task then publishes nothing and returns them all (`ShardOutcome.stays`); the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -21,16 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.changelog.log import ChangeLog
-from penstock.decode.choices import chosen
+from penstock.decode.choices import chosen, unchosen
 from penstock.decode.sift import limited, sift
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.stream_contract import Layout, Publisher, Records, ShardPlace
 from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics
+from penstock.fold.envelope import OPERATIONS
 from penstock.model.change import RawChanges
 from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.place import Place, parts_of, place_at
 from penstock.model.position import Position
+from penstock.model.quarantine import raw_message
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableId
 from penstock.render.events import Rendered, in_stream_order, render_changes
@@ -39,6 +41,8 @@ from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.apply.task import too_many
 
 RENDERING = "its events were rendered"
+MOST_LETTERS = 10_000  # that a task returns at once
+PLACE_LENGTH = len(place_at(0))
 
 
 def place_name(table: TableId) -> str:
@@ -49,8 +53,8 @@ def place_name(table: TableId) -> str:
 @dataclass(frozen=True)
 class TablePart:
     """One table's part of a batch. `tolerated` are messages, by their place, that are in quarantine: they cannot be
-    decoded, and the stream goes on without them. `letters` are records, by their place, that are kept as dead letters:
-    it goes on without these as well."""
+    decoded, and the stream goes on without them. `letters` are records, by their name (`DeadLetter.name`), that are
+    kept as dead letters: it goes on without these as well."""
 
     feed: Feed
     slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
@@ -161,6 +165,7 @@ class _Work:
         self._limit = min(end, at.place) if task.alone else end
         self._parts = [part for part in task.tables if (part.name in at.behind) is task.alone]
         self.outcomes: dict[TableId, TableOutcome] = {}
+        self._letters = self._letter_bytes = 0
 
     @property
     def is_done(self) -> bool:
@@ -174,9 +179,10 @@ class _Work:
         behind = {name: place for name, place in self._at.behind.items() if name in self._task.followed}
         if self._task.alone:
             behind |= {part.name: failed.get(part.name, self._limit) for part in self._parts}
-            return ShardPlace(self._at.place, {name: place for name, place in behind.items() if place < self._at.place})
+            still = {name: place for name, place in behind.items() if place < self._at.place}
+            return replace(self._at, behind=still)
         waiting = dict.fromkeys(self._task.waiting, self._at.place)
-        return ShardPlace(self._limit, {**waiting, **behind, **failed})
+        return replace(self._at, place=self._limit, behind={**waiting, **behind, **failed})
 
     def waiting_outcomes(self) -> dict[TableId, TableOutcome]:
         """Return what is to be kept and looked up; nothing else was done."""
@@ -197,7 +203,7 @@ class _Work:
             for numbers in self._files(segment):
                 pieces = self._pieces(segment, wanted[segment], numbers)
                 if any(len(piece) for piece in pieces):
-                    yield _records(in_stream_order(pieces))
+                    yield records_of(in_stream_order(pieces))
         if self.waiting_outcomes():
             raise _MustStay
 
@@ -226,10 +232,12 @@ class _Work:
         """Render one table's changes of one file; nothing of it when they cannot be, from here on."""
         outcome = self.outcomes.setdefault(part.feed.name, TableOutcome())
         try:
-            pieces = [self._sound(part, self._render(part, changes)) for changes in some]
+            pieces = [self._sound(part, changes, self._render(part, changes)) for changes in some]
         except UnknownTopics as found:
             outcome.unknown_topics |= found.names
             return []
+        except _MustStay:
+            raise
         except _NotKept as found:
             outcome.error, outcome.undecodable = found.error, True
         except TableError as error:
@@ -262,24 +270,55 @@ class _Work:
                 raise _NotKept(error.keeping(bad)) from None
         return render_changes(sound, part.feed, task.source, select=self._select)
 
-    def _sound(self, part: TablePart, piece: Rendered) -> Rendered:
+    def _sound(self, part: TablePart, changes: RawChanges, piece: Rendered) -> Rendered:
         """Return the piece without dead letters; those that are not kept yet are noted."""
         letters, taken_out = list(piece.failed), np.zeros(len(piece), np.bool_)
         if self._refused or part.letters:
             for row, place in enumerate(piece.places.to_pylist()):
-                if place in part.letters:
+                if place in part.letters or f"{place}@{self._task.shard}" in part.letters:
                     taken_out[row] = True
                 elif place in self._refused:
                     taken_out[row] = True
-                    key, value, why = piece.keys[row].as_py(), piece.values[row].as_py(), self._refused[place]
-                    letters.append(DeadLetter(part.feed.name, place, key, value, self._refused_code, why))
-        fresh = [letter for letter in letters if letter.place not in part.letters]
+                    letters.append(self._refused_letter(part, piece, row))
+        fresh = [_with_message(changes, letter) for letter in letters if letter.name not in part.letters]
         if fresh:
             self.outcomes[part.feed.name].letters += tuple(fresh)
+            self._letters += len(fresh)
+            self._letter_bytes += sum(len(one.message.data) for one in fresh if one.message is not None)
+            if self._letters > MOST_LETTERS or self._letter_bytes > MOST_BYTES_KEPT:
+                raise _MustStay  # these first: the others are found the next time
         return piece.take(np.flatnonzero(~taken_out)) if taken_out.any() else piece
 
+    def _refused_letter(self, part: TablePart, piece: Rendered, row: int) -> DeadLetter:
+        place = piece.places[row].as_py()
+        headers = tuple((name, values[row].as_py()) for name, values in piece.headers if values[row].is_valid)
+        return DeadLetter(
+            table=part.feed.name,
+            place=place,
+            key=piece.keys[row].as_py(),
+            value=piece.values[row].as_py(),
+            code=self._refused_code,
+            reason=self._refused[place],
+            topic=piece.topics[row].as_py(),
+            shard=self._task.shard,
+            headers=headers,
+        )
 
-def _records(rendered: Rendered) -> Records:
+
+def _with_message(changes: RawChanges, letter: DeadLetter) -> DeadLetter:
+    """Return the letter with the change that its event is made of, from which it can be made again."""
+    commit, ordinal = parts_of(letter.place[:PLACE_LENGTH])
+    batch = changes.batch
+    is_it = (np.asarray(batch.column("commit_position")) == np.uint64(commit)) & (
+        np.asarray(batch.column("ordinal")) == ordinal
+    )
+    (row,) = np.flatnonzero(is_it).tolist()
+    message = raw_message(RawChanges(unchosen(changes.schema), batch), row, letter.reason)
+    return replace(letter, op=OPERATIONS[message.op], message=message, value=None, headers=())
+
+
+def records_of(rendered: Rendered) -> Records:
+    """Return rendered events as a destination takes them."""
     return Records(
         rendered.places, rendered.keys, rendered.values, rendered.topics, rendered.partitions, rendered.headers
     )
