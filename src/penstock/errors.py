@@ -38,6 +38,7 @@ PenstockError                 code                    exit  retry
  │   ├─ ColumnsRequired       no-columns              1     manual    no columns; copied as soon as there is one
  │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
+ │   ├─ EventsMissing         events-missing          1     manual    events of a table may be missing from a stream
  │   ├─ EventRefused          event-refused           1     manual    one event cannot be published to a stream
  │   ├─ DeadLettersFull       dead-letters-full       1     manual    no room for another dead letter of this table
  │   └─ PositionLost          position-lost           1     manual    position unknown, or behind the log
@@ -257,6 +258,10 @@ class TableFailed(TableError):
 
     code = "table-failed"
     trace: str = ""
+
+
+class EventsMissing(TableError):
+    code = "events-missing"
 
 
 class EventRefused(TableError):

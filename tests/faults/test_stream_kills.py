@@ -30,6 +30,7 @@ create table parcels (id bigint primary key, state text, weight numeric(8,3), la
 create table notes (id bigint primary key, state text, weight numeric(8,3), label text);
 alter table notes replica identity full;
 alter table parcels alter column label set storage external;
+create table extras (id bigint primary key);
 create function note_row() returns trigger language plpgsql as $$
 begin
   if tg_op = 'INSERT' then insert into account (at_table, op, key) values (tg_table_name, 'insert', new.id);
@@ -96,7 +97,7 @@ def pipeline(database: Database, receiver: Webhook, tmp_path: Path) -> PipelineF
     files = {"name": "changes", "type": "files", "path": "./changes", "shards": 2}
     hooks = {"name": "hooks", "type": "http", "url": receiver.url, "batch": 5, "shards": 2}
     hooks |= {"signature": {"secret": SECRET}, "headers": {"Authorization": "Bearer hunter2"}}
-    rules = [{"match": f"public.{table}"} for table in TABLES]
+    rules = [{"match": f"public.{table}"} for table in (*TABLES, "extras")]
     return make_pipeline(tmp_path, database, destinations=[files, hooks], tables=rules)
 
 
@@ -121,17 +122,19 @@ def test_every_event_once_and_in_order_through_kills(
         run = Running(pipeline)
         run.await_streaming()
         traffic.transactions(40)
+        _lose_events(database, pipeline)
         run.stop()
     finally:
         run.clean_up()
     pipeline.run_once()
     tables = {table["table"]: table["state"] for table in pipeline.status()["tables"]}
-    assert tables == {f"public.{table}": "Ready" for table in TABLES}
+    assert tables == {f"public.{table}": "Ready" for table in (*TABLES, "extras")}
     checked = pipeline.command("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     assert "rows that the tables had before are not published" in " ".join(checked.stdout.split())
-    _assert_equal(database, StreamReader(pipeline.folder / "changes" / pipeline.name).shards())
-    _assert_equal(database, _received(receiver))
+    for shards in (StreamReader(pipeline.folder / "changes" / pipeline.name).shards(), _received(receiver)):
+        _assert_equal(database, shards)
+        assert [event["key"]["id"] for shard in shards for event in shard if event["table"] == "extras"] == [1, 3]
     assert receiver.forged == 0
     assert "hunter2" not in "".join(path.read_text(errors="replace") for path in tmp_path.glob("output-*.log"))
 
@@ -142,6 +145,26 @@ def _received(receiver: Webhook) -> list[list[dict[str, Any]]]:
     for request in receiver.distinct():
         shards.setdefault(request.key.split("-")[1], []).extend(request.events)
     return [shards[name] for name in sorted(shards)]
+
+
+def _lose_events(database: Database, pipeline: PipelineFile) -> None:
+    """A table leaves the publication and comes back between two looks: Errored, until an operator lets it go on."""
+
+    def extras(shown: str) -> set[str]:
+        return {table[shown] for table in pipeline.status()["tables"] if table["table"] == "public.extras"}
+
+    publication = f"penstock_{pipeline.name}"
+    with database.connect() as connection:
+        connection.execute(b"insert into extras values (1)")
+        connection.execute(f"alter publication {publication} drop table extras".encode())
+        connection.execute(b"insert into extras values (2)")
+        connection.execute(f"alter publication {publication} add table extras".encode())
+        await_condition(lambda: extras("state") == {"Errored"}, "the lost event to be noticed", 60)
+        assert all("events may be missing" in error for error in extras("error"))
+        assert all("resync" in solution for solution in extras("solution"))
+        assert pipeline.command("resync", "FILE", "public.extras").returncode == 0
+        await_condition(lambda: extras("state") == {"Ready"}, "the table to go on", 60)
+        connection.execute(b"insert into extras values (3)")
 
 
 def _provoke(pipeline: PipelineFile, traffic: Traffic, step: str, run: Running) -> None:

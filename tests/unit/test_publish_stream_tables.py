@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from loop_bench import ORDERS, PEOPLE, schema
 from penstock.config.load import load
 from penstock.errors import NotPublished
+from penstock.model.partitions import Partition, Partitions
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
 from penstock.model.table_state import GONE, State
+from penstock.model.write_counters import WriteCounters
 from penstock.runtime.publish.stream_tables import StreamTables
+from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.watch.catalogue import Catalogue
+from penstock.source.contract import Session
+from penstock.state.memory import MemoryStateStore
+from penstock.state.store import RequestKind
 from pgoutput_messages import INT8, insert, numeric
 from publish_bench import PublishBench
 
@@ -25,81 +36,295 @@ destinations: [{name: stream, type: files, path: ./changes}]
 """
 
 
+MARKS = TableMarks(10, "1:1", (PublishedBy("p", "1:1", ("2:1",)),), composites=(Composite(7, "address", 1),))
+TROUBLE = NotPublished("table public.orders is not in the publication", "Add it")
+
+
+class Source:
+    """A source as looks see it: a session, and the tables of a stream that looks at it."""
+
+    def __init__(self, bench: PublishBench, folder: Path) -> None:
+        self.bench, self.file, self.text, self.state = bench, folder / "pipeline.yaml", FILE, bench.state
+        self.marks, self.only = MARKS, None
+        self.written, self.counts = WriteCounters("e", {1: 10}), True
+        self.parts: Partitions | None = None
+        self.troubles: dict[TableId, NotPublished] = {}
+        self.inserts_only: frozenset[TableId] = frozenset()
+        self.schemas: list[TableSchema] = []
+        self.begin()
+
+    only: TableId | None
+
+    def begin(self) -> None:
+        self.file.write_text(self.text)
+        pipeline = load(self.file).strictly()
+        self.watch = StreamWatch(pipeline, self.state)
+        self.tables = StreamTables(pipeline, self.bench.loop, self.state, self.seen)
+
+    def restart(self, schemas: list[TableSchema] | None = None) -> None:
+        self.bench.restart()
+        self.bench.loop.begin()
+        self.begin()
+        self.look(self.schemas if schemas is None else schemas)
+
+    def seen(self, fresh: Collection[TableId] = ()) -> StreamLook:
+        catalogue = Catalogue(self.schemas, self.troubles, self.inserts_only)
+        return self.watch.look(cast(Session, _Session(self)), catalogue, fresh)
+
+    def look(self, schemas: list[TableSchema]) -> None:
+        self.schemas = schemas
+        self.tables.looked(self.seen())
+        assert not self.tables.is_settled
+        self.tables.tend()
+        assert self.tables.is_settled
+
+    def ask(self, kind: str, schema: TableSchema) -> None:
+        self.state.add_request("stream", schema.table, cast(RequestKind, kind))
+        self.tables.tend()
+        assert not self.state.requests("stream")
+
+
+class _Session:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
+        own = self._source
+        return {one.table: own.marks if own.only in (None, one.table) else MARKS for one in schemas}
+
+    def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
+        return {one.table: self._source.parts for one in schemas if self._source.parts is not None}
+
+    def counters(self, schemas: Sequence[TableSchema]) -> dict[TableId, WriteCounters]:
+        return {one.table: self._source.written for one in schemas}
+
+    def counts_writes(self) -> bool:
+        return self._source.counts
+
+    def has_rows(self, _: Partition) -> bool:
+        return True
+
+    def has_rows_before(self, _: Partition, __: int) -> bool:
+        return False
+
+    def head(self) -> int:
+        return 10_000
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> PublishBench:
     return PublishBench(tmp_path / "log")
 
 
 @pytest.fixture
-def tables(tmp_path: Path, bench: PublishBench, monkeypatch: pytest.MonkeyPatch) -> StreamTables:
+def source(tmp_path: Path, bench: PublishBench, monkeypatch: pytest.MonkeyPatch) -> Source:
     monkeypatch.setattr("penstock.runtime.publish.stream_tables.REQUESTS_EVERY", 0.0)
-    file = tmp_path / "pipeline.yaml"
-    file.write_text(FILE)
-    return StreamTables(load(file).strictly(), bench.loop, bench.state)
+    return Source(bench, tmp_path)
 
 
 def states(bench: PublishBench) -> dict[str, State]:
     return {name.name: status.state for name, status in bench.state.table_status("stream").items()}
 
 
-def look(tables: StreamTables, catalogue: Catalogue) -> None:
-    tables.looked(catalogue)
-    assert not tables.is_settled
-    tables.tend()
-    assert tables.is_settled
+def reason(bench: PublishBench, schema: TableSchema) -> str:
+    return bench.state.table_status("stream")[schema.table].reason
 
 
-def test_tables_of_the_catalogue_are_published_as_their_rule_says(bench: PublishBench, tables: StreamTables) -> None:
-    look(tables, Catalogue([ORDERS]))
-    look(tables, Catalogue([ORDERS, PEOPLE]))
+def test_tables_of_the_catalogue_are_published_as_their_rule_says(bench: PublishBench, source: Source) -> None:
+    source.look([ORDERS])
+    source.look([ORDERS, PEOPLE])
     assert states(bench) == {"orders": State.READY, "people": State.READY}
     bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 120, insert("100", "beyond `where`")))
     bench.drain()
     assert bench.ids() == [1]
 
 
-def test_a_table_that_is_not_captured_is_errored_until_it_is(bench: PublishBench, tables: StreamTables) -> None:
-    trouble = NotPublished("table public.orders is not in the publication", "Add it")
-    look(tables, Catalogue([ORDERS, PEOPLE]))
-    look(tables, Catalogue([ORDERS, PEOPLE], {ORDERS.table: trouble}))
+def test_a_table_that_was_not_captured_for_a_while_stays_errored(bench: PublishBench, source: Source) -> None:
+    source.look([ORDERS, PEOPLE])
+    source.troubles = {ORDERS.table: TROUBLE}
+    source.look([ORDERS, PEOPLE])
     assert states(bench) == {"orders": State.ERRORED, "people": State.READY}
     bench.seal(200, (PEOPLE, 110, insert("1", "Ann", "x")))
     bench.drain()
-    bench.state.add_request("stream", ORDERS.table, "retry")
-    tables.tend()
-    assert states(bench)["orders"] is State.ERRORED, "trying again does not help while it is not captured"
-    look(tables, Catalogue([ORDERS, PEOPLE]))
-    assert states(bench)["orders"] is State.READY
-    assert "may be missing" in bench.state.events()[-1].message
+    for request in ("retry", "resync"):
+        source.ask(request, ORDERS)
+        assert reason(bench, ORDERS) == TROUBLE.what, "nothing helps while it is not captured"
+    source.troubles = {}
+    for _ in range(2):
+        source.look([ORDERS, PEOPLE])
+        assert "events may be missing, because it was not captured for a while" in reason(bench, ORDERS)
+    source.ask("retry", ORDERS)
     bench.seal(300, (ORDERS, 210, insert("2", "b")))
     bench.drain()
-    assert (bench.ids(table="people"), bench.ids(table="orders")) == ([1], [2])
+    source.restart()
+    assert states(bench)["orders"] is State.ERRORED, "a restart brings no events back"
+    source.ask("resync", ORDERS)
+    bench.seal(400, (ORDERS, 310, insert("3", "c")))
+    bench.drain()
+    assert (bench.ids(table="people"), bench.ids(table="orders")) == ([1], [2, 3])
+    assert states(bench)["orders"] is State.READY
+    assert "were left out" in bench.state.events()[-1].message
+    source.look([ORDERS, PEOPLE])
+    assert states(bench)["orders"] is State.READY
 
 
-def test_a_table_that_is_gone_is_shown_and_holds_nothing_up(bench: PublishBench, tables: StreamTables) -> None:
-    look(tables, Catalogue([ORDERS, PEOPLE]))
-    look(tables, Catalogue([PEOPLE]))
-    assert GONE in bench.state.table_status("stream")[ORDERS.table].reason
-    assert tables.followed == 1
+def test_a_table_that_is_captured_only_later_is_new(bench: PublishBench, source: Source) -> None:
+    source.troubles = {ORDERS.table: TROUBLE}
+    source.look([ORDERS])
+    assert states(bench)["orders"] is State.ERRORED
+    source.troubles = {}
+    source.look([ORDERS])
+    assert states(bench)["orders"] is State.READY
+    assert bench.state.marks("stream")[ORDERS.table] == source.marks
+
+
+ALTERED = {
+    "left and came back": (replace(MARKS, published=(PublishedBy("p", "1:1", ("9:9",)),)), "left publication p and"),
+    "altered publication": (replace(MARKS, published=(PublishedBy("p", "1:2", ("2:1",)),)), "p was altered or created"),
+    "another schema": (replace(MARKS, place="9:9"), "moved to another schema and back"),
+    "composite": (replace(MARKS, composites=(Composite(7, "address", 2),)), "composite type address was altered"),
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_marks_that_differ_make_a_table_errored(bench: PublishBench, source: Source, what: str, stopped: bool) -> None:
+    source.look([ORDERS, PEOPLE])
+    source.marks, said = replace(ALTERED[what][0], taken=20), ALTERED[what][1]
+    source.only = ORDERS.table
+    if stopped:
+        source.restart()
+    else:
+        source.look([ORDERS, PEOPLE])
+    assert states(bench) == {"orders": State.ERRORED, "people": State.READY}
+    assert said in reason(bench, ORDERS)
+    assert "penstock resync pipeline.yaml public.orders" in bench.state.table_status("stream")[ORDERS.table].solution
+    source.ask("resync", ORDERS)
+    source.look([ORDERS, PEOPLE])
+    assert states(bench)["orders"] is State.READY
+    assert bench.state.marks("stream")[ORDERS.table] == source.marks
+
+
+def test_renamed_enum_values_cost_no_events(bench: PublishBench, source: Source) -> None:
+    label = EnumLabel(5, 1, 4, "mood", "happy", ("mood",))
+    source.marks = replace(MARKS, labels=(label,))
+    source.look([ORDERS])
+    source.marks = replace(MARKS, labels=(replace(label, label="glad", xmin=2),), taken=20)
+    source.look([ORDERS])
+    assert states(bench)["orders"] is State.READY
+
+
+@pytest.mark.parametrize(
+    ("counters", "said"),
+    [
+        (WriteCounters("e", {1: 12}), "2 rows were updated or deleted"),
+        (WriteCounters("f", {1: 10}), "counters were reset"),
+        (WriteCounters("e", {1: 10}), ""),
+    ],
+)
+def test_writes_that_are_not_sent_are_noticed(
+    bench: PublishBench, source: Source, counters: WriteCounters, said: str
+) -> None:
+    source.inserts_only = frozenset({ORDERS.table})
+    source.look([ORDERS, PEOPLE])
+    source.written = counters
+    source.look([ORDERS, PEOPLE])
+    assert states(bench) == {"orders": State.ERRORED if said else State.READY, "people": State.READY}
+    assert said in reason(bench, ORDERS)
+    source.ask("resync", ORDERS)
+    source.look([ORDERS, PEOPLE])
+    assert states(bench)["orders"] is State.READY
+
+
+def test_writes_that_nobody_counts_are_not_trusted(bench: PublishBench, source: Source) -> None:
+    source.inserts_only, source.counts = frozenset({ORDERS.table}), False
+    source.look([ORDERS])
+    assert "does not count them" in reason(bench, ORDERS)
+    source.ask("resync", ORDERS)
+    assert states(bench)["orders"] is State.ERRORED
+    source.inserts_only = frozenset()
+    source.look([ORDERS])
+    assert states(bench)["orders"] is State.READY, "nothing of it was published before"
+
+
+PART = Partition(TableId("public", "orders_1"), 11, 11, made_here=True, link="1:1")
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ((PART, replace(PART, relation_id=12, relation=TableId("public", "x"), file=12, made_here=False)), "attached"),
+        ((replace(PART, file=99),), "was truncated"),
+        ((replace(PART, link="1:2"),), "detached and attached again"),
+        ((), ""),
+        ((PART, replace(PART, relation_id=12, relation=TableId("public", "x"), file=12)), ""),
+    ],
+)
+def test_partitions_that_no_change_reports(
+    bench: PublishBench, source: Source, now: tuple[Partition, ...], said: str
+) -> None:
+    source.parts = Partitions(1, (PART,))
+    source.look([ORDERS])
+    source.parts = Partitions(2, now)
+    for _ in range(2):
+        source.look([ORDERS])
+        assert states(bench)["orders"] is (State.ERRORED if said else State.READY)
+    assert said in reason(bench, ORDERS)
+
+
+def test_a_table_without_a_record_is_not_trusted(bench: PublishBench, source: Source) -> None:
+    source.look([ORDERS, PEOPLE])
+    bench.state.set_marks("stream", ORDERS.table, None)
+    source.restart()
+    assert states(bench) == {"orders": State.ERRORED, "people": State.READY}
+    assert "does not say since when it is published" in reason(bench, ORDERS)
+
+
+def test_a_stream_without_a_record_is_not_trusted(bench: PublishBench, source: Source) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.loop.begin()
+    source.look([ORDERS])
+    bench.drain()
+    bench.state = source.state = MemoryStateStore()
+    source.restart()
+    assert "the state store has no record of this stream" in reason(bench, ORDERS)
+    source.look([ORDERS, PEOPLE])
+    assert states(bench) == {"orders": State.ERRORED, "people": State.READY}, "people is new"
+
+
+def test_a_table_that_no_rule_matched_for_a_while(bench: PublishBench, source: Source) -> None:
+    source.look([ORDERS, PEOPLE])
+    source.text = FILE.replace("match: public.*", "match: public.people")
+    source.restart([PEOPLE])
+    source.text = FILE
+    source.restart([ORDERS, PEOPLE])
+    assert states(bench) == {"orders": State.ERRORED, "people": State.READY}
+
+
+def test_a_table_that_is_gone_is_shown_and_holds_nothing_up(bench: PublishBench, source: Source) -> None:
+    source.look([ORDERS, PEOPLE])
+    source.look([PEOPLE])
+    assert GONE in reason(bench, ORDERS)
+    assert source.tables.followed == 1
     bench.seal(200, (PEOPLE, 110, insert("1", "Ann", "x")))
     bench.drain()
     assert bench.loop.is_level
-    look(tables, Catalogue([ORDERS, PEOPLE]))
-    assert states(bench)["orders"] is State.READY
+    source.look([ORDERS, PEOPLE])
+    assert "it was gone from the source for a while" in reason(bench, ORDERS)
 
 
-def test_what_operators_ask_for(bench: PublishBench, tables: StreamTables) -> None:
-    look(tables, Catalogue([PRICES]))
+def test_what_operators_ask_for(bench: PublishBench, source: Source) -> None:
+    source.look([PRICES])
     bench.seal(200, (PRICES, 110, insert("1", "NaN")))
     bench.drain()
     assert states(bench) == {"prices": State.ERRORED}
     bench.state.add_request("stream", PRICES.table, "retry")
     bench.state.add_request("other", PRICES.table, "resync")
-    tables.tend()
+    source.tables.tend()
     bench.drain()
     assert states(bench) == {"prices": State.ERRORED}, "its value still does not fit"
     bench.state.add_request("stream", PRICES.table, "resync")
-    tables.tend()
+    source.tables.tend()
     bench.seal(300, (PRICES, 210, insert("2", "2.00")))
     bench.drain()
     assert states(bench) == {"prices": State.READY}

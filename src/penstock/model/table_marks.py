@@ -89,6 +89,20 @@ def difference(before: TableMarks, now: TableMarks) -> str:
     )
 
 
+def missed_changes(before: TableMarks, now: TableMarks) -> str:
+    """Say why changes may be missing from a stream of a table that had the marks `before`; "" when none are.
+
+    As `difference`, but for enum values: renaming one concerns rows that are held, not changes that were sent.
+    """
+    if now.taken < before.taken:
+        return ""
+    return (
+        _published(before.published, now.published)
+        or ("it was moved to another schema and back" if before.place != now.place else "")
+        or _composites(before, now)
+    )
+
+
 def new_labels(before: TableMarks, now: TableMarks) -> list[EnumLabel]:
     """Return the enum values that were not there before: added since, or of a type that a new column brought."""
     known = {label.oid for label in before.labels}
@@ -112,7 +126,7 @@ def _published(before: tuple[PublishedBy, ...], now: tuple[PublishedBy, ...]) ->
     for one in now:
         known = earlier.get(one.publication)
         if known is None:
-            return f"it was added to publication {one.publication} after it was copied"
+            return f"it was added to publication {one.publication} meanwhile"
         if known.stamp != one.stamp:
             return f"publication {one.publication} was altered or created again, and may have left out changes"
         if known.through != one.through:

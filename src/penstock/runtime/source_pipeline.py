@@ -36,6 +36,7 @@ from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.publish.stream_pipeline import StreamPipeline
+from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.reader_thread import ReaderThread
 from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.upkeep.log_retention import LogRetention
@@ -74,6 +75,7 @@ class SourcePipeline:
         self._publisher = Publisher(pipeline, state, may_leave=may_leave)
         self._prepared: Prepared | None = None
         self._first: dict[str, FirstLook] = {}  # by destination
+        self._first_streams: dict[str, StreamLook] = {}
         self._begun = False  # tables depend on the slot
         self._until: Position | None = None  # with `once`
 
@@ -82,9 +84,13 @@ class SourcePipeline:
         with self._source.connect() as session:
             self._prepared = self._prepare(session)
             try:
+                catalogue = self._prepared.catalogue
                 for view in self.pipeline.destination_views:
-                    first = FirstLook.take(session, view, self.state, self._prepared.catalogue)
-                    self._first[view.destination.name] = first
+                    name = view.destination.name
+                    if isinstance(view.destination, StreamSection):
+                        self._first_streams[name] = StreamWatch(view, self.state).look(session, catalogue)
+                    else:
+                        self._first[name] = FirstLook.take(session, view, self.state, catalogue)
                 self._until = session.head() if self._once else None
             except BaseException:
                 self._give_up_slot()
@@ -174,7 +180,7 @@ class SourcePipeline:
                 destination=opened,
                 runner=runner,
                 side=side,
-                catalogue=self._first[name].catalogue,
+                first=self._first_streams[name],
                 section=view.destination,
             )
         return DestinationPipeline(

@@ -53,11 +53,13 @@ ADVANCE_EVERY = 60.0  # seconds, after which places move on over what held no ev
 
 @dataclass
 class PublishedTable:
-    """A table whose changes are published. `lost`: the log no longer holds what it needs."""
+    """A table whose changes are published. `lost`: the log no longer holds what it needs. `incomplete`: events of it
+    were never captured, or are not now, so trying again does not help."""
 
     feed: Feed
     errored: bool = False
     lost: bool = False
+    incomplete: bool = False
     changes: int = 0
     tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
     letters: set[str] = field(default_factory=set)  # records of this batch kept as dead letters, by name
@@ -99,6 +101,7 @@ class PublishLoop:
         self._sender = LetterSender(source, destination, runner, state)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
+        self.is_unrecorded = False  # the stream is there, and the state store does not know it
         self._layout: Layout = KeyLayout()
         self._shards = 0  # 0: not begun
         self._places: list[ShardPlace] = []
@@ -116,6 +119,10 @@ class PublishLoop:
         if history is None or start is None or end is None:
             return False
         wanted = StreamId(self._source, history, place_at(end if self._from_now else start))
+        if self._state.processed(self._destination.name) is None:
+            self.is_unrecorded = bool(self._destination.places(self._source))
+            if not self.is_unrecorded:  # recorded first: a stream that is there without a record has lost it
+                self._state.set_processed(self._destination.name, position_of(wanted.start))
         self._layout = self._destination.ensure(wanted)
         self._places = self._destination.places(self._source)
         self.processed = self._least()
@@ -132,14 +139,22 @@ class PublishLoop:
         LOG.info("stream begins", stream=self._destination.name, shards=self._shards, position=where)
         return True
 
-    def follow(self, feed: Feed) -> PublishedTable:
-        """Take a table in: from now on, or from its own place if it stands behind."""
+    def note_recorded(self) -> None:
+        """Note that the state store knows the stream's tables from now on."""
+        if self.is_unrecorded:
+            self._state.set_processed(self._destination.name, self.processed)
+            self.is_unrecorded = False
+
+    def follow(self, feed: Feed, *, errored: bool = False) -> PublishedTable:
+        """Take a table in: from now on, or from its own place if it stands behind. It is Ready unless `errored`."""
         known = self.tables.get(feed.name)
         if known is not None:
             return known
         before = self._state.progress(self._destination.name).get(feed.name)
-        self.tables[feed.name] = table = PublishedTable(feed, changes=before.changes if before else 0)
-        self._mark_ready(table)
+        table = PublishedTable(feed, errored=errored, changes=before.changes if before else 0)
+        self.tables[feed.name] = table
+        if not errored:
+            self._mark_ready(table)
         return table
 
     def forget(self, name: TableId) -> None:
@@ -151,8 +166,9 @@ class PublishLoop:
         table.errored = False
         self._mark_ready(table)
 
-    def skip(self, table: PublishedTable) -> None:
-        """Let a table that stands behind go on from where the others are, without the events in between."""
+    def skip(self, table: PublishedTable, upto: Position = 0) -> None:
+        """Let a table that stands behind go on from where the others are, without the events in between. Events before
+        `upto` may be missing as well."""
         behind = self._behind(table)
         for shard in range(self._shards):
             publisher = self._destination.publisher(self._source, shard)
@@ -161,10 +177,14 @@ class PublishLoop:
                 rest = {name: place for name, place in at.behind.items() if name != place_name(table.name)}
                 publisher.advance(replace(at, behind=rest))
         self._places = self._destination.places(self._source)
+        said = []
         if behind is not None:
-            what = f"events from {behind} to {place_at(self.processed)} were left out"
-            self._state.add_event("skipped", what, table.name, destination=self._destination.name)
-            LOG.warning("events left out", table=str(table.name), since=behind)
+            said.append(f"events from {behind} to {place_at(self.processed)} were left out")
+        if upto > self.processed:
+            said.append(f"events before {position_text(upto)} may be missing")
+        if said:
+            self._state.add_event("skipped", "; ".join(said), table.name, destination=self._destination.name)
+            LOG.warning("events left out", table=str(table.name), what="; ".join(said))
         table.lost = False
         self.retry(table)
 
@@ -226,7 +246,7 @@ class PublishLoop:
         name = self._destination.name
         if isinstance(error, Undecodable):
             self._state.quarantine(name, table.name, error.messages)
-        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry)
+        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry, error.code)
         self._state.set_table_status(name, table.name, status)
         self._state.add_event("errored", error.what, table.name, destination=name)
         table.errored = True

@@ -7,6 +7,8 @@ store it is the component `destination NAME`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import structlog
 
 from penstock.config.destinations import StreamSection
@@ -15,6 +17,7 @@ from penstock.destinations.contract import JobRunner
 from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError
 from penstock.model.position import Position, position_text
+from penstock.model.table import TableId
 from penstock.runtime.destination_pipeline import SourceSide
 from penstock.runtime.log_reader import EVERYTHING, LogNeed, Observe
 from penstock.runtime.process.backoff import Backoff
@@ -23,7 +26,9 @@ from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.publish.loop import PublishLoop
 from penstock.runtime.publish.stream_tables import StreamTables
+from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.watch.catalogue import Catalogue
+from penstock.source.contract import Session
 from penstock.state.store import HealthState, StateStore
 
 LOG = structlog.get_logger("pipeline")
@@ -41,13 +46,14 @@ class StreamPipeline:
         destination: StreamDestination,
         runner: JobRunner,
         side: SourceSide,
-        catalogue: Catalogue,
+        first: StreamLook,
         section: StreamSection,
     ) -> None:
-        """`catalogue` is what the source had when the run was prepared; `section` is the destination's in the file."""
+        """`first` is what the source had when the run was prepared; `section` is the destination's in the file."""
         self.name = destination.name
         self._pipeline, self._state, self._destination, self._runner = pipeline, state, destination, runner
-        self._side, self._catalogue, self._section = side, catalogue, section
+        self._side, self._look, self._section = side, first, section
+        self._watch = StreamWatch(pipeline, state)
         self._loop: PublishLoop | None = None
         self._backoff, self._outage = (
             Backoff(section.retry.first, section.retry.longest),
@@ -74,12 +80,17 @@ class StreamPipeline:
         self._given_up = error
 
     def begin_look(self) -> Observe:
-        def observe(_: object, catalogue: Catalogue) -> None:
-            self._catalogue = catalogue
+        def observe(session: Session, catalogue: Catalogue) -> None:
+            self._look = look = self._watch.look(session, catalogue)
             if self._tables is not None:
-                self._tables.looked(catalogue)
+                self._tables.looked(look)
 
         return observe
+
+    def _look_now(self, fresh: Collection[TableId]) -> StreamLook:
+        looks: list[StreamLook] = []
+        self._side.look(lambda session, catalogue: looks.append(self._watch.look(session, catalogue, fresh)))
+        return looks[0]
 
     def run(self, stop: SignalFlag) -> None:
         while not stop.is_set():
@@ -116,8 +127,8 @@ class StreamPipeline:
             dlq=self._section.dlq,
         )
         loop.begin()
-        tables = StreamTables(pipeline, loop, self._state)
-        tables.looked(self._catalogue)
+        tables = StreamTables(pipeline, loop, self._state, self._look_now)
+        tables.looked(self._look)
         tables.tend()
         self._loop, self._tables = loop, tables
         self._side.begun()

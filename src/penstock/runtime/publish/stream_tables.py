@@ -1,44 +1,51 @@
 """Which tables of the source are published to a stream: those of the catalogue, as it is looked at again and again.
 
-A stream has no copy to put a table right, so events that were never captured are missing for good: a table that was not
-published at the source for a while goes on with what comes next, and that is noted. Used by `stream_pipeline.py`.
+A stream has no copy to put a table right: events that were never captured are missing for good. So a table of which
+events may be missing is Errored until an operator lets it go on without them (`penstock resync`). What the catalogue
+said when a table was first published is kept as its baseline, and later looks are compared with it (`stream_watch.py`).
+Used by `stream_pipeline.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from queue import SimpleQueue
 
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.errors import StateError, TableError
-from penstock.model.feed import Feed, Mode
+from penstock.errors import EventsMissing, KeyRequired, NotPublished, SourceError, StateError, TableError
+from penstock.model.feed import Feed
 from penstock.model.table import TableId
+from penstock.model.table_marks import TableMarks, extended
 from penstock.model.table_state import GONE, State, TableStatus
 from penstock.runtime.publish.loop import PublishedTable, PublishLoop
-from penstock.runtime.watch.catalogue import Catalogue
+from penstock.runtime.publish.stream_watch import StreamLook, TableFacts, stream_feed
 from penstock.state.store import Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
-
-
-def stream_feed(pipeline: Pipeline, table: TableId) -> Feed | None:
-    """Return what is published of a source table: every change, as its rule projects it. None: nothing is."""
-    feeds = pipeline.feeds(table)
-    return replace(feeds[0], name=table, target=table, mode=Mode.EVENTS) if feeds else None
+NOT_CAPTURED = frozenset({NotPublished.code, KeyRequired.code})
+NOT_RECORDED = (
+    "the state store does not say since when it is published: no rule matched it for a while, or its record is lost"
+)
 
 
 class StreamTables:
-    def __init__(self, pipeline: Pipeline, loop: PublishLoop, state: StateStore) -> None:
-        """`pipeline` is as the source and the destination see it."""
-        self._pipeline, self._loop, self._state = pipeline, loop, state
-        self._looked: SimpleQueue[Catalogue] = SimpleQueue()
-        self._troubles: Mapping[TableId, TableError] = {}
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        loop: PublishLoop,
+        state: StateStore,
+        look: Callable[[Collection[TableId]], StreamLook],
+    ) -> None:
+        """`pipeline` is as the source and the destination see it. `look` looks at the source now, for tables that get a
+        new baseline."""
+        self._pipeline, self._loop, self._state, self._look_now = pipeline, loop, state, look
+        self._destination = pipeline.destination.name
+        self._looked: SimpleQueue[StreamLook] = SimpleQueue()
         self._asked_at = 0.0
 
     @property
@@ -50,9 +57,9 @@ class StreamTables:
         """Whether every look has been acted on."""
         return self._looked.empty()
 
-    def looked(self, catalogue: Catalogue) -> None:
+    def looked(self, look: StreamLook) -> None:
         """Take the source's tables as they are now: acted on between two batches. May be called from any thread."""
-        self._looked.put(catalogue)
+        self._looked.put(look)
 
     def tend(self) -> None:
         """Act on what was looked at and asked for. Between two batches."""
@@ -62,59 +69,106 @@ class StreamTables:
             return
         self._asked_at = time.monotonic()
         try:
-            for request in self._state.requests(self._pipeline.destination.name):
+            for request in self._state.requests(self._destination):
                 self._answer(request)
                 self._state.drop_request(request.id)
-        except StateError as error:
-            LOG.warning("requests not read", what=error.what)
+        except (StateError, SourceError) as error:
+            LOG.warning("requests not answered yet", what=error.what)
 
-    def _compare(self, catalogue: Catalogue) -> None:
-        there = {schema.table for schema in catalogue.schemas}
-        for schema in catalogue.schemas:
+    def _compare(self, look: StreamLook) -> None:
+        there = {schema.table for schema in look.catalogue.schemas}
+        status, baselines = self._state.table_status(self._destination), self._state.marks(self._destination)
+        for schema in look.catalogue.schemas:
             feed = stream_feed(self._pipeline, schema.table)
-            if feed is None:
-                continue
-            known = self._loop.tables.get(feed.name)
-            table = self._loop.follow(feed)
-            if known is None:
-                LOG.info("table is published", table=str(feed.name))
-            self._take_trouble(table, catalogue.troubles.get(schema.table))
-        self._troubles = catalogue.troubles
-        for name in [name for name in self._loop.tables if name not in there]:
+            if feed is not None:
+                self._take(feed, look, status.get(feed.name), baselines.get(feed.name))
+        vanished = [name for name in self._loop.tables if name not in there]
+        for name in vanished:
             self._vanished(self._loop.tables[name])
-        self._note_missing(there)
+        self._note_missing({*there, *vanished}, status)
+        self._loop.note_recorded()
 
-    def _take_trouble(self, table: PublishedTable, trouble: TableError | None) -> None:
-        """Make a table Errored that cannot be captured as it is, and try it again when that is over."""
-        before = self._troubles.get(table.name)
-        if trouble is not None and (before is None or before.what != trouble.what):
-            self._loop.mark_errored(table, trouble)
-        elif trouble is None and before is not None and table.errored:
-            what = f"table {table.name} is captured again; events from the time in between may be missing"
-            self._note("resumed", what, table.name)
-            LOG.warning("table is captured again", table=str(table.name))
+    def _take(self, feed: Feed, look: StreamLook, status: TableStatus | None, baseline: TableMarks | None) -> None:
+        """Follow a table, make it Errored if it lacks events or cannot be captured, and keep its baseline."""
+        error = self._trouble(feed.name, look, status, baseline)
+        known = self._loop.tables.get(feed.name)
+        if known is None:
+            LOG.info("table is published", table=str(feed.name))
+        before = status.reason if status is not None and status.state is State.ERRORED else ""
+        table = self._loop.follow(feed, errored=error is not None)
+        if error is not None:
+            if not table.errored or before != error.what:
+                self._loop.mark_errored(table, error)
+            table.errored, table.incomplete = True, True
+            return
+        facts = look.facts.get(feed.name)
+        if facts is not None and baseline is None:
+            self._keep_baseline(feed.name, facts)
+        elif facts is not None and baseline is not None and (wider := extended(baseline, facts.marks)) != baseline:
+            self._state.set_marks(self._destination, feed.name, wider)
+        if table.incomplete:
+            table.incomplete = False
             self._loop.retry(table)
+
+    def _trouble(
+        self, table: TableId, look: StreamLook, status: TableStatus | None, baseline: TableMarks | None
+    ) -> TableError | None:
+        """Say why a table cannot be Ready: it cannot be captured as it is, or events of it may be missing."""
+        if trouble := look.troubles.get(table):
+            return trouble
+        errored = status is not None and status.state is State.ERRORED
+        code = status.code if status is not None and errored else ""
+        if status is not None and code == EventsMissing.code:
+            return EventsMissing(status.reason, status.solution)
+        if self._loop.is_unrecorded:
+            return self._missing(table, "the state store has no record of this stream, so what happened is not known")
+        if baseline is None:
+            if status is None or code in NOT_CAPTURED:
+                return None  # nothing of it was published before
+            return self._missing(table, NOT_RECORDED)
+        if status is not None and code in NOT_CAPTURED:
+            return self._missing(table, f"it was not captured for a while: {status.reason}")
+        if status is not None and errored and GONE in status.reason:
+            return self._missing(table, "it was gone from the source for a while, or made again")
+        if table in look.missing and look.compared.get(table) == baseline:
+            return self._missing(table, look.missing[table])
+        return None
+
+    def _missing(self, table: TableId, why: str) -> EventsMissing:
+        return EventsMissing(f"table {table}: events may be missing, because {why}", self._way_out(table))
+
+    def _way_out(self, table: TableId) -> str:
+        return f"To go on without these events: penstock resync {self._pipeline.file.name} {table}"
+
+    def _keep_baseline(self, table: TableId, facts: TableFacts) -> None:
+        self._state.set_partitions(self._destination, table, facts.partitions)
+        if facts.counters is not None:
+            self._state.set_write_counters(self._destination, table, facts.counters)
+        self._state.set_marks(self._destination, table, facts.marks)  # last: with them, the baseline is complete
 
     def _vanished(self, table: PublishedTable) -> None:
         self._loop.mark_errored(table, self._gone(table.name))
         self._loop.forget(table.name)
 
-    def _note_missing(self, there: set[TableId]) -> None:
-        """Show tables as Errored that were published before this start and that the source no longer has."""
-        destination = self._pipeline.destination.name
-        for name, status in self._state.table_status(destination).items():
-            if name in there or GONE in status.reason or stream_feed(self._pipeline, name) is None:
+    def _note_missing(self, there: set[TableId], statuses: Mapping[TableId, TableStatus]) -> None:
+        """Show tables as Errored that were published before this start and that the source no longer has; of tables
+        that no rule matches any more, forget the baseline: their events are not published."""
+        for name, status in statuses.items():
+            if stream_feed(self._pipeline, name) is None:
+                self._state.set_marks(self._destination, name, None)
+                continue
+            if name in there or GONE in status.reason:
                 continue
             gone = self._gone(name)
-            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry)
-            self._state.set_table_status(destination, name, missing)
+            missing = TableStatus(State.ERRORED, datetime.now(UTC), gone.what, gone.solution, gone.retry, gone.code)
+            self._state.set_table_status(self._destination, name, missing)
             self._note("errored", gone.what, name)
 
     def _gone(self, table: TableId) -> TableError:
         return TableError(
             f"table {table} {GONE}",
-            "What is published of it stays; if the table comes back, it is published again. To have it no longer "
-            f"shown: penstock forget {self._pipeline.file} {table}",
+            "What is published of it stays. To have it no longer shown: "
+            f"penstock forget {self._pipeline.file.name} {table}",
         )
 
     def _answer(self, request: Request) -> None:
@@ -127,9 +181,23 @@ class StreamTables:
         if request.kind == "drop":
             LOG.warning("not dropped: events that are published stay", table=str(request.table))
         elif request.kind == "resync":
-            self._loop.skip(table)
-        elif table.errored and request.table not in self._troubles:
+            self._go_on(table)
+        elif table.errored and not table.incomplete:
             self._loop.retry(table)
 
+    def _go_on(self, table: PublishedTable) -> None:
+        """Publish a table from now on, without the events that it lacks. It gets a new baseline."""
+        look = self._look_now([table.name])
+        trouble, facts = look.troubles.get(table.name), look.facts.get(table.name)
+        if trouble is not None or facts is None:
+            LOG.warning("table still cannot be captured", table=str(table.name), what=trouble.what if trouble else GONE)
+            return
+        while not self._looked.empty():
+            self._looked.get()  # older than this one
+        self._looked.put(look)
+        self._keep_baseline(table.name, facts)
+        table.incomplete = False
+        self._loop.skip(table, look.position)
+
     def _note(self, kind: str, message: str, table: TableId) -> None:
-        self._state.add_event(kind, message, table, destination=self._pipeline.destination.name)
+        self._state.add_event(kind, message, table, destination=self._destination)

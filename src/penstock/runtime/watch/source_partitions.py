@@ -45,8 +45,10 @@ Found = list[tuple[Partition, RemarkKind]]
 
 
 class SourcePartitions:
-    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+    def __init__(self, pipeline: Pipeline, state: StateStore, *, acts_on_events: bool = False) -> None:
+        """`acts_on_events`: something is done about tables of events as well, as for streams."""
         self._pipeline, self._state = pipeline, state
+        self._acted_on = _COPIED_AGAIN | {"events"} if acts_on_events else _COPIED_AGAIN
         self._destination = pipeline.destination.name
 
     def compare(self, session: Session, feed: Feed, before: Partitions, now: Partitions) -> str:
@@ -61,7 +63,7 @@ class SourcePartitions:
         found = [one for one in differences(session, before, now) if one[1] in heeded]
         remarks = self._remarks(feed, before.remarks, found)
         reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
-        copied_again = bool(reasons) and feed.mode in _COPIED_AGAIN
+        copied_again = bool(reasons) and feed.mode in self._acted_on
         content = before if copied_again else now
         self._state.set_partitions(self._destination, feed.name, replace(content, remarks=remarks))
         if not copied_again:
