@@ -37,6 +37,7 @@ PenstockError                 code                    exit  retry
  │   ├─ RuleChanged           rule-changed            1     manual    the rule changed, and a new copy would lose rows
  │   ├─ ColumnsRequired       no-columns              1     manual    no columns; copied as soon as there is one
  │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
+ │   ├─ SchemaRefused         schema-refused          1     manual    the schema registry does not take a structure
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
  │   ├─ EventsMissing         events-missing          1     manual    events of a table may be missing from a stream
  │   ├─ EventRefused          event-refused           1     manual    one event cannot be published to a stream
@@ -247,6 +248,12 @@ class ColumnsRequired(TableError):
 
 class FilesLost(TableError):
     code = "files-lost"
+
+
+class SchemaRefused(TableError):
+    """A schema registry refuses the schema of a table's events."""
+
+    code = "schema-refused"
 
 
 class TableDropped(CopyNeeded):

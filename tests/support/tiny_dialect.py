@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.decode.connect import ConnectColumn
 from penstock.decode.dialect import Advice, Choices, Dialect, OwnType, register
 from penstock.decode.reader import Mask, Places, RawRows
 from penstock.decode.rescue import Into
@@ -118,6 +119,9 @@ class TinyReader(RawRows):
             lacks |= images.unsent(column)
         return lacks
 
+    def truncate_options(self, rows: Places) -> list[list[str]]:
+        return [[] for _ in rows]
+
     def check(self) -> None:
         self.keys(np.flatnonzero(self.op != TRUNCATE))
 
@@ -152,6 +156,19 @@ class TinyDialect:
 
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
         return texts.cast(pa.string()).cast(_arrow_type(type))
+
+    @property
+    def writes_texts(self) -> bool:
+        return False
+
+    def fitted(self, type: ColumnType, texts: pa.Array) -> tuple[pa.Array, Mask]:
+        raise NotImplementedError("its values are JSON, not texts")
+
+    def json_texts(self, type: ColumnType, texts: pa.Array, *, raw: bool = False) -> pa.Array:
+        raise NotImplementedError("its values are JSON, not texts")
+
+    def connect_column(self, type: ColumnType, texts: pa.Array) -> ConnectColumn:
+        raise NotImplementedError("its values are JSON, not texts")
 
     def own_type(self, type: OwnType) -> ColumnType:
         return _OWN[type]

@@ -9,12 +9,15 @@ from typing import Any
 from penstock.destinations.key_layout import KeyLayout
 from penstock.model.feed import ColumnChoice, Feed, Projection
 from penstock.model.place import place_at
-from penstock.model.table import TableSchema
+from penstock.model.table import ColumnType, TableSchema
+from penstock.render.event import Origin
 from penstock.render.events import Rendered, Select, every_record, in_stream_order, render_changes
 from pgoutput_messages import (
     INT8,
     JSONB,
+    RELATION,
     TEXT,
+    TIMESTAMPTZ,
     UNSENT,
     Change,
     Stream,
@@ -27,6 +30,7 @@ from pgoutput_messages import (
     update,
 )
 
+NUMERIC = ColumnType(1700, "numeric")
 THINGS = table_schema({"id": INT8, "name": TEXT, "price": numeric(10, 2)})
 FEED = Feed.clone(THINGS.table)
 
@@ -43,9 +47,12 @@ def test_an_event_says_all() -> None:
     (event,) = of(THINGS, insert("1", 'a "b"\n', "12.50"))
     assert event == {
         "op": "insert",
+        "id": f"shop/{RELATION}/{place_at(100)}",
         "source": "shop",
+        "database": "",
         "schema": "public",
         "table": "things",
+        "table_id": RELATION,
         "place": place_at(100),
         "change_position": f"{100:016x}",
         "transaction": 1,
@@ -134,16 +141,47 @@ def test_what_the_rule_keeps() -> None:
     assert (out["op"], out["key"], out["after"]) == ("delete", {"id": 1}, None)
 
 
-def test_values_that_fit_nowhere_are_rescued() -> None:
-    (event,) = of(THINGS, insert("1", "a", "NaN"))
-    assert event["after"]["price"] is None
-    assert event["_rescued"] == {"after.price": "NaN"}
+def test_values_stay_as_the_source_wrote_them() -> None:
+    """Also in a table of which `where` compares values and a mask hashes them, as their types."""
+    many = table_schema({"id": INT8, "n": NUMERIC, "at": TIMESTAMPTZ, "body": JSONB, "secret": NUMERIC})
+    masked = Projection("n > 1", (ColumnChoice("secret", masked=True),))
+    feed = Feed(many.table, many.table, many.table, projection=masked)
+    events = of(
+        many,
+        insert("1", "12.5", "infinity", '{"a": [1, 1e400]}', "1.0"),
+        insert("2", "1.0", None, None, None),
+        insert("3", "100", "0044-03-15 00:00:00+00 BC", "null", "1.00"),
+        insert("4", "12345678901234567890123456789012345678901", None, None, "NaN"),
+        feed=feed,
+    )
+    assert [event["key"]["id"] for event in events] == [1, 3], "41 digits fit no column: NULL for `where`"
+    assert events[0]["after"] | {"secret": ""} == {
+        "id": 1,
+        "n": "12.5",
+        "at": "infinity",
+        "body": {"a": [1, float("inf")]},
+        "secret": "",
+    }
+    assert (events[1]["after"]["at"], events[1]["after"]["body"]) == ("0044-03-15 00:00:00+00 BC", None)
+    assert events[0]["after"]["secret"] == events[1]["after"]["secret"], "equal values have equal masks"
 
 
-def test_json_stays_as_the_source_wrote_it() -> None:
-    documents = table_schema({"id": INT8, "body": JSONB})
-    (event,) = of(documents, insert("1", '{"a": [1, 12.5]}'))
-    assert event["after"]["body"] == '{"a": [1, 12.5]}'
+def test_what_is_no_text_is_rescued() -> None:
+    message = insert("1", "a?", "1.00").replace(b"a?", b"a\xff")
+    (event,) = of(THINGS, message)
+    assert (event["after"]["name"], event["_rescued"]) == (None, {"after.name": "\\x61ff"})
+
+
+def test_a_truncate_says_what_it_was_given() -> None:
+    plain, cascading = truncate(), truncate()[:5] + b"\x03" + truncate()[6:]
+    events = of(THINGS, plain, cascading)
+    assert [event["truncate_options"] for event in events] == [[], ["cascade", "restart_identity"]]
+
+
+def test_the_registrys_numbers_are_in_the_event() -> None:
+    origin = Origin("shop", "crm", "eu", {THINGS.structure: (3, 17)})
+    (event,) = lines(render_changes(Stream().transaction(insert("1", "a", "1")).raw(THINGS), FEED, origin))
+    assert (event["database"], event["sid"], event["schema_sequence"]) == ("crm", "eu", 17)
 
 
 def test_tables_and_structures_are_merged_in_stream_order() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.decode.json_values import json_values
-from penstock.render.json_text import Template, json_texts
+from penstock.render.json_text import JsonRows, json_texts
 
 COLUMNS = {
     "truth": pa.array([True, None, False]),
@@ -51,9 +51,9 @@ def test_the_sign_of_zero_is_kept() -> None:
 
 
 def test_a_template_joins_constants_and_columns() -> None:
-    made = Template().object({"a": pa.array([1, None]), 'b"': "x", "c": {"d": pa.array(["y", "z"])}, "e": {}}).joined(2)
+    made = JsonRows().object({"a": pa.array([1, None]), 'b"': "x", "c": {"d": pa.array(["y", "z"])}, "e": {}}).joined(2)
     assert [json.loads(text) for text in made.to_pylist()] == [
         {"a": 1, 'b"': "x", "c": {"d": "y"}, "e": {}},
         {"a": None, 'b"': "x", "c": {"d": "z"}, "e": {}},
     ]
-    assert Template().object({"a": 1}).joined(2).to_pylist() == ['{"a":1}', '{"a":1}']
+    assert JsonRows().object({"a": 1}).joined(2).to_pylist() == ['{"a":1}', '{"a":1}']

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.decode.reader import RowReader
+from penstock.decode.connect import ConnectColumn
+from penstock.decode.reader import Mask, RowReader
 from penstock.model.change import RawChanges
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import ColumnType, TableId, TableSchema
@@ -47,6 +48,19 @@ class Dialect(Protocol):
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
         """Values of the texts (binary, null for NULL) that the source writes for them. ValueError for one that does not
         fit the type's column."""
+
+    @property
+    def writes_texts(self) -> bool:
+        """Whether the source writes its values as texts, so that `verbatim.py` can carry them as they are."""
+
+    def fitted(self, type: ColumnType, texts: pa.Array) -> tuple[pa.Array, Mask]:
+        """Return the values of those texts (binary) that fit, null for the others, and which those others are."""
+
+    def json_texts(self, type: ColumnType, texts: pa.Array, *, raw: bool = False) -> pa.Array:
+        """Return the JSON of each text that the source wrote for a value of the type; null where it is null."""
+
+    def connect_column(self, type: ColumnType, texts: pa.Array) -> ConnectColumn:
+        """Return a column as Kafka Connect's converters for this source have it: Debezium's values and schema."""
 
     def own_type(self, type: OwnType) -> ColumnType:
         """The source's type for a column that penstock adds."""

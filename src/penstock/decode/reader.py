@@ -97,6 +97,9 @@ class RowReader(Protocol):
     def lacking(self, rows: Places) -> Mask:
         """Which of the new images have a cell that is nowhere in their change."""
 
+    def truncate_options(self, rows: Places) -> list[list[str]]:
+        """Return what each of these truncates was given: `cascade`, `restart_identity`."""
+
     def check(self) -> None:
         """Read every change as far as keys and images need it. Undecodable if any of them cannot be read."""
 

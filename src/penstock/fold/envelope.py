@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 
 from penstock.decode.choices import unchosen
 from penstock.decode.dialect import dialect_of
-from penstock.decode.reader import Images, Mask, Places, RowReader
+from penstock.decode.reader import Images, Mask, Octets, Places, RowReader
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Into, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
+from penstock.decode.verbatim import is_verbatim, typed_values
 from penstock.fold.batch import Batch, aligned, share_rows
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import (
@@ -56,6 +57,8 @@ _PLACES = {
     "start_lsn": "change_position",
     "xid": "transaction",
 }
+BEFORE_IS_FULL, TRUNCATE_OPTIONS = "before_is_full", "truncate_options"
+_FACTS = (pa.field(BEFORE_IS_FULL, pa.bool_()), pa.field(TRUNCATE_OPTIONS, pa.list_(pa.field("element", pa.string()))))
 RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
 
 
@@ -103,14 +106,19 @@ def fold_events(
     projection: Projection = EVERYTHING,
     markers: bool = False,
     strict: bool = False,
+    facts: bool = False,
 ) -> NetEffect:
     """The events of the changes with position <= commit_position < until, shared out over the buckets by their number.
 
-    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit."""
+    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit. With `facts` the
+    events have two more columns: whether `before` is the whole row (BEFORE_IS_FULL) and what a truncate was given
+    (TRUNCATE_OPTIONS)."""
     batch = Batch.of(changes, position=position, until=until, schema=schema)
     used, schema, sources = batch.changes, batch.schema, batch.readers
     chosen = share_rows([np.arange(len(reader)) for reader in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
+    for field in _FACTS if facts else ():
+        wanted = wanted.append(field)
     tables, rescued, places = [wanted.empty_table()], [pa.nulls(0, RESCUED_TYPE)], dict[str, str]()
     for one, reader, rows in zip(used, sources, chosen, strict=True):
         if len(rows):
@@ -199,11 +207,25 @@ def _events(
         "after": _structs(after, with_after, wanted.field("after").type),
         "unchanged": _unchanged(after, with_after, projection),
     }
+    if BEFORE_IS_FULL in wanted.names:
+        values |= {BEFORE_IS_FULL: pa.array(reader.old_is_full[rows]), TRUNCATE_OPTIONS: _options(reader, rows, op)}
     for side, images in (("before", before), ("after", after)):
         places |= {f"{side}.{one.column}": one.place for one in images.rescues}
     events = _table(values, changes.schema, wanted, len(rows))
     beside = _beside(before, after, with_before, with_after)
     return events.filter(pa.array(shown)), beside.filter(pa.array(shown))
+
+
+def _options(reader: RowReader, rows: Places, op: Octets) -> pa.Array:
+    """What truncates were given; null for other changes."""
+    at = np.flatnonzero(op == TRUNCATE)
+    kind = pa.list_(pa.field("element", pa.string()))
+    if not len(at):
+        return pa.nulls(len(rows), kind)
+    given: list[list[str] | None] = [None] * len(rows)
+    for row, options in zip(at.tolist(), reader.truncate_options(rows[at]), strict=True):
+        given[row] = options
+    return pa.array(given, kind)
 
 
 def _beside(before: _Images, after: _Images, with_before: Mask, with_after: Mask) -> pa.Array:
@@ -238,11 +260,39 @@ def _images(
         needed = [name for name in condition.columns if name in unsent]
         if needed:
             raise where_incomplete(schema, needed[0], "`penstock retry`")
-        holds = np.asarray(condition.holds(rows).combine_chunks(), np.bool_)
+        holds = np.asarray(condition.holds(_typed(rows, schema, condition.columns)).combine_chunks(), np.bool_)
     rescued = lost.cells(len(at))
     kept = kept_rescued(projection, schema, rescued)
     rescues = kept_counts(projection, schema, lost.counts, kept)
+    rows = _maskable(rows, schema, projection)
     return _Images(at, shaped(projection, schema, rows, rescued), holds, unsent, kept, rescues)
+
+
+def _typed(rows: pa.Table, schema: TableSchema, names: Iterable[str]) -> pa.Table:
+    """The rows with the values of these columns, where their texts are carried; null where one does not fit."""
+    for name in names:
+        type = schema.column(name).type
+        if is_verbatim(type):
+            values, _ = typed_values(schema, type, rows[name].combine_chunks())
+            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+    return rows
+
+
+def _maskable(rows: pa.Table, schema: TableSchema, projection: Projection) -> pa.Table:
+    """The rows with masked columns as their values' own texts: a value's mask is the same wherever it is made."""
+    for choice in projection.columns:
+        if not choice.masked or choice.column not in rows.column_names:
+            continue
+        type = schema.column(choice.column).type
+        if is_verbatim(type):
+            texts = rows[choice.column].combine_chunks()
+            values, failed = typed_values(schema, type, texts)
+            if not pa.types.is_binary(values.type):
+                values = values.cast(pa.string())
+            if failed.any():
+                values = pc.if_else(pa.array(failed), texts.cast(values.type), values)
+            rows = rows.set_column(rows.schema.get_field_index(choice.column), choice.column, values)
+    return rows
 
 
 def _within_where(

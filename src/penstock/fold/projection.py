@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from penstock.decode.dialect import OwnType, dialect_of
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, counted, renamed, rescued_of, whole
 from penstock.decode.schema import arrow_schema
+from penstock.decode.verbatim import without_texts
 from penstock.errors import RowIncomplete, SchemaChanged
 from penstock.fold.condition import BadCondition, Condition, parse
 from penstock.fold.net_effect import NO_ROW, NetEffect
@@ -39,7 +40,7 @@ def kept_schema(projection: Projection, schema: TableSchema) -> TableSchema:
     if not projection:
         return schema
     choices = {choice.column: choice for choice in projection.columns}
-    problem = next(_problems(projection, schema), None)
+    problem = next(_problems(projection, without_texts(schema)), None)
     if problem is not None:
         raise SchemaChanged(f"table {schema.table}: {problem}", "Correct the table's rule, and start again")
     dialect = dialect_of(schema)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+VERBATIM = "verbatim"  # begins `ColumnType.carried_as` of a column that is carried as its source's text
+
 
 @dataclass(frozen=True, order=True)
 class TableId:
@@ -24,7 +26,8 @@ class TableId:
 class ColumnType:
     """A source's type, domains already resolved to their base, also inside. `modifier` is -1 where the type has none.
 
-    `carried_as` is the user's choice for it: "" (as the table of types says), "text" or "decimal(p,s)".
+    `carried_as` is the user's choice for it: "" (as the table of types says), "text" or "decimal(p,s)". While events
+    are rendered it is VERBATIM and that choice: the value is the text that the source wrote.
     """
 
     oid: int

@@ -1,26 +1,10 @@
-"""The events of one table's changes as JSON records, each with its key and its place. Columnar: Arrow in, Arrow out.
+"""The events of one table's changes as records, each with its key, its topic and its place. Columnar: Arrow in and out.
 
-| key             | holds                                                                                   |
-|-----------------|-----------------------------------------------------------------------------------------|
-| op              | insert, update, delete, truncate                                                        |
-| source          | the source's name in the pipeline                                                       |
-| schema, table   | the table's name at its source                                                          |
-| place           | commit position and ordinal: with the table unique, and text order is stream order      |
-| change_position | where the change itself stands in the source's log, 16 hexadecimal digits               |
-| transaction     | the number of its transaction                                                           |
-| commit_time     | when that was committed                                                                 |
-| schema_version  | the fingerprint, in the schema registry, of the structure that the event is under       |
-| key             | the key columns of the row; null in a table without a key, and for a truncate           |
-| before          | the old image: all columns where the source sends them, else the key; null without one  |
-| after           | the new image, without columns that the source did not send; null without one           |
-| unchanged       | only where there are any: columns that an update left alone and the source did not send |
-| moved_to        | only of a delete that stands for a change of the key: the key that the row has now      |
-| moved_from      | only of the insert that follows it: the key that the row had                            |
-| _rescued        | only where there are any: texts of values that fit no column, by image and column       |
+`event.py` says what an event is, `format.py` how it is to be written, `records.py` which records it becomes. An event
+is rendered under the structure that it was made under: an image has the columns that the table had then.
 
-Values are written as `decode/json_values.py` says. An update that changes a row's key is two events, so that every
-event of a key is under that key: a delete, and an insert whose place ends in `.1`. Every event is rendered under the
-structure that it was made under: an image has the columns that the table had then.
+An event that cannot be rendered is a dead letter (`Rendered.failed`), and the others go on. What concerns the structure
+itself is raised as TableError.
 """
 
 from __future__ import annotations
@@ -33,20 +17,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.fold.envelope import fold_events
+from penstock.decode.choices import unchosen
+from penstock.decode.verbatim import verbatim
+from penstock.fold.envelope import BEFORE_IS_FULL, TRUNCATE_OPTIONS, fold_events
+from penstock.fold.projection import kept_schema
 from penstock.model.change import RawChanges
 from penstock.model.dead_letter import DeadLetter
-from penstock.model.feed import Feed
+from penstock.model.feed import Feed, Projection
+from penstock.model.place import place_at
+from penstock.model.quarantine import raw_message
 from penstock.model.rescue import RescueCount
-from penstock.model.table import TableSchema
-from penstock.render.json_text import Template, json_texts, objects
+from penstock.model.table import ColumnType, TableSchema
+from penstock.render.envelopes import native
+from penstock.render.event import Events, Mask, Numbers, Origin
+from penstock.render.format import NATIVE, EventFormat
+from penstock.render.images import ImageWriter
+from penstock.render.records import TOMBSTONE, Divided, NamedValues, divided, image_of, key_texts, moves, parted
+from penstock.render.values import avro_keys, rendered_values
 
-Numbers = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
 Selection = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]  # indexes of records, and the partition of each
 Select = Callable[[pa.DictionaryArray, pa.Array, Mask], Selection]  # by topic, key, and whether it concerns every key
-_HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
-_MOVED = ".1"  # behind the place of the insert that follows a change of a key
+NOT_RENDERED, NO_TOPIC = "not-rendered", "no-topic"  # codes of dead letters
 
 
 @dataclass(frozen=True)
@@ -91,49 +82,94 @@ def every_record(_: pa.DictionaryArray, keys: pa.Array, __: Mask) -> Selection:
     return np.arange(len(keys)), np.zeros(len(keys), np.int32)
 
 
-def render_changes(changes: RawChanges, feed: Feed, source: str, *, select: Select = every_record) -> Rendered:
-    """Return the events of one table's changes under one structure. TableError where an event cannot be made.
+def render_changes(
+    changes: RawChanges,
+    feed: Feed,
+    origin: Origin | str,
+    format: EventFormat = NATIVE,
+    *,
+    select: Select = every_record,
+) -> Rendered:
+    """Return the events of one table's changes under one structure. TableError where the structure cannot be written.
 
-    Only records that `select` names are rendered: those of a shard. What it raises is raised."""
-    schema = changes.schema
-    net = fold_events([changes], position=0, schema=schema, projection=feed.projection, strict=feed.strict)
-    made = net.upserts
+    Only records that `select` names are rendered: those of a shard. What it raises is raised. Events without a topic
+    are in `failed` whatever the shard."""
+    schema = verbatim(changes.schema)
+    carried = RawChanges(schema, changes.batch)
+    net = fold_events([carried], position=0, schema=schema, projection=feed.projection, strict=feed.strict, facts=True)
+    made = render_events(
+        net.upserts,
+        schema,
+        feed.projection,
+        Origin(origin) if isinstance(origin, str) else origin,
+        format,
+        select=select,
+        rescued=None if net.rescued is None else _whole(net.rescued),
+    )
+    letters = _with_messages(made.failed, changes) if made.failed else ()
+    return replace(made, last_commit_time=net.last_commit_time, rescues=net.rescues, failed=letters)
+
+
+def render_events(
+    made: pa.Table,
+    schema: TableSchema,
+    projection: Projection,
+    origin: Origin,
+    format: EventFormat,
+    *,
+    select: Select = every_record,
+    rescued: pa.Array | None = None,
+) -> Rendered:
+    """Return events that `fold/envelope.py` has made, of changes or of copied rows, as records.
+
+    `schema` is the one that they were decoded under: `verbatim(…)` of the source's, so that a key is written alike in
+    changes and in copied rows; or that schema itself, where a processor needs values with their types."""
     columns = {name: _whole(made[name]) for name in made.column_names}
-    rows = made.num_rows
-    now = _key_texts(_image(columns["after"], columns["before"]), schema.key, rows)
-    old = _key_texts(columns["before"], schema.key, rows)
-    moved = _moved(columns, now, old)
-    index = np.repeat(np.arange(rows), 1 + moved)
-    part = np.zeros(len(index), np.int8)
-    part[1:] = index[1:] == index[:-1]
-    leaves, arrives = moved[index] & (part == 0), part == 1
-    taken = pa.array(index)
-    keys = pc.if_else(pa.array(leaves), old.take(taken), now.take(taken)).cast(pa.binary())
+    types = {column.name: column.type for column in kept_schema(projection, schema).columns}
+    writer = ImageWriter(types, schema.dialect)
+    images = image_of(columns["after"], columns["before"])
+    now, old = key_texts(images, schema.key, writer), key_texts(columns["before"], schema.key, writer)
+    records = divided(columns["op"], now, old, format)
+    taken = pa.array(records.index)
+    now, old = now.take(taken), old.take(taken)
+    texts = pc.if_else(pa.array(records.from_old), old, now) if records.from_old.any() else now
+    named = NamedValues(columns, records, texts, origin, schema, writer)
+    topics, lost = _topics(named, format, schema, len(taken))
+    if format.key is not None:
+        keys = named.filled(format.key).cast(pa.binary())
+    elif format.registry is not None:
+        keys = avro_keys(columns, records, schema, types, origin, format, topics)
+    else:
+        keys = texts.cast(pa.binary())
     everywhere = np.asarray(pc.equal(columns["op"].take(taken), "truncate"))
-    topics = _constant(str(schema.table), len(index))
     own, partitions = select(topics, keys, everywhere)
-    if len(own) != len(index) or everywhere.any():
-        index, part, leaves, arrives = index[own], part[own], leaves[own], arrives[own]
-        taken, keys, topics = pa.array(index), keys.take(pa.array(own)), topics.take(pa.array(own))
-    if len(index) != rows or moved.any() or everywhere.any():
-        columns = {name: column.take(taken) for name, column in columns.items()}
-    moves = _moves(leaves, arrives, now.take(taken), old.take(taken))
-    columns |= _parted(columns, leaves, arrives)
-    rescued = None if net.rescued is None else _whole(net.rescued).take(taken)
-    places = _places(columns, part)
-    values = _lines(columns, keys, places, schema, source, moves, rescued)
-    return Rendered(
-        np.asarray(columns["commit_lsn"]).astype(np.uint64),
-        np.asarray(columns["tx_ordinal"]).astype(np.uint64),
-        part,
-        places,
+    if lost.any():
+        own, partitions = own[~lost[own]], partitions[~lost[own]]
+    chosen = pa.array(own)
+    events = _events(columns, schema, types, origin, records, own, rescued)
+    role = records.role[own]
+    events = replace(events, keys=texts.take(chosen), moves=moves(role, now.take(chosen), old.take(chosen)))
+    topics, keys = topics.take(chosen), keys.take(chosen)
+    values, failed = rendered_values(events, format, topics, role == TOMBSTONE)
+    letters = _letters(events, keys, failed)
+    if lost.any():
+        without = _events(columns, schema, types, origin, records, np.flatnonzero(lost), rescued)
+        letters += _topicless(replace(without, keys=texts.filter(pa.array(lost))), format)
+    rendered = Rendered(
+        events.commit,
+        events.ordinal,
+        events.part,
+        events.places,
         keys,
-        values.cast(pa.binary()),
+        values,
         topics,
         pa.array(partitions),
-        net.last_commit_time,
-        net.rescues,
+        0,
+        (),
+        tuple((name, named.filled(template).take(chosen).cast(pa.binary())) for name, template in format.headers),
+        letters,
     )
+    return rendered if not failed else rendered.take(np.setdiff1d(np.arange(len(values)), list(failed)))
 
 
 def in_stream_order(pieces: Sequence[Rendered]) -> Rendered:
@@ -173,129 +209,93 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _image(first: pa.StructArray, second: pa.StructArray) -> pa.StructArray:
-    """The one image, or the other where that is null."""
-    if not first.null_count:
-        return first
-    rows = np.arange(len(first))
-    taken = np.where(np.asarray(first.is_valid()), rows, len(first) + rows)
-    return pa.concat_arrays([first, second]).take(pa.array(taken))
-
-
-def _key_texts(images: pa.StructArray, key: Sequence[str], rows: int) -> pa.Array:
-    """The key of each image as JSON; null where there is no image, or no key."""
-    if not key or not rows:
-        return pa.nulls(rows, pa.string())
-    texts = objects({name: pc.struct_field(images, name) for name in key}, rows)
-    return pc.if_else(images.is_valid(), texts, pa.scalar(None, pa.string())) if images.null_count else texts
-
-
-def _moved(columns: Mapping[str, pa.Array], now: pa.Array, old: pa.Array) -> Mask:
-    """Which updates change their row's key."""
-    is_update = pc.equal(columns["op"], "update")
-    changed: Mask = np.asarray(pc.fill_null(pc.and_(is_update, pc.not_equal(now, old)), False))
-    return changed
-
-
-def _parted(columns: Mapping[str, pa.Array], leaves: Mask, arrives: Mask) -> dict[str, pa.Array]:
-    """A change of a key as the two events that it is made into."""
-    if not arrives.any() and not leaves.any():
-        return {}
-    going, coming = pa.array(leaves), pa.array(arrives)
-    before, after, unchanged = columns["before"], columns["after"], columns["unchanged"]
-    return {
-        "op": pc.if_else(going, "delete", pc.if_else(coming, "insert", columns["op"])),
-        "before": pc.if_else(coming, pa.scalar(None, before.type), before),
-        "after": pc.if_else(going, pa.scalar(None, after.type), after),
-        "unchanged": pc.if_else(going, pa.scalar(None, unchanged.type), unchanged),
-    }
-
-
-def _moves(leaves: Mask, arrives: Mask, now: pa.Array, old: pa.Array) -> pa.Array | None:
-    if not arrives.any() and not leaves.any():
-        return None
-    to, of = _member("moved_to", now), _member("moved_from", old)
-    return pc.if_else(pa.array(leaves), to, pc.if_else(pa.array(arrives), of, pa.scalar(None, pa.string())))
-
-
-def _lines(
+def _events(
     columns: Mapping[str, pa.Array],
-    keys: pa.Array,
-    places: pa.Array,
     schema: TableSchema,
-    source: str,
-    moves: pa.Array | None,
+    types: Mapping[str, ColumnType],
+    origin: Origin,
+    records: Divided,
+    own: npt.NDArray[np.int64],
     rescued: pa.Array | None,
-) -> pa.Array:
-    rows = len(keys)
-    template = Template().text('{"op":').value(columns["op"]).text(',"source":').value(source)
-    template.text(',"schema":').value(schema.table.schema).text(',"table":').value(schema.table.name)
-    template.text(',"place":').value(places)
-    template.text(',"change_position":').value(_hexadecimal_texts(columns["start_lsn"]))
-    template.text(',"transaction":').value(columns["xid"]).text(',"commit_time":').value(columns["commit_time"])
-    template.text(',"schema_version":').value(columns["schema_version"])
-    template.text(',"key":').texts(keys.cast(pa.string()))
-    template.text(',"before":').texts(_before_texts(columns["before"], schema))
-    template.text(',"after":').texts(_after_texts(columns["after"], columns["unchanged"]))
-    sometimes = [moves]
-    if columns["unchanged"].null_count < rows:
-        sometimes.insert(0, _member("unchanged", json_texts(columns["unchanged"])))
-    if rescued is not None and rescued.null_count < rows:
-        sometimes.append(_member("_rescued", json_texts(rescued)))
-    for member in sometimes:
-        if member is not None:
-            template.texts(pc.fill_null(member, ""))
-    return template.text("}").joined(rows)
+) -> Events:
+    """Return the events of the records `own`, without their keys."""
+    at = records.index[own]
+    if len(at) != len(columns["op"]) or (at != np.arange(len(at))).any():
+        index = pa.array(at)
+        columns = {name: column.take(index) for name, column in columns.items()}
+        rescued = None if rescued is None else rescued.take(index)
+    lists = pa.list_(pa.field("element", pa.string()))
+    full = np.full(len(at), schema.identity == "full")
+    if BEFORE_IS_FULL in columns:
+        full = np.asarray(pc.fill_null(columns[BEFORE_IS_FULL], False))
+    return Events(
+        origin=origin,
+        table=schema.table,
+        table_id=schema.relation_id,
+        dialect=schema.dialect,
+        fingerprint=unchosen(schema).structure,
+        key=schema.key,
+        types=types,
+        before_is_full=full,
+        truncate_options=columns.get(TRUNCATE_OPTIONS, pa.nulls(len(at), lists)),
+        commit=np.asarray(columns["commit_lsn"]).astype(np.uint64),
+        ordinal=np.asarray(columns["tx_ordinal"]).astype(np.uint64),
+        part=records.part[own],
+        change_position=columns["start_lsn"],
+        transaction=columns["xid"],
+        commit_time=columns["commit_time"],
+        keys=pa.nulls(len(at), pa.string()),
+        rescued=rescued,
+        **parted(columns, records.role[own]),
+    )
 
 
-def _member(name: str, texts: pa.Array) -> pa.Array:
-    """A further member of an object, null where its value is null."""
-    return pc.binary_join_element_wise(f',"{name}":', texts, "")
+def _topics(named: NamedValues, format: EventFormat, schema: TableSchema, rows: int) -> tuple[pa.DictionaryArray, Mask]:
+    """Return the topic of each record, and which records have none."""
+    if format.topic is None:
+        return _constant(str(schema.table), rows), np.zeros(rows, np.bool_)
+    filled = named.filled(format.topic)
+    lost = np.asarray(filled.is_null()) | np.asarray(pc.fill_null(pc.equal(filled, ""), True))
+    encoded = pc.fill_null(filled, "").dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), encoded.dictionary), lost
 
 
-def _before_texts(before: pa.StructArray, schema: TableSchema) -> pa.Array:
-    """Old images with the columns that the source sends of them: all, or those of the key."""
-    if schema.identity == "full" or before.null_count == len(before):
-        return json_texts(before)
-    names = [field.name for field in before.type if field.name in schema.key]
-    return json_texts(_with_fields(before, names))
+def _letters(events: Events, keys: pa.Array, failed: Mapping[int, str]) -> tuple[DeadLetter, ...]:
+    """Return dead letters for events that their format cannot write: they are kept in the native one."""
+    if not failed:
+        return ()
+    rows = np.array(sorted(failed), np.int64)
+    index = pa.array(rows)
+    parts = zip(
+        rows.tolist(),
+        events.places.take(index).to_pylist(),
+        keys.take(index).to_pylist(),
+        native(events.take(rows)).to_pylist(),
+        strict=True,
+    )
+    return tuple(
+        DeadLetter(events.table, place, key, value.encode(), NOT_RENDERED, failed[row])
+        for row, place, key, value in parts
+    )
 
 
-def _after_texts(after: pa.StructArray, unchanged: pa.Array) -> pa.Array:
-    """New images without the columns that were not sent: they are not null, they are not known."""
-    texts = json_texts(after)
-    if unchanged.null_count == len(unchanged):
-        return texts
-    lacking: dict[tuple[str, ...], list[int]] = {}
-    for row, names in enumerate(unchanged.to_pylist()):
-        if names:
-            lacking.setdefault(tuple(names), []).append(row)
-    for names, at in lacking.items():
-        sent = [field.name for field in after.type if field.name not in names]
-        mask = np.zeros(len(after), np.bool_)
-        mask[at] = True
-        texts = pc.replace_with_mask(texts, pa.array(mask), json_texts(_with_fields(after.take(pa.array(at)), sent)))
-    return texts
+def _topicless(events: Events, format: EventFormat) -> tuple[DeadLetter, ...]:
+    topic = "" if format.topic is None else format.topic.text
+    reason = f"its topic {topic} cannot be made: a value that it names is null, or the event has no row"
+    return tuple(
+        DeadLetter(events.table, place, None if key is None else key.encode(), value.encode(), NO_TOPIC, reason)
+        for place, key, value in zip(
+            events.places.to_pylist(), events.keys.to_pylist(), native(events).to_pylist(), strict=True
+        )
+    )
 
 
-def _with_fields(images: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
-    fields = [images.type.field(name) for name in names]
-    arrays = [pc.struct_field(images, name) for name in names]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pc.is_null(images))
-
-
-def _places(columns: Mapping[str, pa.Array], part: npt.NDArray[np.int8]) -> pa.Array:
-    commit, ordinal = _hexadecimal_texts(columns["commit_lsn"]), _hexadecimal_texts(columns["tx_ordinal"])
-    places = pc.binary_join_element_wise(commit, ordinal, "/")
-    if not part.any():
-        return places
-    return pc.binary_join_element_wise(places, pc.if_else(pa.array(part == 1), _MOVED, ""), "")
-
-
-def _hexadecimal_texts(numbers: pa.Array) -> pa.Array:
-    """16 hexadecimal digits per number."""
-    octets = np.asarray(numbers).astype(np.uint64).astype(">u8").view(np.uint8).reshape(-1, 8)
-    digits = np.empty((len(octets), 16), np.uint8)
-    digits[:, 0::2], digits[:, 1::2] = _HEXADECIMAL[octets >> 4], _HEXADECIMAL[octets & 15]
-    offsets = 16 * np.arange(len(octets) + 1, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(octets), [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+def _with_messages(letters: Sequence[DeadLetter], changes: RawChanges) -> tuple[DeadLetter, ...]:
+    """Return letters with the changes that they are of, so that these can be rendered again."""
+    batch = changes.batch
+    numbers = zip(batch.column("commit_position").to_pylist(), batch.column("ordinal").to_pylist(), strict=True)
+    rows = {place_at(*one): row for row, one in enumerate(numbers)}
+    return tuple(
+        replace(letter, message=raw_message(changes, rows[letter.place.partition(".")[0]], letter.reason))
+        for letter in letters
+    )

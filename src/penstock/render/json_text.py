@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.json_escapes import NULL, base64_texts, quoted, quoted_text
 from penstock.decode.json_values import json_values
 
-NULL = "null"
-_BACKSLASH, _QUOTE, _FIRST_PRINTABLE = 0x5C, 0x22, 0x20
-_SHORT_ESCAPES = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
 # Arrow writes years 0000 to 9999 as ISO 8601 does; in microseconds
 _FIRST_PLAIN_YEAR, _FIRST_LONG_YEAR = -62_167_219_200_000_000, 253_402_300_800_000_000
 _DAY = 86_400_000_000
@@ -37,15 +34,17 @@ def json_texts(array: pa.Array) -> pa.Array:
     if pa.types.is_integer(kind):
         return array.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _quoted(_escaped(array.cast(pa.string())))
+        return quoted_text(array.cast(pa.string()))
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= _PLAIN_SCALE:
-        return _quoted(array.cast(pa.string()))
+        return quoted(array.cast(pa.string()))
     if pa.types.is_floating(kind):
         return _floats(array)
     if pa.types.is_timestamp(kind):
         return _moments(array)
     if pa.types.is_date(kind):
         return _days(array)
+    if pa.types.is_binary(kind):
+        return quoted(base64_texts(array))
     if pa.types.is_struct(kind):
         return _objects(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -53,13 +52,13 @@ def json_texts(array: pa.Array) -> pa.Array:
     return _one_by_one(array)
 
 
-class Template:
+class JsonRows:
     """JSON objects of many rows: constants and columns in turn, joined once."""
 
     def __init__(self) -> None:
         self._parts: list[str | pa.Array] = [""]
 
-    def text(self, constant: str) -> Template:
+    def text(self, constant: str) -> JsonRows:
         """Append the same text to every row."""
         if isinstance(self._parts[-1], str):
             self._parts[-1] += constant
@@ -67,12 +66,12 @@ class Template:
             self._parts.append(constant)
         return self
 
-    def texts(self, column: pa.Array) -> Template:
+    def texts(self, column: pa.Array) -> JsonRows:
         """Append texts as they are, `null` where there is none."""
         self._parts.append(column)
         return self
 
-    def value(self, value: Any) -> Template:
+    def value(self, value: Any) -> JsonRows:
         """Append a value: a column of them, or the same one in every row; a mapping is an object of such values."""
         if isinstance(value, Mapping):
             return self.object(value)
@@ -80,9 +79,17 @@ class Template:
             return self.texts(json_texts(value))
         return self.text(json.dumps(value, ensure_ascii=False))
 
-    def object(self, values: Mapping[str, Any]) -> Template:
+    def plain(self, column: pa.Array) -> JsonRows:
+        """Append texts that are never null and need no escapes, in quotes: these go into the constants beside them."""
+        return self.text('"').texts(column).text('"')
+
+    def name(self, name: str, *, first: bool = False) -> JsonRows:
+        """Append the name of an object's next member."""
+        return self.text(("{" if first else ",") + json.dumps(name, ensure_ascii=False) + ":")
+
+    def object(self, values: Mapping[str, Any]) -> JsonRows:
         for number, (name, value) in enumerate(values.items()):
-            self.text(("," if number else "{") + json.dumps(name, ensure_ascii=False) + ":").value(value)
+            self.name(name, first=not number).value(value)
         return self.text("}" if values else "{}")
 
     def joined(self, rows: int) -> pa.Array:
@@ -94,33 +101,7 @@ class Template:
 
 def objects(columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """Return a JSON object per row."""
-    return Template().object(columns).joined(rows)
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise('"', texts, '"', "")
-
-
-def _escaped(texts: pa.Array) -> pa.Array:
-    """Escape what JSON must not have in a text: one pass per character that occurs, mostly none."""
-    octets = _octets(texts)
-    if (octets == _BACKSLASH).any():
-        texts = pc.replace_substring(texts, "\\", "\\\\")
-    if (octets == _QUOTE).any():
-        texts = pc.replace_substring(texts, '"', '\\"')
-    controls = octets < _FIRST_PRINTABLE
-    if controls.any():
-        for code in np.unique(octets[controls]).tolist():
-            texts = pc.replace_substring(texts, chr(code), _SHORT_ESCAPES.get(code, f"\\u{code:04x}"))
-    return texts
-
-
-def _octets(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    _, offset_buffer, data = texts.buffers()
-    if data is None:
-        return np.empty(0, np.uint8)
-    offsets = np.frombuffer(offset_buffer, np.int32)
-    return np.frombuffer(data, np.uint8)[offsets[texts.offset] : offsets[texts.offset + len(texts)]]
+    return JsonRows().object(columns).joined(rows)
 
 
 def _floats(array: pa.Array) -> pa.Array:
@@ -142,7 +123,7 @@ def _moments(array: pa.Array) -> pa.Array:
         return _one_by_one(array)
     plain = numbers.cast(pa.timestamp("us")).cast(pa.string())
     iso = pc.replace_substring(pc.binary_replace_slice(plain, 10, 11, "T"), ".000000", "")
-    return _quoted(pc.binary_join_element_wise(iso, "Z", "") if zone is not None else iso)
+    return quoted(pc.binary_join_element_wise(iso, "Z", "") if zone is not None else iso)
 
 
 def _days(array: pa.Array) -> pa.Array:
@@ -150,7 +131,7 @@ def _days(array: pa.Array) -> pa.Array:
     bounds = pc.min_max(days.cast(pa.int32())).as_py()
     if bounds["min"] < _FIRST_PLAIN_YEAR // _DAY or bounds["max"] >= _FIRST_LONG_YEAR // _DAY:
         return _one_by_one(array)
-    return _quoted(days.cast(pa.string()))
+    return quoted(days.cast(pa.string()))
 
 
 def _objects(array: pa.StructArray) -> pa.Array:

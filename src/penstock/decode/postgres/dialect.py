@@ -7,11 +7,16 @@ from dataclasses import astuple
 
 import pyarrow as pa
 
+from penstock.decode.connect import ConnectColumn
 from penstock.decode.dialect import Advice, Choices, Dialect, OwnType
+from penstock.decode.postgres.connect_cells import connect_column
 from penstock.decode.postgres.explain import explain
+from penstock.decode.postgres.fitting import fitted
+from penstock.decode.postgres.json_cells import json_texts
 from penstock.decode.postgres.reader import PgoutputReader
 from penstock.decode.postgres.types import choices as type_choices
 from penstock.decode.postgres.types.registry import codec
+from penstock.decode.reader import Mask
 from penstock.model.change import RawChanges
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import ColumnType, TableId, TableSchema
@@ -39,6 +44,19 @@ class PostgresDialect:
 
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
         return codec(type).parse(texts)
+
+    @property
+    def writes_texts(self) -> bool:
+        return True
+
+    def fitted(self, type: ColumnType, texts: pa.Array) -> tuple[pa.Array, Mask]:
+        return fitted(codec(type), texts)
+
+    def json_texts(self, type: ColumnType, texts: pa.Array, *, raw: bool = False) -> pa.Array:
+        return json_texts(type, texts, raw=raw)
+
+    def connect_column(self, type: ColumnType, texts: pa.Array) -> ConnectColumn:
+        return connect_column(type, texts)
 
     def own_type(self, type: OwnType) -> ColumnType:
         return _OWN_TYPES[type]

@@ -22,6 +22,8 @@ from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 TEXT, UNCHANGED, NULL = b"tun"  # kinds of a cell
 _NEW, _OLD_KEY, _OLD_ROW = b"NKO"  # what precedes an image
 _NOWHERE = -1
+_TRUNCATE_OPTIONS = 5  # where a truncate has its options, behind its kind and the number of its tables
+_OPTIONS = {1: "cascade", 2: "restart_identity"}
 _SHORTEST = 8  # operation, relation, kind of image, number of columns
 
 
@@ -146,6 +148,11 @@ class Messages(RawRows):
             self._check(after < self._end[both], both, "its new row is missing")
             self._check(self._octets[after] == _NEW, both, "its new row is missing")
             self.new[both] = after + 1
+
+    def truncate_options(self, rows: Places) -> list[list[str]]:
+        """Return the words for the bits of each truncate."""
+        bits = self._octets[self._start[rows] + _TRUNCATE_OPTIONS].tolist() if len(rows) else []
+        return [[word for bit, word in _OPTIONS.items() if bit & one] for one in bits]
 
     def _check_truncates(self, rows: Places) -> None:
         """They are few, and each may name any number of tables."""

@@ -60,6 +60,9 @@ class PgoutputReader(RawRows):
     def lacking(self, rows: Places) -> Mask:
         return self._messages.lacking(rows)
 
+    def truncate_options(self, rows: Places) -> list[list[str]]:
+        return self._messages.truncate_options(rows)
+
     def check(self) -> None:
         messages = self._messages
         messages.images(np.flatnonzero(messages.new >= 0), whole_inserts=False)

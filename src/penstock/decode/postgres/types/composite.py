@@ -25,7 +25,7 @@ def struct_codec(fields: Sequence[tuple[str, TypeCodec]]) -> TypeCodec:
     def parse(texts: pa.Array) -> pa.Array:
         columns: list[list[bytes | None]] = [[] for _ in fields]
         for text in texts.to_pylist():
-            values: Sequence[bytes | None] = [None] * len(fields) if text is None else _split(text)
+            values: Sequence[bytes | None] = [None] * len(fields) if text is None else split(text)
             if len(values) != len(fields):
                 raise ValueError(f"not a row of {len(fields)} fields")
             for column, value in zip(columns, values, strict=True):
@@ -37,7 +37,7 @@ def struct_codec(fields: Sequence[tuple[str, TypeCodec]]) -> TypeCodec:
     return TypeCodec(arrow_type, parse)
 
 
-def _split(text: bytes) -> list[bytes | None]:
+def split(text: bytes) -> list[bytes | None]:
     if text[:1] != b"(":
         raise ValueError("not a row")
     found: list[bytes | None] = []

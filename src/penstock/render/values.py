@@ -1,0 +1,64 @@
+"""Events as the values of records, and their rows' keys, in the envelope and encoding of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.table import ColumnType, TableSchema
+from penstock.render import debezium, native_avro
+from penstock.render.envelopes import cloudevents, faucet, native
+from penstock.render.event import Events, Mask, Origin
+from penstock.render.format import EventFormat
+from penstock.render.records import Divided, image_of
+
+Failures = dict[int, str]  # by row, why it cannot be written
+
+
+def rendered_values(
+    events: Events, format: EventFormat, topics: pa.DictionaryArray, tombstones: Mask
+) -> tuple[pa.Array, Failures]:
+    """Return a binary value per event, null for tombstones, and the events that cannot be written."""
+    if not tombstones.any():
+        return _written(events, format, topics)
+    at = np.flatnonzero(~tombstones)
+    values, failed = _written(events.take(at), format, topics.take(pa.array(at)))
+    place = np.cumsum(~tombstones) - 1
+    return values.take(pa.array(place, mask=tombstones)), {int(at[row]): why for row, why in failed.items()}
+
+
+def avro_keys(
+    columns: Mapping[str, pa.Array],
+    records: Divided,
+    schema: TableSchema,
+    types: Mapping[str, ColumnType],
+    origin: Origin,
+    format: EventFormat,
+    topics: pa.DictionaryArray,
+) -> pa.Array:
+    """Return the keys of records in Avro, null for records without one."""
+    taken = pa.array(records.index)
+    images = image_of(columns["after"], columns["before"]).take(taken)
+    if records.from_old.any():
+        images = pc.if_else(pa.array(records.from_old), columns["before"].take(taken), images)
+    assert format.registry is not None
+    if format.envelope.type == "debezium":
+        return debezium.avro_keys(images, schema, types, origin, format.registry, topics)
+    return native_avro.avro_keys(images, schema, types, origin, format.registry, topics)
+
+
+def _written(events: Events, format: EventFormat, topics: pa.DictionaryArray) -> tuple[pa.Array, Failures]:
+    if not len(events):
+        return pa.array([], pa.binary()), {}
+    kind = format.envelope.type
+    if format.registry is not None:
+        write = debezium.avro_values if kind == "debezium" else native_avro.avro_values
+        return write(events, format.registry, topics)
+    if kind == "debezium":
+        return debezium.json_values(events, format.envelope)
+    if kind == "cloudevents":
+        return cloudevents(events, format.envelope).cast(pa.binary()), {}
+    return (faucet if kind == "faucet" else native)(events).cast(pa.binary()), {}

@@ -1,0 +1,225 @@
+"""Envelopes, templates, tombstones and what cannot be written: records of a format, from raw changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.model.feed import Feed
+from penstock.model.place import place_at
+from penstock.model.table import ColumnType, TableSchema
+from penstock.render.event import Origin
+from penstock.render.events import Rendered, render_changes
+from penstock.render.format import Envelope, EventFormat
+from penstock.render.template import compiled, problems
+from pgoutput_messages import (
+    INT4,
+    INT8,
+    JSONB,
+    RELATION,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UNSENT,
+    Stream,
+    delete,
+    insert,
+    numeric,
+    table_schema,
+    truncate,
+    update,
+)
+
+NUMERIC = ColumnType(1700, "numeric")
+LIST = ColumnType(1007, "_int4", kind="array", element=INT4)
+PAIR = ColumnType(20000, "pair", kind="composite", fields=(("x", INT4), ("y", TEXT)))
+THINGS = table_schema({"id": INT8, "name": TEXT, "price": NUMERIC})
+KINDS = table_schema({"id": INT8, "n": NUMERIC, "at": TIMESTAMPTZ, "body": JSONB, "list": LIST, "pair": PAIR})
+ORIGIN = Origin("shop", "crm")
+ROW = ("1", "12.5", "2026-01-02 03:04:05.5+00", '{"a": 1.50}', "{{1,2},{3,4}}", '(1,"b")')
+
+
+def rendered(schema: TableSchema, *messages: bytes, **format: Any) -> Rendered:
+    feed, changes = Feed.clone(schema.table), Stream().transaction(*messages).raw(schema)
+    return render_changes(changes, feed, ORIGIN, EventFormat(**format))
+
+
+def values(made: Rendered) -> list[Any]:
+    return [None if value is None else json.loads(value) for value in made.values.to_pylist()]
+
+
+def test_faucet_to_the_key() -> None:
+    """Seven keys in faucet's order; values are Postgres' own texts, as far as JSON allows."""
+    faucet = EventFormat(Envelope("faucet"), split_moves=False)
+    messages = (insert(*ROW), update("1", "13.0", UNSENT, None, "{1,NULL}", None), delete("1", *[None] * 5), truncate())
+    made = render_changes(Stream().transaction(*messages).raw(KINDS), Feed.clone(KINDS.table), ORIGIN, faucet)
+    came, changed, gone, emptied = values(made)
+    assert list(came) == ["op", "schema", "table", "lsn", "ts_ms", "before", "after"]
+    assert (came["op"], came["lsn"], came["ts_ms"], came["before"]) == ("insert", "0/64", 1000, None)
+    assert came["after"] == {
+        "id": 1,
+        "n": "12.5",
+        "at": "2026-01-02 03:04:05.5+00",
+        "body": {"a": 1.5},
+        "list": "{{1,2},{3,4}}",
+        "pair": '(1,"b")',
+    }
+    assert b'"body":{"a": 1.50}' in made.values[0].as_py(), "digit for digit"
+    assert changed["after"] == {
+        "id": 1,
+        "n": "13.0",
+        "body": None,
+        "list": [1, None],
+        "pair": None,
+        "__unchanged_toast__": ["at"],
+    }
+    assert gone["before"] == {"id": 1, "n": None, "at": None, "body": None, "list": None, "pair": None}
+    assert (emptied["op"], emptied["before"], emptied["after"]) == ("truncate", None, None)
+    (moved,) = values(
+        render_changes(
+            Stream().transaction(update("2", *ROW[1:], key=("1", *[None] * 5))).raw(KINDS),
+            Feed.clone(KINDS.table),
+            ORIGIN,
+            faucet,
+        )
+    )
+    assert (moved["op"], moved["before"]["id"], moved["after"]["id"]) == ("update", 1, 2)
+
+
+def test_cloudevents_to_the_key() -> None:
+    envelope = Envelope("cloudevents", prefix="crm")
+    came, gone = values(rendered(THINGS, insert("1", "a", "1"), delete("1", None, None), envelope=envelope))
+    assert came == {
+        "specversion": "1.0",
+        "id": f"shop/{RELATION}/{place_at(100)}",
+        "source": "penstock/shop/public.things",
+        "type": "crm.created",
+        "time": "1970-01-01T00:00:01.000Z",
+        "datacontenttype": "application/json",
+        "subject": "public.things",
+        "data": {"before": None, "after": {"id": 1, "name": "a", "price": "1"}, "op": "insert"},
+    }
+    assert (gone["type"], gone["data"]) == ("crm.deleted", {"before": {"id": 1}, "after": None, "op": "delete"})
+    bare = replace(envelope, null_images=False)
+    assert values(rendered(THINGS, delete("1", None, None), envelope=bare))[0]["data"] == {
+        "before": {"id": 1},
+        "op": "delete",
+    }
+
+
+@pytest.mark.parametrize("schemas", ["none", "empty", "inline"])
+def test_debezium_with_and_without_its_schema(schemas: Any) -> None:
+    """`tests/integration/test_debezium.py` compares it with what Debezium writes, field by field."""
+    (event,) = values(rendered(THINGS, insert("1", "a", "12.5"), envelope=Envelope("debezium", schemas)))
+    payload = event if schemas == "none" else event["payload"]
+    assert payload["after"] == {"id": 1, "name": "a", "price": {"scale": 1, "value": "fQ=="}}
+    assert (payload["op"], payload["source"]["db"], payload["source"]["table"]) == ("c", "crm", "things")
+    if schemas == "inline":
+        assert event["schema"]["name"] == "shop.public.things.Envelope"
+    else:
+        assert event.get("schema") is None
+
+
+@pytest.mark.parametrize(
+    ("deletes", "kinds"),
+    [
+        ("event", ["c", "d", "d", "c"]),
+        ("tombstone", ["c", None, None, "c"]),
+        ("both", ["c", "d", None, "d", None, "c"]),
+    ],
+)
+def test_deletes_and_changed_keys_with_tombstones(deletes: Any, kinds: list[str | None]) -> None:
+    messages = insert("1", "a", "1"), delete("1", None, None), update("3", "a", "1", key=("2", None, None))
+    made = rendered(THINGS, *messages, envelope=Envelope("debezium"), deletes=deletes)
+    assert [value and value["op"] for value in values(made)] == kinds
+    ids = [json.loads(key)["id"] for key in made.keys.to_pylist()]
+    assert ids == [1] + [1] * (len(kinds) // 2 - 1) + [2] * (len(kinds) // 2 - 1) + [3]
+    places = made.places.to_pylist()
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)
+
+
+def test_a_table_without_a_key_has_no_tombstones() -> None:
+    keyless = table_schema({"id": INT8, "name": TEXT}, key=(), identity="full")
+    made = rendered(keyless, delete("1", "a", full=True), deletes="tombstone")
+    assert [value["op"] for value in values(made)] == ["delete"]
+
+
+def test_truncates_may_be_skipped() -> None:
+    assert len(rendered(THINGS, truncate(), insert("1", "a", "1"), truncates="skip")) == 1
+
+
+def test_templates_of_topics_keys_and_headers() -> None:
+    format = {
+        "topic": compiled("${source.name}.${source.schema}.${source.table}-${op}"),
+        "key": compiled("${after.id}/${source.db}"),
+        "headers": (("name", compiled("${after.name}")), ("was", compiled("${before.id}")), ("k", compiled("${key}"))),
+    }
+    messages = insert("1", "a", "1"), update("2", None, "1", key=("1", None, None)), truncate()
+    made = rendered(THINGS, *messages, **format)
+    tables = ["insert", "delete", "insert", "truncate"]
+    assert made.topics.to_pylist() == [f"shop.public.things-{op}" for op in tables]
+    assert made.keys.to_pylist() == [b"1/crm", b"1/crm", b"2/crm", None]
+    headers = {name: found.to_pylist() for name, found in made.headers}
+    assert headers["name"] == [b"a", None, None, None]
+    assert headers["k"] == [b'{"id":1}', b'{"id":1}', b'{"id":2}', None]
+    assert headers["was"] == [b"1", b"1", b"1", None]
+
+
+def test_an_event_without_a_topic_is_a_dead_letter() -> None:
+    messages = insert("1", "a", "1"), insert("2", None, "1"), truncate()
+    made = rendered(THINGS, *messages, topic=compiled("of-${after.name}"))
+    assert made.topics.to_pylist() == ["of-a"]
+    assert [(letter.place, letter.code) for letter in made.failed] == [
+        (place_at(100, 1), "no-topic"),
+        (place_at(100, 2), "no-topic"),
+    ]
+    assert "of-${after.name}" in made.failed[0].reason
+    assert json.loads(made.failed[0].value or b"")["after"]["id"] == 2
+    assert made.failed[0].message is not None, "so that it can be rendered again"
+
+
+def test_a_value_without_a_form_is_a_dead_letter_and_the_others_go_on() -> None:
+    dates = table_schema({"id": INT8, "day": ColumnType(1082, "date"), "price": numeric(10, 2)})
+    messages = insert("1", "2026-01-02", "1.00"), insert("2", "infinity", "1.00"), insert("3", None, "NaN")
+    made = rendered(dates, *messages, envelope=Envelope("debezium"))
+    assert [value["after"]["id"] for value in values(made)] == [1]
+    assert [(letter.place, letter.code) for letter in made.failed] == [
+        (place_at(100, 1), "not-rendered"),
+        (place_at(100, 2), "not-rendered"),
+    ]
+    assert "column \"day\": 'infinity' has no form as io.debezium.time.Date" in made.failed[0].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("${source.tabel}", r"names \$\{source.tabel\}; allowed are \$\{source.name\}"),
+        ("a${", "has \\$\\{ without its }"),
+        ("${after.}", "names"),
+        ("${row.id}", "names"),
+    ],
+)
+def test_unknown_names_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compiled(text)
+
+
+def test_columns_that_a_delete_does_not_have() -> None:
+    shown = ("id", "name", "price")
+    asked = compiled("${after.name}-${after.id}")
+    (problem,) = problems(asked, THINGS, shown)
+    assert "which its deletes do not have" in problem
+    assert "REPLICA IDENTITY FULL" in problem
+    assert not list(problems(asked, replace(THINGS, identity="full"), shown))
+    (unknown,) = problems(compiled("${before.nothing}"), THINGS, shown)
+    assert "does not publish" in unknown
+
+
+def test_moments_without_a_zone() -> None:
+    moments = table_schema({"id": INT8, "at": TIMESTAMP})
+    made = values(rendered(moments, insert("1", "2026-01-02 03:04:05"), insert("2", "-infinity")))
+    assert [event["after"]["at"] for event in made] == ["2026-01-02T03:04:05", "-infinity"]
