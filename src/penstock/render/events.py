@@ -94,6 +94,8 @@ def render_changes(
 
     Only records that `select` names are rendered: those of a shard. What it raises is raised. Events without a topic
     are in `failed` whatever the shard."""
+    if feed.strict:  # a value that does not fit its column's type is an error, though a text has room for it
+        fold_events([changes], position=0, schema=changes.schema, projection=feed.projection, strict=True)
     schema = verbatim(changes.schema)
     carried = RawChanges(schema, changes.batch)
     net = fold_events([carried], position=0, schema=schema, projection=feed.projection, strict=feed.strict, facts=True)
