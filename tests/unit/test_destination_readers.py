@@ -21,11 +21,12 @@ from penstock.model.table_state import State
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.commit_policy import needed_by
-from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook, SourceSide
+from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook
 from penstock.runtime.log_reader import EVERYTHING, LogNeed, LogReader
 from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.source_side import SourceSide
 from penstock.runtime.upkeep.log_retention import LogRetention
 from pgoutput_messages import insert
 

@@ -5,6 +5,7 @@
 | `pipeline.py` | the entry: opens state, Spark and destinations, runs one source or several |
 | `source_pipeline.py`, `source_threads.py` | one source with its capture, log and readers; several side by side |
 | `log_reader.py`, `reader_thread.py` | what a source knows of a destination; the thread that it runs in |
+| `retrying_reader.py`, `source_side.py` | retries, health and log demands of every reader; what the source shares |
 | `destination_pipeline.py`, `open_destinations.py` | one log into one destination of tables; opening destinations |
 | `capture/` | prepares the source, keeps its publication in step, runs and supervises capture's process |
 | `watch/` | looks at the source and at the file for what the stream does not say |

@@ -1,8 +1,9 @@
 """What a source's pipeline knows of each of its destinations: somebody who reads the change log at a pace of its own.
 
-`DestinationPipeline` (destination_pipeline.py) implements it for destinations of tables, `runtime/publish/` does for
-streams. `SourcePipeline` runs each reader in a thread of its own, keeps the log for them (upkeep/log_retention.py) and
-shows them the source's catalogue (watch/source_watch.py). A reader knows nothing of other readers.
+`RetryingReader` (retrying_reader.py) is the part that all share; `destination_pipeline.py` completes it for tables, and
+`publish/stream_pipeline.py` for streams. `SourcePipeline` runs each reader in a thread of its own, keeps the log for
+them (upkeep/log_retention.py) and shows them the source's catalogue (watch/source_watch.py). A reader knows nothing of
+other readers.
 """
 
 from __future__ import annotations

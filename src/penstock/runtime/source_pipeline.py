@@ -29,7 +29,7 @@ from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.capture.supervisor import CaptureSupervisor
 from penstock.runtime.commit_policy import needed_by
 from penstock.runtime.copy.copying_table import ProgressView
-from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook, SourceSide
+from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook
 from penstock.runtime.log_reader import LogReader
 from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.health import record_health
@@ -38,6 +38,7 @@ from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.publish.stream_pipeline import StreamPipeline
 from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.source_side import SourceSide
 from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
