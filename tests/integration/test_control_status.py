@@ -15,7 +15,8 @@ from rich.console import Console
 from databases import Database
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.status.gather import Status, gather
+from penstock.control.status.gather import gather
+from penstock.control.status.report import Status
 from penstock.control.status.view import as_json, as_text
 from penstock.demo.server import free_port
 from penstock.model.table import TableId

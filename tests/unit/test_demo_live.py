@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from penstock.control.status.gather import LogReport, SourceReport, Status, TableReport
+from penstock.control.status.report import LogReport, SourceReport, Status, TableReport
 from penstock.demo.live import Rates, line, view, watch
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
@@ -42,7 +42,8 @@ def status(orders: int, items: int) -> Status:
         source=SourceReport("db:5432/shop"),
         log=LogReport("log"),
         tables=[report(ITEMS, items), report(ORDERS, orders)],
-        processed={"lake": 1},
+        destinations=[],
+        deliveries=[],
         components={},
         events=[],
         has_run=True,

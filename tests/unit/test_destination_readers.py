@@ -22,7 +22,7 @@ from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.commit_policy import needed_by
 from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook
-from penstock.runtime.log_reader import EVERYTHING, LogNeed, LogReader
+from penstock.runtime.log_reader import EVERYTHING, NEVER, LogNeed, LogReader
 from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.reader_thread import ReaderThread
@@ -168,7 +168,7 @@ def test_one_that_is_away_is_retried_alone_until_it_fails_for_good_and_holds_the
 ) -> None:
     lost = SchemaChanged("somebody else's warehouse", "Name another one")
     reader = reading(bench, tmp_path, [AWAY, AWAY, lost])
-    thread = ReaderThread(cast(LogReader, reader), SignalFlag(), alone=False)
+    thread = ReaderThread(reader, SignalFlag(), alone=False)
     thread.start()
     deadline = time.monotonic() + 30
     while "destination lake" not in bench.state.health() and time.monotonic() < deadline:
@@ -180,6 +180,20 @@ def test_one_that_is_away_is_retried_alone_until_it_fails_for_good_and_holds_the
     assert not thread.has_drained
     health = bench.state.health()["destination lake"]
     assert (health.state, health.message) == ("failed", lost.what)
+    assert reader.log_need == LogNeed(NEVER, 0), "it holds the log, and needs none of it"
+
+
+def test_one_of_the_policy_that_failed_for_good_holds_the_log_up_to_its_limits(bench: Bench, tmp_path: Path) -> None:
+    filled(bench)
+    failed = reading(bench, tmp_path, [SchemaChanged("somebody else's warehouse", "Name another one")])
+    with pytest.raises(SchemaChanged):
+        failed.run(SignalFlag())
+    readers: list[LogReader] = [LoopReader(bench.loop, "other"), failed]
+    needed = partial(needed_by, CommitPolicy(frozenset({"lake", "other"}), 2))
+    LogRetention(bench.log, LogConfig(), readers, needed).retain()
+    assert bench.log.start() == 100, "there is room"
+    LogRetention(bench.log, LogConfig(max_bytes=1), readers, needed).retain()
+    assert bench.log.start() == 400
 
 
 def test_a_gap_ends_one_that_has_not_begun(bench: Bench, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def wait(
 ) -> None:
     """Wait until everything before a position of the source is delivered, as the file's `commit_policy` says it.
 
-    Exit 0 when it is, 1 when it is not in time or tables are Errored, 3 when the source cannot be reached.
+    Exit 0 when it is, 1 when it is not in time or tables are Errored, 3 when the source cannot be reached or a
+    destination that it needs is unavailable: at once when that failed for good, else at the timeout.
     """
     pipeline = load(file)
     positions = {}

@@ -1,19 +1,23 @@
-"""Wait until what the source has written is delivered, as the commit policy says it.
+"""Wait until what the source has written is delivered, as the commit policy says it (`delivery.py`).
 
-It looks at the state store only, so it works beside a run in another process. A destination has a position when it has
-processed the log up to it and none of its tables is Errored or being copied.
+It looks at the state store and at the lock only, so it works beside a run in another process.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 from penstock.config.model import Pipeline
-from penstock.errors import CheckFailed, UsageError
+from penstock.control.delivery import arrival
+from penstock.control.text.commands import with_file
+from penstock.errors import CheckFailed, DestinationUnreachable, UsageError
 from penstock.model.position import Position, position_text
-from penstock.model.table_state import State
+from penstock.state.lock import held_since
 from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.store import Health
 
 LOOK_EVERY = 0.2
 
@@ -21,8 +25,11 @@ LOOK_EVERY = 0.2
 def await_delivery(
     pipeline: Pipeline, until: Mapping[str, Position], timeout: float, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Return when everything before these positions, by the name of the source, is delivered. CheckFailed when it is
-    not in time, or cannot be because tables are Errored."""
+    """Return when everything before these positions, by the name of the source, is delivered.
+
+    DestinationUnreachable as soon as a destination that the policy needs has failed for good in the run that is up, and
+    at the timeout while one is unavailable. CheckFailed when tables are Errored, and for any other delay.
+    """
     deadline = clock() + timeout
     store = find_store(pipeline.state_url)
     if store is None:
@@ -30,8 +37,11 @@ def await_delivery(
     try:
         while waiting := _undelivered(pipeline, store, until):
             if clock() >= deadline:
+                down = [message for one in waiting for message in one.down]
+                if down:
+                    raise DestinationUnreachable(f"not delivered within {timeout:g} s: {'; '.join(down)}")
                 raise CheckFailed(
-                    f"not delivered within {timeout:g} s: {'; '.join(waiting)}",
+                    f"not delivered within {timeout:g} s: {'; '.join(one.what for one in waiting)}",
                     f"`penstock status {pipeline.file.name}` shows how far each destination is",
                 )
             time.sleep(LOOK_EVERY)
@@ -39,33 +49,59 @@ def await_delivery(
         store.close()
 
 
-def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, Position]) -> list[str]:
-    """What is missing, by source. CheckFailed when waiting does not help."""
+@dataclass(frozen=True)
+class _Waiting:
+    """What is not delivered of a source yet, and which destinations are unavailable, so that the policy cannot hold."""
+
+    what: str
+    down: tuple[str, ...]
+
+
+def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, Position]) -> list[_Waiting]:
+    """Return what is missing, by source. Raise when waiting does not help."""
     waiting = []
     for source_view in pipeline.source_views:
         state = store.of_source(source_view.scope)
         position, policy = until[source_view.source.name], source_view.policy
-        states = {
-            destination_view.destination.name: [
-                status.state
-                for table, status in state.table_status(destination_view.destination.name).items()
-                if destination_view.feed(table) is not None
-            ]
-            for destination_view in source_view.destination_views
+        arrivals = {
+            view.destination.name: arrival(
+                view, state.processed(view.destination.name), state.table_status(view.destination.name)
+            )
+            for view in source_view.destination_views
         }
-        done = {
-            name: (state.processed(name) or 0) >= position and all(one is State.READY for one in found)
-            for name, found in states.items()
-        }
+        done = {name: one.complete_to >= position for name, one in arrivals.items()}
         if policy.is_met(done):
             continue
-        errored = sorted(name for name, found in states.items() if State.ERRORED in found and name in policy.among)
-        if not policy.is_met({name: name not in errored for name in states}):
+        errored = sorted(name for name, one in arrivals.items() if one.is_errored and name in policy.among)
+        if not policy.is_met({name: name not in errored for name in arrivals}):
             raise CheckFailed(
                 f"not delivered: tables are Errored at {', '.join(errored)}",
                 f"`penstock status {pipeline.file.name}` says why and what to do",
             )
-        behind = [name for name in states if name in policy.among and not done[name]]
+        behind = [name for name in arrivals if name in policy.among and not done[name]]
+        healths = state.health()
+        fares = {name: healths[f"destination {name}"] for name in behind if f"destination {name}" in healths}
+        failed = _failed_now(fares, held_since(pipeline.home / "lock"))
+        if not policy.is_met({name: name not in failed for name in arrivals}):
+            first = fares[min(failed)]
+            raise DestinationUnreachable(
+                f"not delivered: destination {min(failed)} has failed: {first.message}",
+                with_file(first.solution, str(pipeline.file)) or "Fix the cause, then start the pipeline again",
+            )
+        down = {name for name, health in fares.items() if health.state in ("retrying", "failed")}
+        blocked = not policy.is_met({name: name not in down for name in arrivals})
         source = f"{source_view.source.name}: " if source_view.is_scoped else ""
-        waiting.append(f"{source}{position_text(position)} at {', '.join(behind)}")
+        waiting.append(
+            _Waiting(
+                f"{source}{position_text(position)} at {', '.join(behind)}",
+                tuple(f"{source}destination {name}: {fares[name].message}" for name in sorted(down) if blocked),
+            )
+        )
     return waiting
+
+
+def _failed_now(fares: Mapping[str, Health], run_began: datetime | None) -> set[str]:
+    """Name the destinations that no retry brings back, as the run that is up found; nobody while none is up."""
+    if run_began is None:
+        return set()
+    return {name for name, health in fares.items() if health.state == "failed" and health.since >= run_began}

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control.status.gather import Status, TableReport
+from penstock.control.status.report import Status, TableReport
 from penstock.control.status.view import STATE_STYLES
 from penstock.control.text.figures import bytes_text, count_text, rate_text, seconds_text
 from penstock.model.scoped_name import ScopedName

@@ -28,7 +28,8 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.control.query.result_view import as_table
 from penstock.control.query.spark_sql import reading_session, run_query
-from penstock.control.status.gather import Observer, Status, errored
+from penstock.control.status.gather import Observer
+from penstock.control.status.report import Status, errored
 from penstock.control.text.figures import count_text, seconds_text
 from penstock.control.verify.proof import TableProof, proof_table, prove
 from penstock.demo.live import watch
@@ -202,7 +203,7 @@ def _trade(console: Console, url: str, session: Session, run: _Run, observer: Ob
 def _all_applied(status: Status, position: Position) -> bool:
     """A table that is still being copied takes no part in what has been processed."""
     is_ready = all(table.state is State.READY for table in status.tables)
-    return is_ready and (status.processed[LAKE] or 0) >= position
+    return is_ready and status.position_at(LAKE) >= position
 
 
 def _too_late(since: float) -> bool:

@@ -26,7 +26,12 @@ class LogNeed:
     needed_from: Position
     held_from: Position
 
+    def only_held(self) -> LogNeed:
+        """The need of a reader that has failed for good: what it would need is held up to the log's limits."""
+        return LogNeed(NEVER, self.held_from)
 
+
+NEVER: Position = 2**64 - 1  # beyond every position
 EVERYTHING = LogNeed(0, 0)  # of a reader that does not know yet
 
 Observe = Callable[[Session, Catalogue], None]

@@ -2,7 +2,8 @@
 
 `RetryingReader` is what readers of tables (`destination_pipeline.py`) and of streams (`publish/stream_pipeline.py`)
 have in common. Each opens its destination as a `Reading`; when that fails it is opened again, after a while, from the
-beginning. In the state store a reader is the component `destination NAME`.
+beginning. One that fails for good holds the log only up to its limits. In the state store a reader is the component
+`destination NAME`.
 """
 
 from __future__ import annotations
@@ -118,6 +119,13 @@ class RetryingReader(ABC):
         self._given_up = error
 
     def run(self, stop: SignalFlag) -> None:
+        try:
+            self._run(stop)
+        except BaseException:
+            self._reading, self.log_need = None, self.log_need.only_held()
+            raise
+
+    def _run(self, stop: SignalFlag) -> None:
         while not stop.is_set():
             try:
                 with ExitStack() as cleanup:

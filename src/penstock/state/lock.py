@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -81,6 +82,13 @@ def holder(path: Path) -> int | None:
         return None if _try_lock(descriptor) else _written_pid(path)
     finally:
         os.close(descriptor)
+
+
+def held_since(path: Path) -> datetime | None:
+    """When the run that is under way took the lock; None when none is. The file is written when it is taken."""
+    if holder(path) is None:
+        return None
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _try_lock(descriptor: int) -> bool:

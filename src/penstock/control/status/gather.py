@@ -1,7 +1,7 @@
 """What an operator asks first: how far is each table, what is wrong, and what to do about it.
 
 `gather` looks at state store, source, change log and lock, each on its own: one that does not answer is reported as
-such, and what cannot be known without it is None. Shown by `status_view.py`; the demo's live view looks through one
+such, and what cannot be known without it is None. Shown by `view.py`; the demo's live view looks through one
 `Observer` again and again, so that `status` and live view mean the same by lag.
 
 Lag of a table in bytes: from what it has processed to the source's position. In seconds: the age of its oldest change
@@ -18,16 +18,26 @@ from types import TracebackType
 from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.config.model import Pipeline
 from penstock.control.fetching_advice import fetching_advice
+from penstock.control.status.destinations import delivery, destination_reports
+from penstock.control.status.report import (
+    LogReport,
+    Problem,
+    SourceReport,
+    SourceSection,
+    Status,
+    StatusEvent,
+    TableReport,
+)
 from penstock.control.text.secrets import scrub
 from penstock.errors import LogDamaged, PenstockError
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.dead_letter import NO_LETTERS, LetterCount
-from penstock.model.partitions import Partitions, Remark
+from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
-from penstock.model.table_state import NOT_FOLLOWED, State, TableProgress, TableStatus
+from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import Upkeep
 from penstock.source.contract import Session, SourceHealth
 from penstock.source.factory import source_of
@@ -40,95 +50,6 @@ SEGMENTS_SEARCHED = 200  # when more are pending, the oldest change is among the
 RATE_SECONDS = 10.0  # a rate older than this is of a batch long past: the table is idle
 
 Key = tuple[str, TableId]  # destination, table
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a part could not be looked at, and the way out."""
-
-    what: str
-    solution: str
-    code: str
-
-    @classmethod
-    def of(cls, error: PenstockError) -> Problem:
-        return cls(error.what, error.solution, error.code)
-
-
-@dataclass(frozen=True)
-class SourceReport:
-    """`health` is None when the source does not answer; then `problem` says so. `details` are for programs."""
-
-    endpoint: str
-    health: SourceHealth | None = None
-    details: Mapping[str, object] = field(default_factory=dict)
-    problem: Problem | None = None
-
-    @property
-    def position(self) -> Position | None:
-        return None if self.health is None else self.health.position
-
-
-@dataclass(frozen=True)
-class LogReport:
-    uri: str
-    segments: int | None = None
-    bytes: int | None = None
-    start: Position | None = None
-    end: Position | None = None
-    problem: Problem | None = None
-
-
-@dataclass(frozen=True)
-class TableReport:
-    """One table at one destination. `rate` is of the last seconds, 0 when the table is idle."""
-
-    destination: str
-    table: ScopedName
-    target: TableId
-    state: State
-    since: datetime | None
-    position: Position | None
-    lag_bytes: int | None
-    lag_seconds: float | None
-    changes: int
-    rate: float
-    newest: datetime | None
-    fetched: int = 0  # values that the source left out of updates, read back from the destination
-    advice: str = ""  # how to have them sent, where they are many
-    error: str = ""
-    solution: str = ""
-    retry: str = ""
-    code: str = ""
-    copy: CopyProgress | None = None  # under way, or the last whole one; None: never copied
-    rescued: tuple[RescueCount, ...] = ()  # cells that fit no column, since its copy began
-    anomalies: tuple[AnomalyCount, ...] = ()  # the same of changes that did not suit what was there
-    quarantined: int = 0  # messages that could not be decoded
-    letters: LetterCount = NO_LETTERS  # events that the stream went on without
-    upkeep: Upkeep | None = None  # how it is kept quick to read
-    remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
-    followed: bool = True  # False: no rule of the file matches it any more
-
-    @property
-    def shown_state(self) -> str:
-        return self.state.value if self.followed else NOT_FOLLOWED
-
-
-@dataclass(frozen=True)
-class StatusEvent:
-    """An event of note. Without a table it concerns a destination, or the source as a whole."""
-
-    at: datetime
-    kind: str
-    message: str
-    source: str | None
-    table: ScopedName | None
-    destination: str | None
-
-    @classmethod
-    def of(cls, event: Event, source: str | None) -> StatusEvent:
-        table = None if event.table is None else ScopedName(source, event.table)
-        return cls(event.at, event.kind, event.message, source, table, event.destination)
 
 
 @dataclass(frozen=True)
@@ -149,36 +70,6 @@ class StateReport:
     partitions: dict[Key, Partitions] = field(default_factory=dict)
     upkeep: dict[Key, Upkeep] = field(default_factory=dict)
     problem: Problem | None = None
-
-
-@dataclass(frozen=True)
-class SourceSection:
-    """One of several sources, with its log."""
-
-    name: str
-    source: SourceReport
-    log: LogReport
-
-
-@dataclass(frozen=True)
-class Status:
-    """Of a pipeline, or of what one of several sources sees of it. With several sources `source_views` has them all,
-    `source` and `log` are the first's, tables and components carry the source's name, and `processed` is by
-    `source:destination`."""
-
-    pipeline: str
-    file: str
-    at: datetime
-    pid: int | None  # of the run under way
-    source: SourceReport
-    log: LogReport
-    tables: list[TableReport]
-    processed: dict[str, Position | None]  # for each destination
-    components: dict[str, Health]
-    events: list[StatusEvent]
-    has_run: bool
-    problem: Problem | None  # of the state store
-    source_views: tuple[SourceSection, ...] = ()
 
 
 class Observer:
@@ -202,6 +93,12 @@ class Observer:
         }
         log, pending = self._look_at_log(positions)
         captured = log.problem is None and _is_captured(source.health, state.health if pid is not None else {})
+        health = _as_of_now(state.health, running=pid is not None)
+        processed, head = state.processed, source.position
+        tables = [
+            self._table(key, state, source.position, position, pending.get(key), captured)
+            for key, position in positions.items()
+        ]
         return Status(
             pipeline=pipeline.name,
             file=str(pipeline.file),
@@ -209,12 +106,10 @@ class Observer:
             pid=pid,
             source=source,
             log=log,
-            tables=[
-                self._table(key, state, source.position, position, pending.get(key), captured)
-                for key, position in positions.items()
-            ],
-            processed=state.processed,
-            components=_as_of_now(state.health, running=pid is not None),
+            tables=tables,
+            destinations=destination_reports(pipeline, tables, processed=processed, health=health, head=head),
+            deliveries=[delivery(pipeline, tables, processed=processed, head=head)],
+            components=health,
             events=[StatusEvent.of(event, self._pipeline.scope) for event in state.events],
             has_run=state.exists,
             problem=state.problem,
@@ -375,7 +270,8 @@ def together(pipeline: Pipeline, found: Sequence[Status]) -> Status:
         found[0],
         source_views=tuple(SourceSection(name, one.source, one.log) for name, one in named),
         tables=[table for _, one in named for table in one.tables],
-        processed={f"{name}:{key}": position for name, one in named for key, position in one.processed.items()},
+        destinations=[destination for _, one in named for destination in one.destinations],
+        deliveries=[delivery for _, one in named for delivery in one.deliveries],
         components={f"{name}:{key}": health for name, one in named for key, health in one.components.items()},
         events=sorted(events, key=lambda event: event.at)[-EVENTS_SHOWN:],
     )
@@ -392,10 +288,6 @@ def _note_pending(
             unprocessed = sources[key] == piece.table_schema.table and piece.slice.last_commit >= position
             if unprocessed and key not in pending:
                 pending[key] = datetime.fromtimestamp(piece.slice.last_commit_time / 1e6, UTC)
-
-
-def errored(tables: Iterable[TableReport]) -> list[TableReport]:
-    return [table for table in tables if table.state is State.ERRORED and table.followed]
 
 
 def _effective_position(state: StateReport, destination: str, table: TableId) -> Position | None:

@@ -12,7 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.control.fetching_advice import fetched_text
-from penstock.control.status.gather import LogReport, Problem, SourceReport, SourceSection, Status, TableReport, errored
+from penstock.control.status.report import (
+    Delivery,
+    DestinationReport,
+    LogReport,
+    Problem,
+    SourceReport,
+    SourceSection,
+    Status,
+    TableReport,
+    errored,
+)
 from penstock.control.text.commands import with_file
 from penstock.control.text.copy_figures import copy_json, rows_copied_text
 from penstock.control.text.figures import UNKNOWN, bytes_text, count_text, percent_text, rate_text, seconds_text
@@ -31,6 +41,10 @@ REMARKS: dict[RemarkKind, str] = {
     "stale": f"was truncated at the source, which is never sent: its rows are still here. {_BY_HAND}",
     "replaced": f"was detached and attached again, or created again: its rows may differ here. {_BY_HAND}",
 }
+HOLDS_LOG = (
+    "the log is kept for it, up to log.max_bytes and log.max_age, until the next start: fix the cause, then start "
+    "the pipeline again"
+)
 SEVERITY_STYLES = {"ok": "", "warning": "yellow", "error": "bold red"}
 HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
 
@@ -101,9 +115,8 @@ def as_json(status: Status) -> dict[str, Any]:
         "run": {"running": status.pid is not None, "pid": status.pid},
         **_lanes_json(status),
         "state": {"exists": status.has_run, **_problem_json(status.problem)},
-        "destinations": [
-            {"name": name, "processed": _position(processed)} for name, processed in status.processed.items()
-        ],
+        "delivered": [_delivery_json(delivery) for delivery in status.deliveries],
+        "destinations": [_destination_json(destination, status.file) for destination in status.destinations],
         "tables": [_table_json(table, status.file) for table in status.tables],
         "components": [
             {"name": name, **asdict(health), "since": health.since.isoformat()}
@@ -133,20 +146,56 @@ def _summary(status: Status) -> Table:
         lines.add_row(f"log{suffix}", _log(source_view.log))
     if status.problem is not None:
         lines.add_row("state", _problem(status.problem))
+    shown = {_component(destination) for destination in status.destinations}
     for name, health in status.components.items():
-        lines.add_row(name, Text.assemble(_health(health, status.file), _behind(status, name)))
+        if name not in shown:
+            lines.add_row(name, _health(health, status.file))
+    for destination in status.destinations:
+        lines.add_row(_component(destination), _destination(destination, status.file))
+    for delivery in status.deliveries if status.has_run else ():
+        lines.add_row("delivered" if delivery.source is None else f"{delivery.source}:delivered", _delivery(delivery))
     return lines
 
 
-def _behind(status: Status, component: str) -> str:
-    """How far the destination that the component stands for is behind the source; "" for other components."""
-    prefix, _, name = component.rpartition("destination ")
-    position = status.processed.get(prefix + name) if "destination " in component else None
-    source_view = next((one for one in status.source_views or () if f"{one.name}:" == prefix), None)
-    head = source_view.source.position if source_view is not None else status.source.position if not prefix else None
-    if position is None or head is None:
-        return ""
-    return f"  at {position_text(position)}, {bytes_text(max(head - position, 0))} behind the source"
+def _component(destination: DestinationReport) -> str:
+    """The destination's name among the components."""
+    prefix = "" if destination.source is None else f"{destination.source}:"
+    return f"{prefix}destination {destination.name}"
+
+
+def _destination(destination: DestinationReport, file: str) -> Text:
+    text = Text("not begun", "dim") if destination.health is None else _health(destination.health, file)
+    if destination.position is not None:
+        behind = ", ".join(
+            said
+            for known, said in (
+                (destination.lag_bytes, bytes_text(destination.lag_bytes)),
+                (destination.lag_seconds, seconds_text(destination.lag_seconds)),
+            )
+            if known is not None
+        )
+        text.append(f"; at {position_text(destination.position)}" + (f", {behind} behind the source" if behind else ""))
+    for state, number in sorted(destination.states.items()):
+        text.append("; " if state == min(destination.states) else ", ")
+        text.append(f"{count_text(number)} {state}", STATE_STYLES.get(state, "yellow"))
+    if not destination.counts:
+        text.append("; does not count as delivered", "dim")
+    if destination.holds_log:
+        text.append(f"; {HOLDS_LOG}", "yellow")
+    return text
+
+
+def _delivery(delivery: Delivery) -> Text:
+    several = len(delivery.among) > 1
+    needed = "all" if delivery.least == len(delivery.among) else f"any {delivery.least}"
+    policy = f" to {needed} of {', '.join(delivery.among)}" if several else ""
+    waiting = "".join(f"; {name}: {why}" for name, why in delivery.waiting.items())
+    if delivery.position is None:
+        return Text.assemble(("not everything", "yellow"), policy, waiting)
+    behind = "" if delivery.lag_bytes is None else f", {bytes_text(delivery.lag_bytes)} behind the source"
+    return Text(
+        f"everything before {position_text(delivery.position)}{policy}{behind}" + (f"; {waiting}" * bool(waiting))
+    )
 
 
 def _source(source: SourceReport) -> Text:
@@ -266,6 +315,37 @@ def _lanes_json(status: Status) -> dict[str, Any]:
         "sources": [
             {"name": one.name, **_source_json(one.source), "log": _log_json(one.log)} for one in status.source_views
         ]
+    }
+
+
+def _destination_json(destination: DestinationReport, file: str) -> dict[str, Any]:
+    health = destination.health
+    return {
+        "name": destination.full_name,
+        "type": destination.type,
+        "counts": destination.counts,
+        "processed": _position(destination.position),
+        "lag_bytes": destination.lag_bytes,
+        "lag_seconds": destination.lag_seconds,
+        "tables": destination.states,
+        "state": None if health is None else health.state,
+        "since": None if health is None else health.since.isoformat(),
+        "attempts": None if health is None else health.attempts,
+        "holds_log": destination.holds_log,
+        "error": (health.message or None) if health is not None else None,
+        "solution": (with_file(health.solution, file) or None) if health is not None else None,
+        "code": (health.code or None) if health is not None else None,
+    }
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "source": delivery.source,
+        "position": _position(delivery.position),
+        "lag_bytes": delivery.lag_bytes,
+        "least": delivery.least,
+        "among": list(delivery.among),
+        "waiting": delivery.waiting,
     }
 
 

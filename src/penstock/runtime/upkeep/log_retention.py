@@ -1,9 +1,9 @@
 """Let the change log go of what no destination needs: decided once per source, over all of its readers.
 
-What destinations of the commit policy need is never removed. The others, and tables that are Errored or being copied,
-hold the log up to `log.max_bytes` and `log.max_age`. A reader that is about to lose what it has not read is asked to do
-without it first, so that nothing goes under a batch that is being read; one that does not answer for PATIENCE has only
-itself to blame.
+What destinations of the commit policy need is never removed. The others, those that have failed for good, and tables
+that are Errored or being copied, hold the log up to `log.max_bytes` and `log.max_age`. A reader that is about to lose
+what it has not read is asked to do without it first, so that nothing goes under a batch that is being read; one that
+does not answer for PATIENCE has only itself to blame.
 """
 
 from __future__ import annotations
