@@ -27,7 +27,7 @@ from penstock.model.upkeep import TableShape, Upkeep
 from penstock.model.write_counters import WriteCounters
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import open_store
-from penstock.state.store import EVENTS_KEPT, SCHEMAS_KEPT, CopyProgress, Health, RangeRecord, StateStore
+from penstock.state.store import EVENTS_KEPT, SCHEMAS_KEPT, CopyProgress, Health, RangeRecord, StateStore, component_of
 
 ORDERS = TableId("public", "orders")
 ODD = TableId('My "Schema"', "täble 'x'")
@@ -616,10 +616,13 @@ def test_a_destination_is_forgotten_with_all_that_is_kept_of_it(store: StateStor
         store.add_request(destination, ODD, "resync")
         store.ask_pins(destination, [ORDERS])
         store.add_event("errored", "it happened", ORDERS, destination=destination)
+        store.set_health(component_of(destination), Health("ok", NOON))
+    store.add_event("read", "it concerns the source")
     store.forget_destination("lake")
     store.forget_destination("never known")
     kept = (store.table_status, store.marks, store.copy_progress, store.quarantined, store.requests, store.pins)
     assert [len(every("lake")) for every in kept] == [0] * 6
     assert [len(every("pond")) for every in kept] == [1] * 6
     assert (store.processed("lake"), store.processed("pond")) == (None, 7)
-    assert len(store.events()) == 2
+    assert [event.destination for event in store.events()] == ["pond", None]
+    assert list(store.health()) == ["destination pond"]

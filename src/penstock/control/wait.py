@@ -17,7 +17,7 @@ from penstock.errors import CheckFailed, DestinationUnreachable, UsageError
 from penstock.model.position import Position, position_text
 from penstock.state.lock import held_since
 from penstock.state.sql import SqlStateStore, find_store
-from penstock.state.store import Health
+from penstock.state.store import Health, component_of
 
 LOOK_EVERY = 0.2
 
@@ -80,7 +80,7 @@ def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, P
             )
         behind = [name for name in arrivals if name in policy.among and not done[name]]
         healths = state.health()
-        fares = {name: healths[f"destination {name}"] for name in behind if f"destination {name}" in healths}
+        fares = {name: healths[component_of(name)] for name in behind if component_of(name) in healths}
         failed = _failed_now(fares, held_since(pipeline.home / "lock"))
         if not policy.is_met({name: name not in failed for name in arrivals}):
             first = fares[min(failed)]

@@ -230,6 +230,13 @@ class JobRunner(Protocol):
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]: ...
 
 
+class PooledRunner(JobRunner, Protocol):
+    """A runner that several destinations share."""
+
+    def for_destination(self, name: str) -> JobRunner:
+        """Return the same runner as one destination uses it: its jobs wait behind those of no other."""
+
+
 @dataclass(frozen=True)
 class InProcessRunner:
     """A runner without Spark: for tests, and where there is nothing to spread."""
@@ -238,6 +245,9 @@ class InProcessRunner:
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         return [function(task) for task in tasks]
+
+    def for_destination(self, name: str) -> InProcessRunner:
+        return self
 
 
 class TableDestination(Protocol):

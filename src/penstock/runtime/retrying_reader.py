@@ -25,7 +25,7 @@ from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.source_side import SourceSide
-from penstock.state.store import HealthReports, HealthState
+from penstock.state.store import HealthReports, HealthState, component_of
 
 LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
@@ -217,7 +217,7 @@ class RetryingReader(ABC):
 
     def _record(self, health: HealthState, error: PenstockError | None = None, since: datetime | None = None) -> None:
         attempts = self._backoff.attempts + 1 if health == "retrying" else 0
-        record_health(self._health, f"destination {self.name}", health, error, attempts, since)
+        record_health(self._health, component_of(self.name), health, error, attempts, since)
 
     def _may_pass(self, error: PenstockError) -> bool:
         return error.retry in ("backoff", "at once") and (self._tries == 0 or self._backoff.attempts < self._tries)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from threading import Semaphore
 
 import structlog
 
@@ -18,7 +17,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.scratch import remove_leftovers
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
-from penstock.destinations.contract import JobRunner, TableDestination
+from penstock.destinations.contract import PooledRunner, TableDestination
 from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError
 from penstock.model.position import Position
@@ -28,6 +27,7 @@ from penstock.runtime.capture.preparation import Prepared, prepare_source
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.capture.supervisor import CaptureSupervisor
 from penstock.runtime.commit_policy import needed_by
+from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.copy.copying_table import ProgressView
 from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook
 from penstock.runtime.log_reader import LogReader
@@ -39,7 +39,6 @@ from penstock.runtime.publish.stream_pipeline import StreamPipeline
 from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.reader_thread import ReaderThread
 from penstock.runtime.source_side import SourceSide
-from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.runtime.watch.source_watch import SourceWatch
@@ -127,7 +126,7 @@ class SourcePipeline:
         else:
             LOG.info("slot dropped because the start failed", source=self._source.endpoint)
 
-    def stream(self, destinations: Opened, runner: JobRunner, stop: SignalFlag) -> None:
+    def stream(self, destinations: Opened, runner: PooledRunner, stop: SignalFlag) -> None:
         """Return when stopped or, with `once`, when drained. Raise what no retry can fix."""
         assert self._prepared is not None
         log = self._log
@@ -146,7 +145,7 @@ class SourcePipeline:
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
             begun=self._note_begun,
-            connections=Semaphore(self.pipeline.copying.max_connections),
+            connections=CopyConnections(self.pipeline.copying.max_connections),
         )
         readers += [self._reader(view, destinations, runner, side) for view in self.pipeline.destination_views]
         threads = [ReaderThread(reader, halt, alone=len(readers) == 1) for reader in readers]
@@ -167,11 +166,11 @@ class SourcePipeline:
             watch.stop()
         self._raise_failures(threads)
 
-    def _reader(self, view: Pipeline, destinations: Opened, runner: JobRunner, side: SourceSide) -> LogReader:
+    def _reader(self, view: Pipeline, destinations: Opened, runner: PooledRunner, side: SourceSide) -> LogReader:
         """Make the reader for one destination. `view` is the pipeline as that sees it."""
         name = view.destination.name
         opened = destinations[name]
-        runner = runner.for_destination(name) if isinstance(runner, SparkRunner) else runner
+        own = runner.for_destination(name)
         if not callable(opened):
             if not isinstance(view.destination, StreamSection):
                 raise TypeError(f"destination {name} is not a stream")
@@ -179,7 +178,7 @@ class SourcePipeline:
                 view,
                 self.state,
                 destination=opened,
-                runner=runner,
+                runner=own,
                 side=side,
                 first=self._first_streams[name],
                 section=view.destination,
@@ -188,7 +187,7 @@ class SourcePipeline:
             view,
             self.state,
             opened=opened,
-            runner=runner,
+            runner=own,
             side=side,
             first=self._first[name],
             claims=self._owners[name],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Semaphore
 
 from penstock.changelog.log import ChangeLog
 from penstock.model.position import Position
+from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.log_reader import Observe
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 
@@ -28,4 +28,4 @@ class SourceSide:
     verified: Callable[[], bool]
     look: Callable[[Observe], None]
     begun: Callable[[], None]
-    connections: Semaphore
+    connections: CopyConnections

@@ -14,6 +14,7 @@ from penstock.state.memory_states import (
     MemoryRequests,
     MemoryTableStates,
 )
+from penstock.state.store import component_of
 
 
 class MemoryStateStore(
@@ -45,6 +46,10 @@ class MemoryStateStore(
         super().forget_destination(destination)
         with self._lock:
             self._processed.pop(destination, None)
+            self._health.pop(component_of(destination), None)
+            kept = [event for event in self._events if event.destination != destination]
+            self._events.clear()
+            self._events.extend(kept)
 
     def close(self) -> None:
         """Nothing to give back."""

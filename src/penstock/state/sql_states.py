@@ -10,8 +10,8 @@ from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.state.sql_part import SqlPart, put, table_of
-from penstock.state.sql_tables import FORGOTTEN, OF_A_DESTINATION, PROCESSED, TABLE_PROGRESS, TABLE_STATUS
-from penstock.state.store import require_legal
+from penstock.state.sql_tables import FORGOTTEN, HEALTH, OF_A_DESTINATION, PROCESSED, TABLE_PROGRESS, TABLE_STATUS
+from penstock.state.store import component_of, require_legal
 
 
 class SqlTableStates(SqlPart):
@@ -52,6 +52,7 @@ class SqlTableStates(SqlPart):
         with self._writing() as connection:
             for kept in OF_A_DESTINATION:
                 connection.execute(delete(kept).filter_by(source=self._source, destination=destination))
+            connection.execute(delete(HEALTH).filter_by(source=self._source, component=component_of(destination)))
 
 
 class SqlProgress(SqlPart):

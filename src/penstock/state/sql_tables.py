@@ -353,5 +353,5 @@ FORGOTTEN = tuple(
     table for table in METADATA.sorted_tables if "table_name" in table.c and table not in (EVENTS, SCHEMAS)
 )
 
-# What goes with a destination that is removed; events stay
-OF_A_DESTINATION = tuple(table for table in METADATA.sorted_tables if "destination" in table.c and table is not EVENTS)
+# What goes with a destination that is removed
+OF_A_DESTINATION = tuple(table for table in METADATA.sorted_tables if "destination" in table.c)

@@ -35,6 +35,11 @@ HealthState = Literal["ok", "retrying", "stopped", "failed"]
 RequestKind = Literal["resync", "retry", "drop"]
 
 
+def component_of(destination: str) -> str:
+    """Return the name under which a destination's health is kept."""
+    return f"destination {destination}"
+
+
 @dataclass(frozen=True)
 class Health:
     """How a component (capture, a destination, …) fares. `attempts` counts failures in a row, while it is retried."""
@@ -145,7 +150,7 @@ class TableStates(Protocol):
         structure. One that is not known is fine."""
 
     def forget_destination(self, destination: str) -> None:
-        """Removes all that is kept of a destination, but for events. One that is not known is fine."""
+        """Removes all that is kept of a destination, its health and events too. One that is not known is fine."""
 
 
 class Progress(Protocol):

@@ -10,7 +10,7 @@ from penstock.control.delivery import Arrival
 from penstock.control.status.report import Delivery, DestinationReport, TableReport
 from penstock.model.position import Position
 from penstock.model.table_state import State
-from penstock.state.store import Health
+from penstock.state.store import Health, component_of
 
 
 def destination_reports(
@@ -28,7 +28,7 @@ def destination_reports(
         own = [table for table in tables if table.destination == name]
         lags = [table.lag_seconds for table in own if table.followed and table.state is State.READY]
         known = [lag for lag in lags if lag is not None]
-        fares = health.get(f"destination {name}")
+        fares = health.get(component_of(name))
         reports.append(
             DestinationReport(
                 source=pipeline.scope,

@@ -31,7 +31,7 @@ from penstock.model.partitions import RemarkKind
 from penstock.model.position import Position, position_text
 from penstock.model.table_state import NOT_FOLLOWED, State
 from penstock.model.upkeep import Upkeep
-from penstock.state.store import Health
+from penstock.state.store import Health, component_of
 
 STATE_STYLES: dict[str, str] = {State.READY: "green", State.ERRORED: "bold red", NOT_FOLLOWED: "dim"}
 _BY_HAND = "`penstock resync FILE TABLE` makes it equal to the source, without what was kept of other partitions"
@@ -160,7 +160,7 @@ def _summary(status: Status) -> Table:
 def _component(destination: DestinationReport) -> str:
     """The destination's name among the components."""
     prefix = "" if destination.source is None else f"{destination.source}:"
-    return f"{prefix}destination {destination.name}"
+    return prefix + component_of(destination.name)
 
 
 def _destination(destination: DestinationReport, file: str) -> Text:

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from threading import Semaphore
 
 import pyarrow as pa
 import structlog
@@ -53,6 +52,7 @@ from penstock.model.table_marks import TableMarks, difference
 from penstock.model.table_state import State, TableStatus
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_boundary import Contained, of_table
+from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.copy.copying_table import CopyingTable, ProgressView, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
@@ -82,7 +82,7 @@ class Copier:
         state: StateStore,
         joined: Callable[[CopyingTable, Position], None],
         progress: ProgressView,
-        connections: Semaphore | None = None,
+        connections: CopyConnections | None = None,
     ) -> None:
         """`connections` is what the copies of all destinations may read the source with; None: this is the only one."""
         self._pipeline, self._settings = pipeline, pipeline.copying
@@ -96,7 +96,7 @@ class Copier:
         self._ranges = ThreadPoolExecutor(
             self._settings.max_connections, thread_name_prefix="copy", initializer=inheriting()
         )
-        self._connections = connections or Semaphore(self._settings.max_connections)
+        self._connections = connections or CopyConnections(self._settings.max_connections)
         self._history: str | None = None  # the log's, once it has begun
         self.failure: BaseException | None = None
 
@@ -341,7 +341,7 @@ class Copier:
         reads = AsEvents(snapshot.position, snapshot.moment) if feed.mode is Mode.EVENTS else None
         task = CopyTask(copying.reader, item, plan, timeout, share, feed.projection, feed.strict, reads)
         with self._containing(copying):
-            with self._connections:
+            with self._connections.one(self._destination.name):
                 result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
                 raise result.error
@@ -425,7 +425,8 @@ class Copier:
             assert copying.plan is not None
             feed, timeout = copying.feed, self._settings.statement_timeout
             task = RereadTask(reader, keys, copying.plan, timeout, feed.projection, feed.strict)
-            result = self._runner.run(reread, [task])[0]
+            with self._connections.one(self._destination.name):
+                result = self._runner.run(reread, [task])[0]
         if result.error is not None:
             raise result.error
         assert result.part is not None
