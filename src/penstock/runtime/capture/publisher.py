@@ -7,6 +7,8 @@ of what the source sends is logged before and after it is made, and kept as an e
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import structlog
 
 from penstock.config.model import Pipeline
@@ -14,16 +16,20 @@ from penstock.model.table import TableId
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.source.contract import Alteration, Following, Session
 from penstock.source.factory import source_of
-from penstock.state.store import StateStore
+from penstock.state.store import Events, TableStates
 
 LOG = structlog.get_logger("publication")
+
+
+class PublisherState(Events, TableStates, Protocol):
+    """What publishing needs of the state store."""
 
 
 class Publisher:
     """`state` is None where only the change log is filled. With `may_leave`, tables that nothing matches any more are
     no longer sent, as far as penstock manages that; without, they stay."""
 
-    def __init__(self, pipeline: Pipeline, state: StateStore | None, *, may_leave: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, state: PublisherState | None, *, may_leave: bool = False) -> None:
         self._pipeline, self._state, self._may_leave = pipeline, state, may_leave
         self._said: set[str] = set()
 
@@ -60,7 +66,7 @@ class Publisher:
                     what="somebody took it out, or it did not match for a while; it is put back, and copied again",
                 )
 
-    def _is_followed(self, state: StateStore, table: TableId) -> bool:
+    def _is_followed(self, state: PublisherState, table: TableId) -> bool:
         """Whether a destination has taken the table in before."""
         return any(
             feed.name in state.table_status(view.destination.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.config.model import Pipeline
 from penstock.errors import TableError
@@ -13,7 +14,7 @@ from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.unsent_writes import find_unsent_writes
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
-from penstock.state.store import StateStore
+from penstock.state.store import CopyFacts, TableStates
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,11 @@ class Findings:
     compared: Mapping[TableId, WriteCounters] = field(default_factory=dict)
 
 
-def find(session: Session, pipeline: Pipeline, state: StateStore, catalogue: Catalogue) -> Findings:
+class FindingState(CopyFacts, TableStates, Protocol):
+    """What a judgement needs of the state store."""
+
+
+def find(session: Session, pipeline: Pipeline, state: FindingState, catalogue: Catalogue) -> Findings:
     """Judge the catalogue's tables for one destination. `pipeline` is as that destination sees it."""
     troubles = {feed.name: trouble for table, trouble in catalogue.troubles.items() for feed in pipeline.feeds(table)}
     compared = state.write_counters(pipeline.destination.name)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Protocol
 
 import structlog
 
@@ -27,7 +28,7 @@ from penstock.config.model import Pipeline
 from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
 from penstock.source.contract import Session
-from penstock.state.store import StateStore
+from penstock.state.store import CopyFacts, Events
 
 LOG = structlog.get_logger("partitions")
 NAMED = 3  # partitions in a reason
@@ -44,8 +45,12 @@ _COPIED_AGAIN = frozenset({"clone", "append", "history"})
 Found = list[tuple[Partition, RemarkKind]]
 
 
+class PartitionState(CopyFacts, Events, Protocol):
+    """What partitions need of the state store."""
+
+
 class SourcePartitions:
-    def __init__(self, pipeline: Pipeline, state: StateStore, *, acts_on_events: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, state: PartitionState, *, acts_on_events: bool = False) -> None:
         """`acts_on_events`: something is done about tables of events as well, as for streams."""
         self._pipeline, self._state = pipeline, state
         self._acted_on = _COPIED_AGAIN | {"events"} if acts_on_events else _COPIED_AGAIN

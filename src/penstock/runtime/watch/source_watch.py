@@ -19,7 +19,7 @@ from penstock.runtime.log_reader import LogReader, Observe
 from penstock.runtime.process.log_context import inherited
 from penstock.runtime.process.outage import Outage
 from penstock.source.factory import source_of
-from penstock.state.store import Health, StateStore
+from penstock.state.store import Health, HealthReports
 
 LOG = structlog.get_logger("tables")
 COMPONENT = "source tables"
@@ -29,7 +29,7 @@ class SourceWatch:
     def __init__(
         self,
         pipeline: Pipeline,
-        state: StateStore,
+        state: HealthReports,
         publisher: Publisher,
         readers: Sequence[LogReader],
         reading: Callable[[], frozenset[str]] = frozenset,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -25,9 +26,9 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, difference, extended, new_labels
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply.followed_table import FollowedTable
-from penstock.runtime.watch.source_partitions import SourcePartitions
+from penstock.runtime.watch.source_partitions import PartitionState, SourcePartitions
 from penstock.source.contract import Session
-from penstock.state.store import StateStore
+from penstock.state.store import CopyRecords, TableStates
 
 LOG = structlog.get_logger("tables")
 NOT_RECORDED = "the state store has no record of its copy, so what happened at the source since then is not known"
@@ -49,8 +50,12 @@ class Look:
     followed: Followed | None = None
 
 
+class WatchState(PartitionState, CopyRecords, TableStates, Protocol):
+    """What the watch needs of the state store."""
+
+
 class TableWatch:
-    def __init__(self, pipeline: Pipeline, state: StateStore) -> None:
+    def __init__(self, pipeline: Pipeline, state: WatchState) -> None:
         self._pipeline, self._state = pipeline, state
         self._destination = pipeline.destination.name
         self._partitions = SourcePartitions(pipeline, state)

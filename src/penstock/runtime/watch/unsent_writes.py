@@ -23,7 +23,7 @@ from penstock.model.feed import Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.model.write_counters import WriteCounters
 from penstock.source.contract import Advice, Session
-from penstock.state.store import StateStore
+from penstock.state.store import TableStates
 
 UNKNOWN = "whether rows of it were updated or deleted is unknown, for the source's counters were reset"
 UNCOUNTED = "and this server does not count them (it is a replica, or track_counts is off), so nobody would notice"
@@ -41,7 +41,7 @@ def find_unsent_writes(
     session: Session,
     advice: Advice,
     pipeline: Pipeline,
-    state: StateStore,
+    state: TableStates,
     before: Mapping[TableId, WriteCounters],
     schemas: Sequence[TableSchema],
     inserts_only: Collection[TableId],
