@@ -14,7 +14,8 @@ import pytest
 
 from capturing import CaptureBench, first_values
 from databases import Database
-from penstock.changelog.log import ChangeLog, SegmentName
+from penstock.changelog.chain import SegmentName
+from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
 from penstock.demo.server import PostgresServer
 from penstock.errors import GapError, SlotBusy, SourceMisconfigured, SourceUnreachable

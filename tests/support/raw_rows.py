@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.changelog.log import ChangeLog, SegmentName
+from penstock.changelog.chain import SegmentName
+from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import SliceRows
 from penstock.model.change import RAW_SCHEMA
 from penstock.model.table import Column, ColumnType, TableId, TableSchema

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.changelog.log import ChangeLog, SegmentName
+from penstock.changelog.chain import SegmentName
+from penstock.changelog.log import ChangeLog
 from penstock.changelog.retention import removable
 from penstock.changelog.writer import SegmentWriter
 from raw_rows import ORDERS, raw_slice

@@ -4,14 +4,12 @@ A listing alone recovers it; a hole is LogDamaged with the missing range, and wh
 LogDamaged by name. Segments are immutable, so any number of processes may read while capture writes (writer.py). A
 ChangeLog pickles as its URI. Segments are read one slice at a time; local ones are mapped, not loaded.
 
-The chain: of segments with the same start the one with the largest end counts, since an idle position replaces its
-predecessor by writing a longer empty segment first; those inside another's range are leftovers. `segments(after)` may
-therefore begin with a segment that starts before `after`.
+Which segments count is decided by their names (chain.py). `segments(after)` may begin with a segment that starts before
+`after`.
 """
 
 from __future__ import annotations
 
-import bisect
 import os
 import threading
 import time
@@ -19,7 +17,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.changelog import retention
+from penstock.changelog.chain import WAY_OUT, SegmentName, chain_of, first_that_may_hold, in_order, is_segment, parsed
 from penstock.changelog.segment import (
     FORMAT,
     HEADER_KEY,
@@ -38,11 +37,10 @@ from penstock.changelog.segment import (
     emptied,
     parse_segment_name,
     part_commit,
-    segment_name,
 )
 from penstock.errors import LogDamaged, LogFormatUnknown, LogUnreachable
 from penstock.model.change import RAW_SCHEMA, RawChanges
-from penstock.model.position import Position, position_text, stored_text
+from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 
 Bytes = bytes  # ChangeLog has a method of that name
@@ -50,22 +48,9 @@ Bytes = bytes  # ChangeLog has a method of that name
 TEMPORARY = ".tmp"
 HEADER_BYTES_KEPT = 8 << 20  # as they are written; as objects they take several times as much
 HEADER_BYTES_IN_TASKS = 1 << 20  # a task needs those of its own batch: a worker that kept more would grow for hours
-START_DIGITS, NAME_LENGTH = 16, len(segment_name(0, 0, 0))
 MOST_SHARED = 16  # logs, of a process that works for many
 END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
 LISTINGS = 3  # a listing is no snapshot of a folder that changes, so a hole is believed when it is seen this often
-
-
-@dataclass(frozen=True, order=True)
-class SegmentName:
-    """A segment as a listing shows it. `size` and `written_at` (seconds since 1970) are the file's."""
-
-    start: Position
-    end: Position
-    crc: int
-    text: str
-    size: int = field(compare=False)
-    written_at: float = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -110,11 +95,11 @@ class ChangeLog:
         return chain
 
     def start(self) -> Position | None:
-        return next((_parsed(text)[0] for text in _in_order(self._found()) if _is_segment(text)), None)
+        return next((parsed(text)[0] for text in in_order(self._found()) if is_segment(text)), None)
 
     def end(self) -> Position | None:
-        last = filter(_is_segment, _in_order(self._found())[-END_NAMES:])
-        return max((_parsed(text)[1] for text in last), default=None)
+        last = filter(is_segment, in_order(self._found())[-END_NAMES:])
+        return max((parsed(text)[1] for text in last), default=None)
 
     def history(self) -> str | None:
         """The id that was made when the log was begun: positions of another log mean nothing in this one. None while
@@ -128,7 +113,7 @@ class ChangeLog:
         known = self._headers.get(text)
         if known is not None:
             return known[0]
-        start, end, crc = _parsed(text)
+        start, end, crc = parsed(text)
         try:
             with self._opened(text) as reader:
                 header, size = self._verified_header(text, reader, crc)
@@ -156,7 +141,7 @@ class ChangeLog:
         header = self.header(name)
         if header.empty:
             return
-        _, _, crc = _parsed(text)
+        _, _, crc = parsed(text)
         first = 0
         parts = ((part.name, part.crc, part.slices) for part in header.parts)
         for file, its_crc, slices in (*parts, (text, crc, header.slices)):
@@ -251,29 +236,29 @@ class ChangeLog:
         """With `after`, only what holds or follows it is looked at: the order of names is the order of the stream."""
         for attempt in range(LISTINGS):
             found = self._found()
-            texts = _in_order(found)
+            texts = in_order(found)
             if after is not None:
-                texts = texts[_first_that_may_hold(after, texts) :]
-            chain, leftovers, trouble = _chain(list(filter(_is_segment, texts)))
+                texts = texts[first_that_may_hold(after, texts) :]
+            chain, leftovers, trouble = chain_of(list(filter(is_segment, texts)))
             if after is not None:
-                chain = [text for text in chain if _parsed(text)[1] > after]
+                chain = [text for text in chain if parsed(text)[1] > after]
             if trouble is None:
                 try:
                     named = [self._named(text, found) for text in chain]
-                    return named, [SegmentName(*_parsed(text), text, 0, 0.0) for text in leftovers]
+                    return named, [SegmentName(*parsed(text), text, 0, 0.0) for text in leftovers]
                 except FileNotFoundError as error:  # replaced or removed since it was listed
                     trouble = str(error)
             if attempt + 1 < LISTINGS:
                 time.sleep(0.01)
-        raise LogDamaged(f"the change log {self.uri}: {trouble}", _WAY_OUT)
+        raise LogDamaged(f"the change log {self.uri}: {trouble}", WAY_OUT)
 
     def _named(self, text: str, found: dict[str, fs.FileInfo | None]) -> SegmentName:
         info = found[text]
         if info is not None:
             written_at = info.mtime_ns / 1e9 if info.mtime_ns is not None else time.time()
-            return SegmentName(*_parsed(text), text, info.size or 0, written_at)
+            return SegmentName(*parsed(text), text, info.size or 0, written_at)
         status = Path(self.path(text)).stat()
-        return SegmentName(*_parsed(text), text, status.st_size, status.st_mtime)
+        return SegmentName(*parsed(text), text, status.st_size, status.st_mtime)
 
     def _found(self) -> dict[str, fs.FileInfo | None]:
         """List every name in the folder; for a local one without the files' sizes, which cost most of the work."""
@@ -383,9 +368,9 @@ class ChangeLog:
         raise self._damaged(text, "it is missing")
 
     def _damaged(self, text: str, why: str) -> LogDamaged:
-        parsed = parse_segment_name(text)
-        span = f" ({position_text(parsed[0])} to {position_text(parsed[1])})" if parsed else ""
-        return LogDamaged(f"the change log {self.uri}: segment {text}{span} is damaged: {why}", _WAY_OUT)
+        named = parse_segment_name(text)
+        span = f" ({position_text(named[0])} to {position_text(named[1])})" if named else ""
+        return LogDamaged(f"the change log {self.uri}: segment {text}{span} is damaged: {why}", WAY_OUT)
 
     @contextmanager
     def _content_errors(self, text: str) -> Iterator[None]:
@@ -406,7 +391,7 @@ class ChangeLog:
         except FileNotFoundError:
             raise
         except pa.ArrowInvalid as error:  # an empty file cannot be mapped
-            raise LogDamaged(f"{doing} the change log {self.uri}: {_first_line(error)}", _WAY_OUT) from error
+            raise LogDamaged(f"{doing} the change log {self.uri}: {_first_line(error)}", WAY_OUT) from error
         except OSError as error:
             raise self._unreachable(doing, error) from error
 
@@ -415,57 +400,6 @@ class ChangeLog:
             f"{doing} the change log {self.uri} failed: {_first_line(error)}",
             "Check log.uri and that its store can be reached and read",
         )
-
-
-_WAY_OUT = (
-    "Put the missing or damaged files back from a copy of the log; without one, start over with `penstock reset`, "
-    "after which every table is copied again"
-)
-
-
-def _chain(texts: list[str]) -> tuple[list[str], list[str], str | None]:
-    """Return the chain, the leftovers inside other segments' ranges, and what is wrong, if anything."""
-    chain: list[str] = []
-    leftovers: list[str] = []
-    reached: Position | None = None
-    for text, (start, end, _) in sorted(
-        ((text, _parsed(text)) for text in texts), key=lambda item: (item[1][0], -item[1][1], item[0])
-    ):
-        if reached is None or start == reached:
-            chain.append(text)
-            reached = end
-        elif start > reached:
-            missing = f"{position_text(reached)} to {position_text(start)} is missing"
-            return chain, leftovers, f"{missing}, between {chain[-1]} and {text}"
-        elif end > reached:
-            return chain, leftovers, f"{text} overlaps {chain[-1]}: two captures have written to it"
-        else:
-            leftovers.append(text)
-    return chain, leftovers, None
-
-
-def _first_that_may_hold(position: Position, texts: list[str]) -> int:
-    """Find where in the sorted names those begin that start last at or before the position."""
-    following = bisect.bisect_left(texts, stored_text(position + 1))
-    if following == 0:
-        return 0
-    return bisect.bisect_left(texts, texts[following - 1][:START_DIGITS])
-
-
-def _in_order(found: Iterable[str]) -> list[str]:
-    """Return likely segment names in stream order. A log of weeks has a great many."""
-    return sorted(text for text in found if len(text) == NAME_LENGTH)
-
-
-def _is_segment(text: str) -> bool:
-    return parse_segment_name(text) is not None
-
-
-def _parsed(text: str) -> tuple[Position, Position, int]:
-    parsed = parse_segment_name(text)
-    if parsed is None:
-        raise LogDamaged(f"{text} is not the name of a segment", _WAY_OUT)
-    return parsed
 
 
 def _with_parts(name: SegmentName, part_bytes: int) -> SegmentName:

@@ -21,7 +21,8 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock import failpoints
-from penstock.changelog.log import TEMPORARY, ChangeLog, SegmentName
+from penstock.changelog.chain import SegmentName
+from penstock.changelog.log import TEMPORARY, ChangeLog
 from penstock.changelog.segment import (
     PartRef,
     SegmentFile,

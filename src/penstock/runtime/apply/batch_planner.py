@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.changelog.log import ChangeLog, SegmentName
+from penstock.changelog.chain import SegmentName
+from penstock.changelog.log import ChangeLog
 from penstock.config.model import BatchConfig
 from penstock.decode.choices import chosen
 from penstock.model.feed import Feed, Mode
