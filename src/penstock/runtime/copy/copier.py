@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -41,23 +40,20 @@ from penstock.errors import (
     TableFailed,
 )
 from penstock.failpoints import reach
-from penstock.fold.history import require_key
 from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
-from penstock.model.record import UnreadableRecord
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import TableMarks, difference
 from penstock.model.table_state import State, TableStatus
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.copy.connections import CopyConnections
-from penstock.runtime.copy.copying_table import CopyingTable, ProgressView, finished_ranges, recorded_ranges
+from penstock.runtime.copy.copying_table import CopyingTable, ProgressView
+from penstock.runtime.copy.range_planner import RangePlanner
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.process.log_context import inherited, inheriting
-from penstock.runtime.watch.table_watch import NOT_RECORDED
 from penstock.source.contract import CopyRange, Snapshot
 from penstock.source.factory import source_of
 from penstock.state.store import CopyRecord, StateStore
@@ -88,6 +84,7 @@ class Copier:
         self._pipeline, self._settings = pipeline, pipeline.copying
         self._source = source_of(pipeline.source)
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
+        self._planner = RangePlanner(pipeline, self._source, destination, state)
         self._joined, self._progress = joined, progress
         self._tables: dict[TableId, CopyingTable] = {}
         self._lock = threading.RLock()  # held while a state is set: a copy that is no longer wanted sets none
@@ -183,10 +180,6 @@ class Copier:
                 return False
         return True
 
-    def _fingerprint(self, copying: CopyingTable) -> str:
-        """Of the table's structure, its rule and the log's history: ranges that were read under others are void."""
-        return f"{copying.fingerprint}:{self._history}" if self._history else copying.fingerprint
-
     def _due(self) -> list[CopyingTable]:
         now = time.monotonic()
         with self._lock:
@@ -223,86 +216,12 @@ class Copier:
                 self._hand_over(copying, position, snapshot.moment)
 
     def _prepare(self, copying: CopyingTable, snapshot: Snapshot, counters: WriteCounters) -> bool:
-        """Plans the table's ranges, or takes up those of an earlier start. False when it failed, and said so."""
+        """Plan the table's ranges. False when that failed, which is recorded."""
         copying.given_up = False
         with self._containing(copying):
-            with snapshot.session() as session:
-                found = session.describe(self._pipeline, copying.feed.table)
-                if found is None:
-                    raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
-                copying.schema = self._pipeline.carried(found)
-                if copying.feed.mode is Mode.HISTORY:
-                    require_key(copying.schema)
-                copying.reader = session.reader(copying.schema)
-                copying.estimated_rows = session.estimated_rows(copying.schema)
-                planned = session.plan_ranges(copying.schema, range_bytes=self._settings.range_bytes)
-                partitions = session.partitions([copying.schema]).get(copying.schema.table)
-                marks = session.marks([copying.schema])[copying.schema.table]
-            void = self._resume(copying, planned, marks)
-            if void is None:
-                self._state.note_copy(self._destination.name, copying.name, "")  # it waits no more
-            else:
-                self._begin(copying, planned, void)
-                self._state.set_partitions(self._destination.name, copying.name, partitions)
-                self._state.set_marks(self._destination.name, copying.name, marks)
-                self._state.set_write_counters(self._destination.name, copying.name, counters)
-                copying.replay_from = snapshot.position
+            self._planner.prepare(copying, snapshot, counters, self._history)
             return True
         return False
-
-    def _resume(self, copying: CopyingTable, planned: Sequence[CopyRange], marks: TableMarks) -> str | None:
-        """Takes up finished ranges, if the table is still the one that they were read from.
-
-        Otherwise the reason why not, "" when there are none.
-        """
-        record = self._state.copy_of(self._destination.name, copying.name)
-        if record is None:
-            return copying.from_zero
-        try:
-            ranges, finished = recorded_ranges(self._source, record), finished_ranges(record, self._destination)
-        except UnreadableRecord as error:
-            LOG.warning("record of a copy not readable", table=str(copying.name), why=str(error))
-            return f"what an earlier run recorded of its copy cannot be read: {error}"
-        before = self._state.marks(self._destination.name).get(copying.name)
-        void = NOT_RECORDED if before is None else difference(before, marks)
-        void = void or self._why_void(copying, planned, record, ranges, finished)
-        if void:
-            return void if finished else copying.from_zero
-        copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished
-        copying.rows = sum(item.part.rows for item in finished.values())
-        if finished:
-            LOG.info("copy resumed", table=str(copying.name), ranges=len(ranges), finished=len(finished))
-        return None
-
-    def _why_void(
-        self,
-        copying: CopyingTable,
-        planned: Sequence[CopyRange],
-        record: CopyRecord,
-        ranges: dict[int, CopyRange],
-        finished: dict[int, FinishedRange],
-    ) -> str:
-        if not copying.spans_snapshots:
-            return "it has no key, by which the log could heal what was read from another snapshot"
-        if record.fingerprint != self._fingerprint(copying):
-            return "its structure or its rule in the file changed, or the change log was begun again"
-        if void := self._source.why_void(ranges.values(), planned):
-            return void
-        if not all(self._destination.parts_intact([item.part for item in finished.values()])):
-            return "files of its copy are gone"
-        return ""
-
-    def _begin(self, copying: CopyingTable, planned: Sequence[CopyRange], void: str) -> None:
-        """`void` says why what was read before does not count, if there was something; people see it in the state."""
-        copying.copy = uuid.uuid4().hex
-        copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
-        content = [(item.to_json(), item.bytes) for item in planned]
-        fingerprint = self._fingerprint(copying)
-        self._state.begin_copy(self._destination.name, copying.name, copying.copy, fingerprint, content)
-        if void:
-            LOG.info("copy starts from zero", table=str(copying.name), why=void)
-            self._state.note_copy(self._destination.name, copying.name, f"started from zero: {void}")
-        reach("copy.begun")
 
     def _read_ranges(self, tables: list[CopyingTable], snapshot: Snapshot, until: float) -> None:
         """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up. A
