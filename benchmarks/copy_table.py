@@ -38,6 +38,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.progress_view import Unseen
 from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.spark.session import session
 from penstock.source.postgres.connect import connect
@@ -53,25 +54,6 @@ PARTITIONS = 4
 FETCHED_ROWS = 10_000
 WARM_UP_ROWS = 50_000
 WORDS = {"copy": "penstock, the copier", "jdbc": f"Spark, JDBC, {PARTITIONS} parts", "psql": "psql, COPY to nowhere"}
-
-
-class NoView:
-    """Nobody looks at the progress."""
-
-    def update(
-        self,
-        destination: str,
-        table: TableId,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None: ...
-
-    def finish(self, destination: str, table: TableId) -> None: ...
-
-    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 @dataclass
@@ -124,7 +106,7 @@ class Bench:
             joined.set()
 
         log = ChangeLog(self._pipeline.log_uri)
-        copier = Copier(self._pipeline, self._destination, self._runner, log, state, noted, NoView())
+        copier = Copier(self._pipeline, self._destination, self._runner, log, state, noted, Unseen())
         copier.add(Feed.clone(schema.table, target), schema)
         copier.start()
         try:

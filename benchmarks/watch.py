@@ -17,8 +17,12 @@ from types import TracebackType
 
 import psutil
 
+from penstock.runtime.capture import process as capture_process
+from penstock.runtime.spark import worker_daemon
+
 LOOK_SECONDS = 0.25
 OTHER = "other"
+CAPTURE, WORKERS = capture_process.__name__, worker_daemon.__name__  # as `python -m` names them
 FORGET_PEAK = "5"  # what Linux wants to hear in clear_refs
 HEAP_AFTER = re.compile(r"Pause .*?(\d+)M->(\d+)M\((\d+)M\)")
 
@@ -161,10 +165,10 @@ def _family(pid: int) -> Iterator[tuple[str, psutil.Process]]:
 
 def _role(process: psutil.Process, root: bool) -> str:
     command = " ".join(process.cmdline())
-    if "capture_process" in command:
+    if CAPTURE in command:
         return "capture"
     if "java" in Path(process.name()).name:
         return "java"
     if root:
         return "driver"
-    return "workers" if "spark_daemon" in command or "pyspark.daemon" in command else OTHER
+    return "workers" if WORKERS in command or "pyspark.daemon" in command else OTHER

@@ -28,6 +28,7 @@ from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.copy import copier as copier_module
 from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.progress_view import Unseen
 from penstock.runtime.copy.task import CopyTask, RereadTask
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
@@ -68,23 +69,6 @@ class Breaking:
             if isinstance(task, RereadTask):
                 self.reread.append(task.keys.num_rows)
         return [function(task) for task in tasks]
-
-
-class NoView:
-    def update(
-        self,
-        destination: str,
-        table: TableId,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None: ...
-
-    def finish(self, destination: str, table: TableId) -> None: ...
-
-    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 @dataclass
@@ -130,7 +114,7 @@ class Resuming:
         def noted(copied: CopyingTable, position: Position) -> None:
             joined.set()
 
-        copier = Copier(pipeline, self.lake, runner, self.bench.log, self.state, noted, NoView())
+        copier = Copier(pipeline, self.lake, runner, self.bench.log, self.state, noted, Unseen())
         copier.add(Feed.clone(DOCS), schema, record)
         copier.start()
         for _ in range(int(SECONDS / 0.05)):

@@ -26,6 +26,7 @@ from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.progress_view import Unseen
 from penstock.runtime.watch.findings import Findings
 from penstock.runtime.watch.source_watch import SourceWatch
 from penstock.runtime.watch.table_watch import Look
@@ -37,25 +38,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEYED = replace(ORDERS, table=TableId("public", "later"), relation_id=3, identity="full")
 KEYLESS = replace(KEYED, key=(), identity="nothing")
 BY_ROW = replace(KEYED, key=())
-
-
-class Unseen:
-    """Progress that nobody looks at."""
-
-    def update(
-        self,
-        destination: str,
-        table: TableId,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None: ...
-
-    def finish(self, destination: str, table: TableId) -> None: ...
-
-    def drop(self, destination: str, table: TableId) -> None: ...
 
 
 class Watched:

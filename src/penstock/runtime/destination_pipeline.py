@@ -20,7 +20,8 @@ from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.table_lifecycle import TableLifecycle
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.copier import Copier
-from penstock.runtime.copy.copying_table import CopyingTable, ProgressView
+from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.progress_view import ProgressView
 from penstock.runtime.log_reader import LogNeed, Observe
 from penstock.runtime.pins import Pins
 from penstock.runtime.retrying_reader import Reading, RetryingReader

@@ -19,12 +19,12 @@ from penstock.config.model import Pipeline
 from penstock.destinations.factory import make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
-from penstock.runtime.copy.copying_table import ScopedProgressView
+from penstock.runtime.copy.progress_view import ScopedProgress, ScopedProgressView
 from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
 from penstock.runtime.source_pipeline import Opened, SourcePipeline
-from penstock.runtime.source_threads import ScopedProgress, run_sources
+from penstock.runtime.source_threads import run_sources
 from penstock.runtime.spark import java_process
 from penstock.runtime.spark.cluster_watch import ClusterWatch, SparkApplication
 from penstock.runtime.spark.lazy_session import LazySession

@@ -28,7 +28,7 @@ from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.capture.supervisor import CaptureSupervisor
 from penstock.runtime.commit_policy import needed_by
 from penstock.runtime.copy.connections import CopyConnections
-from penstock.runtime.copy.copying_table import ProgressView
+from penstock.runtime.copy.progress_view import ProgressView
 from penstock.runtime.destination_pipeline import DestinationPipeline, FirstLook
 from penstock.runtime.log_reader import LogReader
 from penstock.runtime.process.failures import failures_as_one

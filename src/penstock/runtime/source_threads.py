@@ -17,9 +17,6 @@ import structlog
 
 from penstock.destinations.contract import JobRunner
 from penstock.errors import EnvironmentMissing, PenstockError
-from penstock.model.scoped_name import ScopedName
-from penstock.model.table import TableId
-from penstock.runtime.copy.copying_table import ScopedProgressView
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.outage import Outage
@@ -123,35 +120,3 @@ def run_sources(
     failed = {thread.name: thread.failure for thread in threads if thread.failure is not None}
     if failed:
         raise failures_as_one("source", failed, len(threads))
-
-
-class ScopedProgress:
-    """Tells a view of all sources how the copies of one of them fare."""
-
-    def __init__(self, view: ScopedProgressView, source: str | None) -> None:
-        self._view, self._source = view, source
-
-    def update(
-        self,
-        destination: str,
-        table: TableId,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None:
-        self._view.update(
-            destination,
-            ScopedName(self._source, table),
-            rows=rows,
-            rows_estimate=rows_estimate,
-            bytes_done=bytes_done,
-            bytes_total=bytes_total,
-        )
-
-    def finish(self, destination: str, table: TableId) -> None:
-        self._view.finish(destination, ScopedName(self._source, table))
-
-    def drop(self, destination: str, table: TableId) -> None:
-        self._view.drop(destination, ScopedName(self._source, table))

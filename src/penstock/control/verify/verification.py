@@ -41,7 +41,7 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
-from penstock.runtime.copy.copying_table import ScopedProgressView
+from penstock.runtime.copy.progress_view import ScopedProgressView
 from penstock.runtime.pipeline import run
 from penstock.runtime.repair_file import write_repair
 from penstock.runtime.source_threads import COMPONENT

@@ -49,7 +49,8 @@ from penstock.model.table_state import State, TableStatus
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.copy.connections import CopyConnections
-from penstock.runtime.copy.copying_table import CopyingTable, ProgressView
+from penstock.runtime.copy.copying_table import CopyingTable
+from penstock.runtime.copy.progress_view import Copied, ProgressView
 from penstock.runtime.copy.range_planner import RangePlanner
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
@@ -439,14 +440,8 @@ class Copier:
             raise SourceError("the copy was stopped while it waited for a snapshot", "It goes on at the next start")
 
     def _report(self, copying: CopyingTable) -> None:
-        self._progress.update(
-            self._destination.name,
-            copying.name,
-            rows=copying.rows,
-            rows_estimate=copying.estimated_rows,
-            bytes_done=copying.bytes_done,
-            bytes_total=copying.bytes,
-        )
+        copied = Copied(copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
+        self._progress.update(self._destination.name, copying.name, copied)
 
     def _set_state(
         self,

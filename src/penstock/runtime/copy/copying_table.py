@@ -1,62 +1,22 @@
-"""A table on its way through the initial copy: what is known of it, what the state store recorded, who shows it.
+"""A table on its way through the initial copy: what is known of it, and what the state store recorded.
 
-`copier` moves it along; `membership` asks which files of an unfinished copy must stay.
+`copier.py` moves it along; `apply/table_lifecycle.py` asks which files of an unfinished copy must stay.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.destinations.contract import CopyPlan, TableDestination, WrittenPart
 from penstock.fold.rule import rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.record import UnreadableRecord
-from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.replay import FinishedRange
 from penstock.source.contract import CopyRange, Source, TableReader
 from penstock.state.store import CopyRecord
-
-
-class ProgressView(Protocol):
-    """Who shows people how copies fare. May be called from any thread."""
-
-    def update(
-        self,
-        destination: str,
-        table: TableId,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None: ...
-
-    def finish(self, destination: str, table: TableId) -> None: ...
-
-    def drop(self, destination: str, table: TableId) -> None: ...
-
-
-class ScopedProgressView(Protocol):
-    """Shows operators how the copies of all sources fare. May be called from any thread."""
-
-    def update(
-        self,
-        destination: str,
-        table: ScopedName,
-        *,
-        rows: int,
-        rows_estimate: int | None,
-        bytes_done: int,
-        bytes_total: int,
-    ) -> None: ...
-
-    def finish(self, destination: str, table: ScopedName) -> None: ...
-
-    def drop(self, destination: str, table: ScopedName) -> None: ...
 
 
 @dataclass

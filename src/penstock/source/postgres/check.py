@@ -40,7 +40,7 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "")
 
 
 class SourceNames(Protocol):
-    """What `config.model.PostgresSource` says of a source, beside its URL."""
+    """What `config.sources.PostgresSource` says of a source, beside its URL."""
 
     @property
     def publication(self) -> str: ...

@@ -23,7 +23,7 @@ from penstock.source.contract import Fact, Retained, Retention, SourceHealth, Wa
 from penstock.source.finding import Finding
 from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.catalogue import marks_of, partitions_of
-from penstock.source.postgres.check import check_source
+from penstock.source.postgres.check import SourceNames, check_source
 from penstock.source.postgres.comparison import table_figures
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import discover
@@ -53,20 +53,11 @@ from penstock.source.sink import Origin
 LOG = structlog.get_logger("source")
 
 
-class PostgresSection(Protocol):
-    """What the file says of a source (`config.source.PostgresSource`)."""
+class PostgresSection(SourceNames, Protocol):
+    """What the file says of a source (`config.sources.PostgresSource`)."""
 
     @property
     def url(self) -> SecretStr: ...
-
-    @property
-    def publication(self) -> str: ...
-
-    @property
-    def slot(self) -> str: ...
-
-    @property
-    def pipeline(self) -> str: ...
 
     @property
     def ddl_trigger(self) -> str: ...
