@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from penstock.destinations.contract import JobRunner
+from penstock.destinations.contract import PooledRunner
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.failures import failures_as_one
@@ -39,7 +39,7 @@ class SourceThread:
         name: str,
         make: Callable[[], SourcePipeline],
         destinations: Opened,
-        runner: JobRunner,
+        runner: PooledRunner,
         stop: SignalFlag,
         *,
         once: bool,
@@ -102,7 +102,7 @@ class SourceThread:
 def run_sources(
     pipelines: Mapping[str, Callable[[], SourcePipeline]],
     destinations: Opened,
-    runner: JobRunner,
+    runner: PooledRunner,
     stop: SignalFlag,
     *,
     once: bool,
