@@ -81,7 +81,7 @@ def segments(rows: int, keys: int) -> list[RawChanges]:
 
 
 def prototype(changes: list[RawChanges]) -> None:
-    """What shared/prototypes/columnar_decode.py does: places by gathers, columns by `take`, cast to string."""
+    """Do what the prototype did: find places by gathers, take columns, cast them to string."""
     for one in changes:
         _, offsets, raw = one.batch.column("data").buffers()
         octets = np.frombuffer(raw, np.uint8)

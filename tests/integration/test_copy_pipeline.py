@@ -1,4 +1,4 @@
-"""The initial copy from outside: tables that come, go or start anew; test_copy_kills.py has what is there at first."""
+"""The initial copy from outside: tables that come, go or are copied again. First copies: faults/test_copy_kills.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error for messages that cannot be decoded, with the messages themselves; raised by `messages.py` and by folds."""
+"""The error for messages that cannot be decoded, with the messages themselves; raised by decoders and folds."""
 
 from __future__ import annotations
 

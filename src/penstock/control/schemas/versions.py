@@ -1,6 +1,6 @@
 """Answer from the schema registry: versions of tables, what each changed, which one held at a position.
 
-Read from the state store, so it works while a run is under way and while none is. Shown by `schemas_view.py`.
+Read from the state store, so it works while a run is under way and while none is. Shown by `view.py`.
 """
 
 from __future__ import annotations

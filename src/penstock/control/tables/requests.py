@@ -2,7 +2,7 @@
 
 Everything goes through the state store, so it works while a run is under way and while none is: `look` reads it, `ask`
 leaves requests in it, which the run takes up between two batches, or the next run at its start, and `forget` removes
-what it keeps of a table that is no longer followed. Shown by `tables_view.py`.
+what it keeps of a table that is no longer followed. Shown by `view.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs the tasks of a batch: one job, or two where a table's part of it is huge and must be shared out first.
+"""Run the tasks of a batch: one job, or two where a table's part of it is huge and must be split by key first.
 
-Called by `flights` and `catch_up`; `shares` and `apply_task` are what runs on executors.
+Called by `batch_writer.py` and `copy/replay.py`; `key_split.py` and `task.py` are what runs on executors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The work of one copy task, on an executor: read one range of a table under the snapshot, write it as a file.
+"""The work of one copy task, on an executor: read one range of a table under the snapshot, and write it as a file.
 
-And that of reading single rows again, by key, for a copy that is being caught up. Like `apply_task`, both return what
-went wrong as their result.
+A second kind of task reads single rows again, by key, for a copy that is being caught up. Both return what went wrong
+as their result, as `apply/task.py` does.
 """
 
 from __future__ import annotations
