@@ -1,7 +1,7 @@
 """What an operator does with messages that could not be decoded: look at them, try them again, give them up.
 
-Everything goes through the state store, as in `tables/requests.py`, so it works with or without a run. A message that is
-tried is tried by the decoder of the penstock that is called here.
+Everything goes through the state store, as in `tables/requests.py`, so it works with or without a run. A message that
+is tried is tried by the decoder of the penstock that is called here.
 """
 
 from __future__ import annotations
