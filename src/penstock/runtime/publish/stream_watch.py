@@ -13,7 +13,7 @@ catalogue said then (`TableFacts`), kept in the state store, and every look is c
 | a composite type was altered                                       | values may be read under old names  |
 
 Renamed enum values cost nothing: every event has the label of its time. `stream_tables.py` acts on what is found. It is
-to streams what `runtime/watch/table_watch.py` and `unsent_writes.py` are to tables.
+to streams what `runtime/watch/table_watch.py` and `watch/unsent_writes.py` are to tables.
 """
 
 from __future__ import annotations
