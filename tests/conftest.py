@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from databases import Database, fresh_database
+from kafka_server import KafkaServer
 from lake import Lake, reader_session
 from penstock.demo.server import PostgresServer
 from running import PipelineFactory, make_pipeline
@@ -56,6 +57,12 @@ def debian_server() -> Iterator[PostgresServer]:
     found = subprocess.run([str(_SCRIPTS / "debian_postgres.sh")], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     with PostgresServer(binaries=Path(found.stdout.strip())) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    with KafkaServer() as server:
         yield server
 
 

@@ -242,7 +242,7 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("./warehouse", "''"), r"destinations\[0\]\.warehouse must not be empty"),
         (("    warehouse: ./warehouse\n", ""), r"destinations\[0\]\.warehouse is missing"),
         (("name: shop", "name: shop\nname: shop"), r":3: name is defined twice"),
-        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg' or 'files'"),
+        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg'"),
         (("name: shop", "name: [shop"), r":\d+ is not valid YAML"),
         (("public.*", "%.orders"), r":7 is not valid YAML.* in quotes"),
         (("name: shop", "name: shop\nlog: {max_bytes: lots}"), r":3: log\.max_bytes is 'lots', but must be .*16MiB"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration, Size
@@ -243,4 +243,42 @@ class HttpDestination(StreamSection):
         return self
 
 
-AnyDestination = Annotated[IcebergDestination | FilesDestination | HttpDestination, Field(discriminator="type")]
+def _joined(value: object) -> object:
+    """Brokers may be a list, or one text as Kafka's own tools take it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _free_to_set(client: dict[str, str]) -> dict[str, str]:
+    ours = {"bootstrap.servers": "brokers", "transactional.id": "positions_topic", "enable.idempotence": "exactly_once"}
+    for name in client:
+        if name in ours:
+            raise ValueError(f"{name} is set by penstock; see `{ours[name]}`")
+    return client
+
+
+class KafkaDestination(StreamSection):
+    """Topics of a Kafka cluster. `client` are librdkafka's settings; passwords among them are never shown."""
+
+    takes_tombstones: ClassVar[bool] = True
+    not_yet: ClassVar[tuple[str, ...]] = ("topic", *(key for key in StreamSection.not_yet if key != "timeout"))
+
+    name: Name = "kafka"
+    type: Literal["kafka"]
+    brokers: Annotated[str, Field(min_length=1), BeforeValidator(_joined)]
+    topic: Annotated[str, Field(min_length=1)] = "${source.schema}.${source.table}"
+    partitions: Annotated[int, Field(ge=1)] | None = None
+    replication: Annotated[int, Field(ge=1, le=32767)] | None = None
+    create: bool = True
+    exactly_once: bool = True
+    positions_topic: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$", max_length=190)] | None = None
+    client: Annotated[Properties, AfterValidator(_free_to_set)] = Field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        return f"Kafka at {self.brokers}"
+
+
+AnyDestination = Annotated[
+    IcebergDestination | FilesDestination | HttpDestination | KafkaDestination,
+    Field(discriminator="type"),
+]

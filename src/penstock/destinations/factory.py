@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.destination_type import DestinationSettings
@@ -19,6 +21,7 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.spark_session import Session
 from penstock.destinations.stream_contract import StreamDestination
+from penstock.errors import EnvironmentMissing
 
 
 def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -> TableDestination:
@@ -54,6 +57,25 @@ def _http(settings: HttpSettings, folder: Folder) -> StreamDestination:
     return HttpDestination(http_stream(settings), folder)
 
 
+def _kafka(settings: DestinationSettings) -> StreamDestination:
+    room = _optional("penstock.destinations.kafka.destination", "confluent_kafka", extra="kafka")
+    made: StreamDestination = room.KafkaDestination(settings)
+    return made
+
+
+def _optional(module: str, library: str, *, extra: str) -> Any:
+    """Import a module that needs a library which not everybody has installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise EnvironmentMissing(
+            f"`type: {extra}` needs the library {library}, which is not installed",
+            f"Install it on every host that runs penstock: pip install 'penstock[{extra}]'",
+        ) from error
+
+
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
-_STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files}
+_STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files, "kafka": _kafka}
 _WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http}

@@ -12,10 +12,11 @@ from penstock.destinations.destination_type import CompiledJar, DestinationSetti
 from penstock.destinations.files.declaration import FILES_TYPE
 from penstock.destinations.http.declaration import HTTP_TYPE
 from penstock.destinations.iceberg.declaration import ICEBERG_TYPE
+from penstock.destinations.kafka.declaration import KAFKA_TYPE
 
 EXTENSIONS = "spark.sql.extensions"
 
-TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in (ICEBERG_TYPE, FILES_TYPE, HTTP_TYPE)}
+TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in (ICEBERG_TYPE, FILES_TYPE, HTTP_TYPE, KAFKA_TYPE)}
 
 
 def type_of(settings: DestinationSettings) -> DestinationType:
