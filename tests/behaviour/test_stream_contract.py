@@ -6,11 +6,13 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from kafka_bench import KafkaBench
 from penstock.destinations import memory_stream
@@ -20,6 +22,7 @@ from penstock.destinations.files.names import Range, parse_range
 from penstock.destinations.kafka import publisher as kafka_publisher
 from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
+from penstock.destinations.places.folder import StoreFolder
 from penstock.destinations.stream_contract import (
     TOPIC_TYPE,
     CopyPlace,
@@ -65,6 +68,14 @@ def _files(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
     return Bench(lambda shards: FilesDestination("stream", folder, shards), seen, *_crashes(patch))
 
 
+def _store(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
+    """Files where nothing can be linked or renamed, as in an object store."""
+    whole = fs.SubTreeFileSystem(str(folder.parent), fs.LocalFileSystem())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    opened = partial(FilesDestination, "stream", StoreFolder(whole, folder.name, "store://stream"))
+    return replace(_files(folder, patch), opened=opened)
+
+
 def _memory(_: Path, patch: pytest.MonkeyPatch) -> Bench:
     store = MemoryStreamStore()
 
@@ -91,11 +102,11 @@ def _kafka(request: pytest.FixtureRequest, patch: pytest.MonkeyPatch) -> Bench:
     return Bench(made.destination, made.values, *_crashes(patch))
 
 
-@pytest.fixture(params=["memory", "files", "kafka"])
+@pytest.fixture(params=["memory", "files", "store", "kafka"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     if request.param == "kafka":
         return _kafka(request, monkeypatch)
-    make = {"memory": _memory, "files": _files}[request.param]
+    make = {"memory": _memory, "files": _files, "store": _store}[request.param]
     return make(tmp_path / "stream", monkeypatch)
 
 

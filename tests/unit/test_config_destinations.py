@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from penstock.config.destinations import FilesDestination
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError, UsageError
@@ -129,3 +130,25 @@ def test_a_webhook_shows_nothing_that_is_secret(tmp_path: Path) -> None:
 def test_what_no_webhook_can_be(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load(written(tmp_path, destinations=webhook(**changed)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"path": "./changes.jsonl", "format": "parquet"}, "one growing file"),
+        ({"path": "./changes.jsonl", "shards": 2}, "one growing file"),
+        ({"path": "s3://bucket/changes.jsonl"}, "must be local"),
+        ({"path": "./changes", "compression": "lz4"}, "compression"),
+        ({"path": "./changes", "roll": {"age": 0}}, "age"),
+    ],
+)
+def test_what_no_stream_of_files_can_be(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        load(written(tmp_path, destinations=[{"type": "files", **changed}]))
+
+
+def test_a_stream_of_files_may_be_anywhere(tmp_path: Path) -> None:
+    for path, folder in (("./a", tmp_path / "a"), ("./b.jsonl", tmp_path), ("s3://bucket/c", None)):
+        (made,) = load(written(tmp_path, destinations=[{"type": "files", "path": path}])).destinations
+        assert isinstance(made, FilesDestination)
+        assert made.folder == folder

@@ -16,10 +16,10 @@ from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
 
 
-def _local(located: str) -> str:
-    if local_path(located) is None:
-        raise ValueError("must be a folder: files are put in place by renames, which object stores do not have")
-    return str(local_path(located))
+def _plain_path(located: str) -> str:
+    """A local folder without its `file://`; anything else as it is."""
+    path = local_path(located)
+    return located.rstrip("/") if path is None else str(path)
 
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -176,21 +176,49 @@ class StreamSection(DestinationSection):
         return self
 
 
+class RollConfig(Section):
+    """When a file is shown to readers: at this size, or when its first event is this old."""
+
+    bytes: Annotated[Size, Field(ge=1)] = 128 * 2**20
+    age: Annotated[Duration, Field(gt=0)] = 300.0
+
+
 class FilesDestination(StreamSection):
-    """A stream of files: every event of the tables as a line of JSON, from where the stream begins."""
+    """A stream of files: every event of the tables as a line of JSON or a row of Parquet."""
 
     name: Name = "files"
     type: Literal["files"]
-    path: Annotated[Located, AfterValidator(_local)]
-    format: Literal["jsonl"] = "jsonl"
+    path: Annotated[Located, AfterValidator(_plain_path)]
+    format: Literal["jsonl", "parquet"] = "jsonl"
+    compression: Literal["none", "gzip", "zstd"] = "none"
+    roll: RollConfig | None = None
 
     @property
     def where(self) -> str:
-        return f"files in {self.path}"
+        return f"files in {self.path.partition('?')[0]}"
 
     @property
     def folder(self) -> Path | None:
-        return Path(self.path)
+        path = local_path(self.path)
+        return path.parent if path is not None and self._is_one_file else path
+
+    @property
+    def _is_one_file(self) -> bool:
+        return self.path.endswith(".jsonl")
+
+    @model_validator(mode="after")
+    def _fits(self) -> FilesDestination:
+        if self.encoding != "json":
+            raise misplaced("encoding", "must be `json`: files hold events as text")
+        if not self._is_one_file:
+            return self
+        if local_path(self.path) is None:
+            raise misplaced("path", "names one growing file, which must be local; name a folder instead")
+        fixed = {"format": "jsonl", "compression": "none", "roll": None, "shards": 1}
+        for key, value in fixed.items():
+            if getattr(self, key) != value:
+                raise misplaced(key, "is for folders of files; `path` names one growing file")
+        return self
 
 
 class WebhookSignature(Section):

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.destination_type import DestinationSettings
-from penstock.destinations.files.destination import FilesDestination, FilesSettings
+from penstock.destinations.files.settings import FilesSettings, files_stream
 from penstock.destinations.http.destination import HttpDestination
 from penstock.destinations.http.settings import HttpSettings, http_stream
 from penstock.destinations.iceberg.catalog import IcebergSettings
@@ -50,7 +50,7 @@ def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDes
 
 
 def _files(settings: FilesSettings) -> StreamDestination:
-    return FilesDestination(settings.name, Path(settings.path), settings.shards, settings.ordering)
+    return files_stream(settings)
 
 
 def _http(settings: HttpSettings, folder: Folder) -> StreamDestination:

@@ -248,10 +248,9 @@ def storing(folder: object) -> Iterator[None]:
     """Turn what a file system or store says into an error of the destination."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        said = error.strerror if isinstance(error, OSError) else None
+    except OSError as error:
         raise DestinationUnreachable(
-            f"folder {folder}: {said or _first_line(error)}",
+            f"folder {folder}: {error.strerror or _first_line(error)}",
             "Check that the folder is there, can be written by every executor, and has space left",
         ) from error
 
