@@ -342,7 +342,7 @@ def test_a_stream_of_files(folder: Path) -> None:
     assert (stream.path, stream.shards, stream.start) == (str(folder / "changes"), 1, "log")
     assert pipeline.home.parent == folder, "a pipeline without a warehouse has its folder beside the file"
     for given, problem in (
-        ("path: s3://bucket/changes", "destinations[0].path must be a folder"),
+        ("path: s3://bucket/changes.jsonl", "destinations[0].path names one growing file, which must be local"),
         ("path: ./x\n    shards: 0", "destinations[0].shards is 0, but must be at least 1"),
         ("path: ./x\n    snapshot: true", "destinations[0].snapshot is not supported yet"),
         ("warehouse: ./x", "destinations[0].warehouse is an unknown key"),

@@ -306,7 +306,24 @@ class KafkaDestination(StreamSection):
         return f"Kafka at {self.brokers}"
 
 
+class StdoutDestination(StreamSection):
+    """The standard output of `penstock run`, for trying."""
+
+    name: Name = "stdout"
+    type: Literal["stdout"]
+
+    @property
+    def where(self) -> str:
+        return "standard output"
+
+    @model_validator(mode="after")
+    def _as_json(self) -> StdoutDestination:
+        if self.encoding != "json":
+            raise misplaced("encoding", "must be `json`: lines are text")
+        return self
+
+
 AnyDestination = Annotated[
-    IcebergDestination | FilesDestination | HttpDestination | KafkaDestination,
+    IcebergDestination | FilesDestination | HttpDestination | KafkaDestination | StdoutDestination,
     Field(discriminator="type"),
 ]

@@ -20,6 +20,7 @@ from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.spark_session import Session
+from penstock.destinations.stdout.destination import StdoutDestination, StdoutSettings
 from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import EnvironmentMissing
 
@@ -43,6 +44,13 @@ def make_stream(settings: DestinationSettings, *, places: str) -> StreamDestinat
     if make is None:
         raise TypeError(f"destination {settings.name}: type {settings.type} is not a stream")
     return make(settings)
+
+
+def close_stream(stream: StreamDestination) -> None:
+    """Let go of what a stream destination holds in the driver, if it holds anything."""
+    close: Callable[[], None] | None = getattr(stream, "close", None)
+    if close is not None:
+        close()
 
 
 def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDestination:
@@ -76,6 +84,10 @@ def _optional(module: str, library: str, *, extra: str) -> Any:
         ) from error
 
 
+def _stdout(settings: StdoutSettings, folder: Folder) -> StreamDestination:
+    return StdoutDestination(settings.name, folder, settings.shards, settings.ordering)
+
+
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
 _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files, "kafka": _kafka}
-_WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http}
+_WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http, "stdout": _stdout}

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
-from penstock.destinations.factory import make_stream, make_tables
+from penstock.destinations.factory import close_stream, make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.progress_view import ScopedProgress, ScopedProgressView
@@ -125,4 +125,6 @@ def _open_destinations(pipeline: Pipeline, spark: LazySession, cleanup: ExitStac
         for one in pipeline.destinations
         if isinstance(one, StreamSection)
     }
+    for stream in streams.values():
+        cleanup.callback(close_stream, stream)
     return {**{name: one.opened for name, one in shared.items()}, **streams}

@@ -40,21 +40,21 @@ def is_growing(located: str) -> bool:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """`bytes` of the file are published, in `number` publications and advances."""
+    """`length` bytes of the file are published, in `number` publications and advances."""
 
     source: str
     history: str
     at: ShardPlace
     number: int = 0
-    bytes: int = 0
+    length: int = 0
 
-    def to_bytes(self) -> bytes:
+    def to_text(self) -> str:
         own: dict[str, Any] = {"format": FORMAT, "source": self.source, "history": self.history}
-        own |= {"number": self.number, "bytes": self.bytes}
-        return json.dumps({**own, **json.loads(self.at.to_text())}, ensure_ascii=False).encode()
+        own |= {"number": self.number, "bytes": self.length}
+        return json.dumps({**own, **json.loads(self.at.to_text())}, ensure_ascii=False)
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> FilePosition:
+    def from_text(cls, content: bytes) -> FilePosition:
         own = json.loads(content)
         if own["format"] != FORMAT:
             raise ValueError(f"it has format {own['format']}, and this penstock writes format {FORMAT}")
@@ -117,28 +117,28 @@ class GrowingPublisher:
         with storing(self.path), _locked(self.path) as file:
             self._position = _required(self.path)
             size = os.fstat(file.fileno()).st_size
-            if size < self._position.bytes:
+            if size < self._position.length:
                 raise StreamBroken(
-                    f"{self.path} has {size} bytes, and {self._position.bytes} were published: events are missing",
+                    f"{self.path} has {size} bytes, and {self._position.length} were published: events are missing",
                     "Put the file back, or remove it with its position to start a new stream",
                 )
-            file.truncate(self._position.bytes)
+            file.truncate(self._position.length)
         return self._position.at
 
     def publish(self, records: Iterable[Records], upto: Callable[[], ShardPlace]) -> Published:
         with storing(self.path), self._unmoved() as (file, before):
             try:
-                file.truncate(before.bytes)
-                file.seek(before.bytes)
+                file.truncate(before.length)
+                file.seek(before.length)
                 count = Encoding().write(file, records)
                 file.flush()
                 os.fsync(file.fileno())
-                at, size = upto(), file.tell() - before.bytes
+                at, size = upto(), file.tell() - before.length
             except BaseException:
-                file.truncate(before.bytes)
+                file.truncate(before.length)
                 raise
             reach("publish.file_written")
-            self._move(replace(before, at=at, number=before.number + 1, bytes=before.bytes + size))
+            self._move(replace(before, at=at, number=before.number + 1, length=before.length + size))
             reach("publish.committed")
         return Published(count, size)
 
@@ -170,7 +170,7 @@ def read_position(path: Path) -> FilePosition | None:
     if content is None:
         return None
     try:
-        return FilePosition.from_bytes(content)
+        return FilePosition.from_text(content)
     except (ValueError, KeyError) as error:
         raise StreamBroken(f"{path.parent / _beside(path)} cannot be read: {error}", "Put it back") from error
 
@@ -183,7 +183,7 @@ def _required(path: Path) -> FilePosition:
 
 
 def _write_position(path: Path, position: FilePosition) -> None:
-    LocalFolder(path.parent).write(_beside(path), position.to_bytes())
+    LocalFolder(path.parent).write(_beside(path), position.to_text().encode())
 
 
 def _beside(path: Path) -> str:
