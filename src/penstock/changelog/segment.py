@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,15 +121,19 @@ class SegmentHeader:
             end=raw["end"],
             system_id=raw["system_id"],
             timeline=raw["timeline"],
-            schemas={
-                fingerprint: TableSchema.from_json(json.dumps(schema)) for fingerprint, schema in raw["schemas"].items()
-            },
+            schemas={fingerprint: _schema(json.dumps(schema)) for fingerprint, schema in raw["schemas"].items()},
             slices=_slices(raw["slices"]),
             parts=tuple(PartRef(part["name"], part["crc"], _slices(part["slices"])) for part in raw["parts"]),
             replica=raw.get("replica", False),
             history=raw.get("history", ""),
             last_commit=None if raw.get("last_commit") is None else (raw["last_commit"][0], raw["last_commit"][1]),
         )
+
+
+@lru_cache(maxsize=4096)
+def _schema(text: str) -> TableSchema:
+    """Read a structure; most segments name the same ones, and what is worked out from one is kept with it."""
+    return TableSchema.from_json(text)
 
 
 def _slices(raw: Iterable[dict[str, Any]]) -> tuple[Slice, ...]:

@@ -53,6 +53,8 @@ class IcebergFormat:
         return DataFile(location, known)
 
     def deleted_rows(self, delete_files: Iterable[str], data_files: Sequence[str]) -> dict[str, Rows]:
+        if not data_files:
+            return {}
         wanted = pa.array(data_files, pa.string())
         found: dict[str, list[Rows]] = {}
         for location in delete_files:

@@ -161,8 +161,8 @@ def gather(
             behind = [feed for feed in feeds.get(schema.table, ()) if part.slice.last_commit >= positions[feed]]
             for feed in behind:
                 work = tables.setdefault(feed.name, TableWork(feed, until=until))
-                if (name.text, schema.fingerprint) not in work.slices:
-                    work.slices.append((name.text, schema.fingerprint))
+                if (name.text, part.slice.schema) not in work.slices:
+                    work.slices.append((name.text, part.slice.schema))
                 carried = chosen(schema, feed.types)
                 if not work.versions or work.versions[-1] != carried:
                     work.versions.append(carried)
