@@ -11,9 +11,19 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from penstock.config.event_formats import (
+    AnyEncoding,
+    AnyEnvelope,
+    EncodingSection,
+    EnvelopeSection,
+    HeaderTemplates,
+    TemplateText,
+    event_format,
+)
 from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
+from penstock.render.format import EventFormat
 
 
 def _plain_path(located: str) -> str:
@@ -110,39 +120,24 @@ class DeadLetterConfig(Section):
     overflow: Literal["reject", "block", "drop_oldest"] = "reject"
 
 
-class AvroEncoding(Section):
-    """Avro in Confluent's framing, with its schemas in a schema registry."""
-
-    type: Literal["avro"]
-    registry: Annotated[str, Field(min_length=1)]
-    subject: Literal["topic_name", "record_name", "topic_record_name"] = "topic_name"
-    username: str | None = None
-    password: SecretStr | None = None
-    enum: Literal["string", "enum"] = "string"
-    naive_timestamp: Literal["string", "timestamp"] = "string"
-
-
 class StreamSection(DestinationSection):
-    """What every stream has. `takes_tombstones`: whether the type has records without a value.
+    """What every stream has. `takes_tombstones`: whether the type has records without a value; `takes_avro`: whether
+    values need not be text.
 
     `not_yet` are keys that do nothing yet, here or for a type: anything but their default is refused, not ignored."""
 
     takes_tombstones: ClassVar[bool] = False
+    takes_avro: ClassVar[bool] = True
     not_yet: ClassVar[tuple[str, ...]] = (
-        "envelope",
-        "encoding",
-        "key",
-        "headers",
-        "truncates",
         "snapshot",
         "timeout",
         "processors",
     )
 
-    envelope: Literal["native", "debezium", "cloudevents", "faucet"] = "native"
-    encoding: Literal["json"] | AvroEncoding = "json"
-    key: Annotated[str, Field(min_length=1)] | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
+    envelope: AnyEnvelope = EnvelopeSection()
+    encoding: AnyEncoding = EncodingSection()
+    key: TemplateText | None = None
+    headers: HeaderTemplates = Field(default_factory=dict)
     deletes: Literal["event", "tombstone", "both"] = "event"
     truncates: Literal["send", "skip"] = "send"
     snapshot: bool = False
@@ -160,6 +155,29 @@ class StreamSection(DestinationSection):
         raise NotImplementedError
 
     @property
+    def topic_template(self) -> str | None:
+        """The template of topics; None: they are named after their tables, as the type sees fit."""
+        return None
+
+    @property
+    def header_templates(self) -> dict[str, str]:
+        """The headers of each record."""
+        return self.headers
+
+    @property
+    def record_format(self) -> EventFormat:
+        """How its records are written."""
+        return event_format(
+            self.envelope,
+            self.encoding,
+            topic=self.topic_template,
+            key=self.key,
+            headers=self.header_templates,
+            deletes=self.deletes,
+            truncates=self.truncates,
+        )
+
+    @property
     def folder(self) -> Path | None:
         """The local folder that must be writable; None when it needs none."""
         return None
@@ -169,6 +187,10 @@ class StreamSection(DestinationSection):
         for key in self.not_yet:
             if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
                 raise misplaced(key, "is not supported yet; leave it out")
+        if self.encoding.type == "avro" and not self.takes_avro:
+            raise misplaced("encoding", "must be `json`: this type of destination holds lines of JSON")
+        if self.encoding.type == "avro" and self.envelope.type not in ("native", "debezium"):
+            raise misplaced("encoding", f"must be `json`: the envelope {self.envelope.type} has no schema in Avro")
         if self.deletes != "event" and not self.takes_tombstones:
             raise misplaced("deletes", "must be `event`: this type of destination has no tombstones")
         if self.ordering == "source" and self.shards > 1:
@@ -185,6 +207,8 @@ class RollConfig(Section):
 
 class FilesDestination(StreamSection):
     """A stream of files: every event of the tables as a line of JSON or a row of Parquet."""
+
+    takes_avro: ClassVar[bool] = False
 
     name: Name = "files"
     type: Literal["files"]
@@ -243,9 +267,7 @@ class WebhookSignature(Section):
 class HttpDestination(StreamSection):
     """A webhook: every event as a part of a request, at least once. `headers` are those of every request."""
 
-    not_yet: ClassVar[tuple[str, ...]] = tuple(
-        key for key in StreamSection.not_yet if key not in ("headers", "timeout")
-    )
+    not_yet: ClassVar[tuple[str, ...]] = tuple(key for key in StreamSection.not_yet if key != "timeout")
 
     name: Name = "http"
     type: Literal["http"]
@@ -260,13 +282,17 @@ class HttpDestination(StreamSection):
     timeout: Annotated[Duration, Field(gt=0)] = 30.0
 
     @property
+    def header_templates(self) -> dict[str, str]:
+        return {}  # its headers are those of requests, not of records
+
+    @property
     def where(self) -> str:
         parts = urlsplit(self.url)
         return f"webhook at {parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
     @model_validator(mode="after")
     def _as_json(self) -> HttpDestination:
-        if self.encoding != "json":
+        if self.encoding.type != "json":
             raise misplaced("encoding", "must be `json`: a request holds its events as JSON")
         return self
 
@@ -288,18 +314,22 @@ class KafkaDestination(StreamSection):
     """Topics of a Kafka cluster. `client` are librdkafka's settings; passwords among them are never shown."""
 
     takes_tombstones: ClassVar[bool] = True
-    not_yet: ClassVar[tuple[str, ...]] = ("topic", *(key for key in StreamSection.not_yet if key != "timeout"))
+    not_yet: ClassVar[tuple[str, ...]] = tuple(key for key in StreamSection.not_yet if key != "timeout")
 
     name: Name = "kafka"
     type: Literal["kafka"]
     brokers: Annotated[str, Field(min_length=1), BeforeValidator(_joined)]
-    topic: Annotated[str, Field(min_length=1)] = "${source.schema}.${source.table}"
+    topic: TemplateText = "${source.schema}.${source.table}"
     partitions: Annotated[int, Field(ge=1)] | None = None
     replication: Annotated[int, Field(ge=1, le=32767)] | None = None
     create: bool = True
     exactly_once: bool = True
     positions_topic: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$", max_length=190)] | None = None
     client: Annotated[Properties, AfterValidator(_free_to_set)] = Field(default_factory=dict)
+
+    @property
+    def topic_template(self) -> str:
+        return self.topic
 
     @property
     def where(self) -> str:

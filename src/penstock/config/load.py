@@ -20,11 +20,13 @@ from pydantic_core import ErrorDetails
 from penstock.config.facts import FACT
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError
+from penstock.render.template import TEMPLATE_NAME
 
 KeyPath = tuple[str | int, ...]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}?")
 _VARIABLE_BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+_TEMPLATES = frozenset({"topic", "stream", "subject", "key", "headers"})  # keys of a destination
 _MAY_BE_SECRET = ("mask_salt", "url", "uri", "warehouse", "state", "catalog", "spark")
 _SOLUTION = "Correct it and run `penstock check {file}`"
 
@@ -39,14 +41,14 @@ def load(path: Path) -> Pipeline:
         raise document.error_for(invalid) from None
 
 
-def expand(text: str, environment: Mapping[str, str], *, facts: bool = False) -> str:
-    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`. ValueError names what is unset or malformed. With
-    `facts`, those (`${source.name}`) stay as they are."""
+def expand(text: str, environment: Mapping[str, str], *, kept: re.Pattern[str] | None = None) -> str:
+    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`. ValueError names what is unset or malformed. What
+    `kept` matches stays as it is: it is filled in for each table (`${source.name}` in `set`) or each record."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "$${":
             return "${"
-        if facts and FACT.fullmatch(found[0]):
+        if kept is not None and kept.fullmatch(found[0]):
             return found[0]
         body = _VARIABLE_BODY.fullmatch(found["body"]) if found[0].endswith("}") else None
         if body is None:
@@ -59,6 +61,13 @@ def expand(text: str, environment: Mapping[str, str], *, facts: bool = False) ->
         return known
 
     return _VARIABLE.sub(value, text)
+
+
+def _kept_in(at: KeyPath) -> re.Pattern[str] | None:
+    """What is no variable of the environment at this key."""
+    if "set" in at:
+        return FACT
+    return TEMPLATE_NAME if at[:1] == ("destinations",) and _TEMPLATES.intersection(map(str, at)) else None
 
 
 def _read(path: Path, file: Path) -> str:
@@ -160,7 +169,7 @@ class _Document:
         if not isinstance(value, str):
             return value
         try:
-            expanded = expand(value, os.environ, facts="set" in at)
+            expanded = expand(value, os.environ, kept=_kept_in(at))
         except ValueError as error:
             raise self.error(at, str(error)) from None
         if expanded != value:

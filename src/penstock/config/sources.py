@@ -46,6 +46,12 @@ class PostgresSource(Section):
     _pipeline: str = PrivateAttr("")
 
     @property
+    def database(self) -> str:
+        """The database's name; as libpq does it, the user's where the URL names none."""
+        parts = conninfo_to_dict(self.url.get_secret_value())
+        return str(parts.get("dbname") or parts.get("user") or "")
+
+    @property
     def pipeline(self) -> str:
         """The pipeline's name, by which a publication knows who manages it."""
         return self._pipeline

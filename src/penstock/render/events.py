@@ -108,7 +108,7 @@ def render_changes(
         select=select,
         rescued=None if net.rescued is None else _whole(net.rescued),
     )
-    letters = _with_messages(made.failed, changes) if made.failed else ()
+    letters = _with_messages(made.failed, changes, feed) if made.failed else ()
     return replace(made, last_commit_time=net.last_commit_time, rescues=net.rescues, failed=letters)
 
 
@@ -292,12 +292,16 @@ def _topicless(events: Events, format: EventFormat) -> tuple[DeadLetter, ...]:
     )
 
 
-def _with_messages(letters: Sequence[DeadLetter], changes: RawChanges) -> tuple[DeadLetter, ...]:
+def _with_messages(letters: Sequence[DeadLetter], changes: RawChanges, feed: Feed) -> tuple[DeadLetter, ...]:
     """Return letters with the changes that they are of, so that these can be rendered again."""
     batch = changes.batch
     numbers = zip(batch.column("commit_position").to_pylist(), batch.column("ordinal").to_pylist(), strict=True)
     rows = {place_at(*one): row for row, one in enumerate(numbers)}
     return tuple(
-        replace(letter, message=raw_message(changes, rows[letter.place.partition(".")[0]], letter.reason))
+        replace(
+            letter,
+            table=feed.name,
+            message=raw_message(changes, rows[letter.place.partition(".")[0]], letter.reason),
+        )
         for letter in letters
     )

@@ -32,6 +32,11 @@ class Retry(Protocol):
     def longest(self) -> float: ...
 
 
+class Envelope(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
 class HttpSettings(Protocol):
     """`config.destinations.HttpDestination` has this shape."""
 
@@ -57,7 +62,7 @@ class HttpSettings(Protocol):
     def batch(self) -> int: ...
 
     @property
-    def envelope(self) -> str: ...
+    def envelope(self) -> Envelope: ...
 
     @property
     def timeout(self) -> float: ...
@@ -81,7 +86,7 @@ def http_stream(settings: HttpSettings) -> HttpStream:
         tuple(settings.headers.items()),
         timeout=settings.timeout,
         ca_file=settings.ca_file or "",
-        content_type=_content_type(settings.envelope, settings.batch),
+        content_type=_content_type(settings.envelope.type, settings.batch),
     )
     if signed is not None:
         secret = secret_bytes(signed.secret.get_secret_value())

@@ -21,6 +21,8 @@ from penstock.errors import DeadLettersFull, StreamHeld
 from penstock.model.dead_letter import AskedLetter, DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.table import TableId
+from penstock.render.event import Origin
+from penstock.render.format import EventFormat
 from penstock.runtime.publish.letter_task import LetterOutcome, LetterTask, LetterToSend, send
 from penstock.state.store import DeadLetters, Events, StateStore
 
@@ -84,8 +86,16 @@ class DeadLetterBox:
 class LetterSender:
     """Sends letters again that an operator has asked for. Between two batches."""
 
-    def __init__(self, source: str, destination: StreamDestination, runner: JobRunner, state: StateStore) -> None:
-        self._source, self._destination, self._runner, self._state = source, destination, runner, state
+    def __init__(
+        self,
+        origin: Origin,
+        format: EventFormat,
+        destination: StreamDestination,
+        runner: JobRunner,
+        state: StateStore,
+    ) -> None:
+        self._origin, self._format = origin, format
+        self._destination, self._runner, self._state = destination, runner, state
         self._asked_at = 0.0
         self.is_idle = False  # nothing was asked for when it last looked
 
@@ -112,7 +122,14 @@ class LetterSender:
             if one.letter.table in feeds
         )
         tasks = [
-            LetterTask(self._destination.publisher(self._source, shard), self._source, shard, layout, given)
+            LetterTask(
+                self._destination.publisher(self._origin.source, shard),
+                self._origin,
+                self._format,
+                shard,
+                layout,
+                given,
+            )
             for shard in range(layout.shards)
         ]
         outcomes = self._runner.run(send, tasks) if given else []

@@ -23,7 +23,9 @@ from penstock.model.dead_letter import EVERY_SHARD, DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.quarantine import as_changes
 from penstock.model.table import TableId
+from penstock.render.event import Origin
 from penstock.render.events import Rendered, render_changes
+from penstock.render.format import EventFormat
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.publish.task import RENDERING, records_of
 
@@ -56,7 +58,8 @@ class LetterToSend:
 @dataclass(frozen=True)
 class LetterTask:
     publisher: Publisher
-    source: str
+    origin: Origin
+    format: EventFormat
     shard: int
     layout: Layout
     letters: tuple[LetterToSend, ...]  # in the order of their requests
@@ -117,7 +120,8 @@ def _records(task: LetterTask, one: LetterToSend) -> Records:
     raw = as_changes(letter.message)
     changes = RawChanges(chosen(raw.schema, one.feed.types), raw.batch)
     try:
-        made = render_changes(changes, one.feed, task.source, select=partial(task.layout.select, task.shard))
+        select = partial(task.layout.select, task.shard)
+        made = render_changes(changes, one.feed, task.origin, task.format, select=select)
     except UnknownTopics:
         raise
     except PenstockError as error:

@@ -42,8 +42,11 @@ from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.render.event import Origin
+from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
+from penstock.runtime.publish.schema_numbers import SchemaNumbers
 from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
 from penstock.state.store import StateStore
 
@@ -92,13 +95,18 @@ class PublishLoop:
         *,
         from_now: bool = False,
         dlq: DeadLetterConfig = DeadLetterConfig(),
+        origin: Origin | None = None,
+        format: EventFormat = NATIVE,
     ) -> None:
-        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning."""
+        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning. `origin` and
+        `format` say how events are written."""
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._limits, self._state, self._from_now = limits, state, from_now
         self._planner = BatchPlanner(log, limits)
         self._letters = DeadLetterBox(state, destination.name, dlq)
-        self._sender = LetterSender(source, destination, runner, state)
+        self._origin, self._format = origin or Origin(source), format
+        self._sender = LetterSender(self._origin, format, destination, runner, state)
+        self._numbers = SchemaNumbers(log, state)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
         self.is_unrecorded = False  # the stream is there, and the state store does not know it
@@ -349,11 +357,14 @@ class PublishLoop:
                 kept = frozenset(table.tolerated), frozenset(table.letters)
                 parts.append(TablePart(work.feed, tuple(work.slices), *kept))
         waiting = [table for table in self.tables.values() if table.errored or self._behind(table) is not None]
+        numbers = self._numbers.of(one for part in parts for one in part.slices)
+        origin = replace(self._origin, versions=numbers)
         return [
             PublishTask(
                 log=self._log,
                 publisher=self._destination.publisher(self._source, shard),
-                source=self._source,
+                origin=origin,
+                format=self._format,
                 shard=shard,
                 layout=self._layout,
                 tables=tuple(parts),

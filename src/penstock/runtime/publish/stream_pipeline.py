@@ -16,6 +16,7 @@ from penstock.destinations.stream_contract import StreamDestination
 from penstock.errors import PenstockError
 from penstock.model.position import Position
 from penstock.model.table import TableId
+from penstock.render.event import Origin
 from penstock.runtime.log_reader import LogNeed, Observe
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.publish.loop import PublishLoop
@@ -119,6 +120,8 @@ class StreamPipeline(RetryingReader):
             self._state,
             from_now=self._section.start == "now",
             dlq=self._section.dlq,
+            origin=_origin(pipeline),
+            format=self._section.record_format,
         )
         loop.begin()
         tables = StreamTables(pipeline, loop, self._state, self._look_now)
@@ -127,3 +130,9 @@ class StreamPipeline(RetryingReader):
         self._tables = tables
         self._side.begun()
         return _StreamReading(loop, tables)
+
+
+def _origin(pipeline: Pipeline) -> Origin:
+    """Return what events say of the source that this view of the pipeline is of."""
+    sid = None if pipeline.sid is None else pipeline.sid.value
+    return Origin(pipeline.source.name, pipeline.source.database, sid)

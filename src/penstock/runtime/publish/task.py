@@ -35,7 +35,9 @@ from penstock.model.position import Position
 from penstock.model.quarantine import raw_message
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableId
+from penstock.render.event import Origin
 from penstock.render.events import Rendered, in_stream_order, render_changes
+from penstock.render.format import EventFormat
 from penstock.runtime.apply.key_split import MOST_BYTES_KEPT, MOST_MESSAGES_KEPT
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.apply.task import too_many
@@ -76,7 +78,8 @@ class PublishTask:
 
     log: ChangeLog
     publisher: Publisher
-    source: str
+    origin: Origin
+    format: EventFormat
     shard: int
     layout: Layout
     tables: tuple[TablePart, ...]
@@ -258,7 +261,7 @@ class _Work:
     def _render(self, part: TablePart, changes: RawChanges) -> Rendered:
         task = self._task
         try:
-            return render_changes(changes, part.feed, task.source, select=self._select)
+            return render_changes(changes, part.feed, task.origin, task.format, select=self._select)
         except Undecodable as error:
             sound, bad = sift(changes)
             if not bad:
@@ -268,7 +271,7 @@ class _Work:
                 raise too_many(part.feed.name, len(bad)).keeping(kept) from None
             if any(message.order not in part.tolerated for message in bad):
                 raise _NotKept(error.keeping(bad)) from None
-        return render_changes(sound, part.feed, task.source, select=self._select)
+        return render_changes(sound, part.feed, task.origin, task.format, select=self._select)
 
     def _sound(self, part: TablePart, changes: RawChanges, piece: Rendered) -> Rendered:
         """Return the piece without dead letters; those that are not kept yet are noted."""
