@@ -306,3 +306,12 @@ def test_many_writers_add_each_number_once(folder: LocalFolder | StoreFolder) ->
     newest = chain_in(folder).open()
     assert newest is not None
     assert newest["n"] >= max(successes)
+
+
+def test_a_folder_is_removed_with_what_is_in_it(folder: LocalFolder | StoreFolder) -> None:
+    inside = folder.under("a").under("b")
+    inside.make()
+    inside.write("name", b"content")
+    assert folder.remove()
+    assert inside.read("name") is None
+    assert not folder.under("a").remove()

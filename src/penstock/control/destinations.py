@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 
 from penstock.config.model import Pipeline
+from penstock.destinations.places.folder import folder_at
 from penstock.errors import UsageError
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import find_store
 
 
 def drop_destination(pipeline: Pipeline, name: str) -> int:
-    """Forget a destination: its rows in the state store and its key index. Return how many tables it had.
+    """Forget a destination: its rows in the state store, its key index and its places. Return how many tables it had.
 
     LockedError while a run is up.
     """
@@ -30,9 +31,10 @@ def drop_destination(pipeline: Pipeline, name: str) -> int:
                     state.forget_destination(name)
             finally:
                 store.close()
+        kept = folder_at(pipeline.places_uri).under(name).remove()
         index = pipeline.home / "index" / name
         if index.is_dir():
             shutil.rmtree(index)
-        elif not tables:
+        elif not tables and not kept:
             raise UsageError(f"nothing is kept of a destination {name}", f"`penstock status {pipeline.file}` has them")
     return tables

@@ -10,6 +10,7 @@ Both are picklable, and raise DestinationUnreachable when the storage does not a
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ class Folder(Protocol):
 
     def make(self) -> None:
         """Create the folder if it is not there."""
+
+    def remove(self) -> bool:
+        """Remove the folder with everything in it; False if there is no such folder."""
 
     def names(self) -> list[str]:
         """Return the names of its files; none if there is no such folder."""
@@ -80,6 +84,14 @@ class LocalFolder:
     def make(self) -> None:
         with storing(self):
             self.path.mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> bool:
+        with storing(self):
+            try:
+                shutil.rmtree(self.path)
+            except FileNotFoundError:
+                return False
+            return True
 
     def names(self) -> list[str]:
         with storing(self):
@@ -174,6 +186,14 @@ class StoreFolder:
     def make(self) -> None:
         with storing(self):
             self.filesystem.create_dir(self.path, recursive=True)
+
+    def remove(self) -> bool:
+        with storing(self):
+            try:
+                self.filesystem.delete_dir(self.path)
+            except FileNotFoundError:
+                return False
+            return True
 
     def names(self) -> list[str]:
         with storing(self):
