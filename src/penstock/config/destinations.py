@@ -232,7 +232,7 @@ class FilesDestination(StreamSection):
 
     @model_validator(mode="after")
     def _fits(self) -> FilesDestination:
-        if self.encoding != "json":
+        if self.encoding.type != "json":
             raise misplaced("encoding", "must be `json`: files hold events as text")
         if not self._is_one_file:
             return self
@@ -348,7 +348,7 @@ class StdoutDestination(StreamSection):
 
     @model_validator(mode="after")
     def _as_json(self) -> StdoutDestination:
-        if self.encoding != "json":
+        if self.encoding.type != "json":
             raise misplaced("encoding", "must be `json`: lines are text")
         return self
 
