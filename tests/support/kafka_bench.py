@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kafka_server import KafkaServer
 from penstock.config.destinations import KafkaDestination as KafkaSection
@@ -94,6 +94,22 @@ class KafkaBench:
         return [
             (message.value() or b"").decode() for message in read_committed(self.server.brokers, self.topic)[partition]
         ]
+
+    def configure(self, topic: str, name: str, value: str) -> None:
+        """Change a setting of a topic, and wait until it counts."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        (done,) = self.admin.incremental_alter_configs([resource]).values()
+        done.result()
+        wanted = ConfigResource(ResourceType.TOPIC, topic)
+        while next(iter(self.admin.describe_configs([wanted]).values())).result()[name].value != value:
+            time.sleep(0.02)
+
+    def delete(self, topic: str) -> None:
+        (done,) = self.admin.delete_topics([topic]).values()
+        done.result()
+        while topic in self.admin.list_topics(timeout=10).topics:
+            time.sleep(0.02)
 
     def settle(self) -> None:
         """Wait for the markers of transactions that were committed: `places` does."""

@@ -11,17 +11,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from penstock.destinations.kafka.cluster import FORBIDDEN, NO_TOPIC, Cluster, Noted, kafka_error
 from penstock.destinations.kafka.positions import KnownTopic
@@ -31,8 +25,6 @@ LOG = structlog.get_logger("kafka")
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
 VISIBLE_SECONDS = 15.0
 _AWAY = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,8 +87,11 @@ class Topics:
     def wanted(self, names: Iterable[str], known: Mapping[str, KnownTopic]) -> dict[str, KnownTopic]:
         """Return topics as they count from now on, creating those that are missing. TopicsRefused, after the others
         were created."""
-        counting, refused, solution = {}, {}, ""
-        for name, found in self._described(sorted(set(names))).items():
+        counting, refused, solution = {}, dict[str, str](), ""
+        described = self._described(sorted(set(names)), refused)
+        if refused:
+            solution = "Grant the user of `client` Describe, DescribeConfigs, Create and Write on the topic"
+        for name, found in described.items():
             before = known.get(name)
             if found is None and before is not None:
                 refused[name] = "it is gone, and the records in it with it"
@@ -130,16 +125,23 @@ class Topics:
             raise self._failure(f"looking at topic {topic}", error) from error
         return [by_number[number] for number in range(partitions)]
 
-    def _described(self, names: Sequence[str]) -> dict[str, KnownTopic | None]:
+    def _described(self, names: Sequence[str], refused: dict[str, str] | None = None) -> dict[str, KnownTopic | None]:
+        """Return topics as they are, None for those that are missing. Those that the user may not see go to `refused`
+        if it is given."""
         found: dict[str, KnownTopic | None] = {}
         if not names:
             return found
         asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._cluster.timeout)
         for name, future in asked.items():
             try:
-                described = self._result(future, f"looking up topic {name}")
-            except KafkaException:
-                found[name] = None
+                described = future.result()
+            except KafkaException as error:
+                if kafka_error(error).code() in NO_TOPIC:
+                    found[name] = None
+                elif kafka_error(error).code() in FORBIDDEN and refused is not None:
+                    refused[name] = kafka_error(error).str()
+                else:
+                    raise self._failure(f"looking up topic {name}", error) from error
             else:
                 found[name] = KnownTopic(len(described.partitions), str(described.topic_id))
         return found
@@ -190,15 +192,6 @@ class Topics:
                 return found
             self._admin.poll(0.1)
         raise DestinationUnreachable(f"topic {name} was created, and cannot be seen yet", "It is tried again")
-
-    def _result(self, future: Future[T], doing: str) -> T:
-        """Return a future's result. KafkaException only if the topic is not there."""
-        try:
-            return future.result()
-        except KafkaException as error:
-            if kafka_error(error).code() in NO_TOPIC:
-                raise
-            raise self._failure(doing, error) from error
 
     def _failure(self, doing: str, error: KafkaException) -> DestinationUnreachable:
         self._admin.poll(0)

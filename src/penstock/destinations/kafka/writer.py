@@ -134,6 +134,7 @@ class Writer:
             queue_buffering_max_kbytes=2_000_000,
             delivery_report_only_error=True,
             transaction_timeout_ms=TRANSACTION_TIMEOUT,
+            topic_metadata_propagation_max_ms=2_000,  # all topics are there before
         )
         bounds = {
             "batch.size": max(1, min(LARGEST_BATCH, self.made_for.smallest - FRAMING)),
@@ -269,8 +270,19 @@ class Writer:
         self._producer.purge()
         if error.code() in FENCED:
             return self._overtaken(error)
+        missing = self._missing()
+        if missing:
+            return UnknownTopics(missing)
         said = self._noted.reason or error
         return CommitUnknown(f"Kafka at {self.made_for.cluster.brokers} did not answer a commit: {said.str()}", "")
+
+    def _missing(self) -> set[str]:
+        """Return the topics that records were sent to and that are not there, as they were rendered."""
+        try:
+            there = self._producer.list_topics(timeout=ABORT_SECONDS).topics
+        except KafkaException:
+            return set()
+        return {rendered for name, rendered in self._rendered.items() if name not in there}
 
     def _guarded(self, doing: str) -> _Guard:
         return _Guard(self, doing)

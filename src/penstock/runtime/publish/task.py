@@ -141,6 +141,11 @@ def publish(task: PublishTask) -> ShardOutcome:
         return ShardOutcome(at, work.waiting_outcomes(), stays=True)
     except RecordRefused as refused:
         return _refused(task, at, refused)
+    except UnknownTopics as changed:  # the layout knows them, and they are no longer as it says
+        lacking = work.lacking(changed.names)
+        if not lacking:
+            raise
+        return ShardOutcome(at, lacking, stays=True)
     return ShardOutcome(work.upto(), work.outcomes)
 
 
@@ -168,6 +173,7 @@ class _Work:
         self._limit = min(end, at.place) if task.alone else end
         self._parts = [part for part in task.tables if (part.name in at.behind) is task.alone]
         self.outcomes: dict[TableId, TableOutcome] = {}
+        self._topics: dict[TableId, set[str]] = {}  # those that a table has records in
         self._letters = self._letter_bytes = 0
 
     @property
@@ -194,6 +200,11 @@ class _Work:
             for name, one in self.outcomes.items()
             if one.letters or one.unknown_topics
         }
+
+    def lacking(self, topics: frozenset[str]) -> dict[TableId, TableOutcome]:
+        """Return the tables that have records in these topics, to look them up again."""
+        found = {name: frozenset(used & topics) for name, used in self._topics.items()}
+        return {name: TableOutcome(unknown_topics=names) for name, names in found.items() if names}
 
     def records(self) -> Iterator[Records]:
         """Yield the shard's records in stream order, one file of the log at a time. At the end, _MustStay when there is
@@ -251,6 +262,8 @@ class _Work:
             outcome.error = unexpected(part.feed.name, error, RENDERING)
         else:
             outcome.events += sum(map(len, pieces))
+            used = self._topics.setdefault(part.feed.name, set())
+            used.update(*(piece.topics.dictionary.to_pylist() for piece in pieces))
             outcome.last_commit_time = max(outcome.last_commit_time, *(piece.last_commit_time for piece in pieces))
             if self._task.shard == 0:  # every shard meets the same values
                 outcome.rescues = merged([*outcome.rescues, *(one for piece in pieces for one in piece.rescues)])

@@ -1,0 +1,139 @@
+"""A pipeline into Kafka, killed: workers in the middle of a transaction, the broker, the driver, and a zombie.
+
+The source keeps its own account of every change, which is the oracle; topics are read back by a consumer that knows
+nothing of penstock, with `read_committed`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import pytest
+
+from accounted_traffic import SETUP, TABLES, Traffic, assert_equal, provoke
+from databases import Database, fresh_database
+from kafka_bench import read_committed
+from kafka_server import KafkaServer
+from penstock.demo.server import PostgresServer
+from running import PipelineFile, Running, await_condition, make_pipeline
+
+MIDDLE = "publish.file_written"  # of a transaction: its records are sent, its place is not
+ROUNDS = 40
+
+
+@pytest.fixture
+def database(embedded_server: PostgresServer) -> Iterator[Database]:
+    with fresh_database(embedded_server) as database:
+        with database.connect() as connection:
+            connection.execute(SETUP.encode())
+        yield database
+
+
+@pytest.fixture
+def server() -> Iterator[KafkaServer]:
+    """One of its own: it is killed."""
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pipeline(database: Database, server: KafkaServer, tmp_path: Path) -> PipelineFile:
+    stream = {
+        "type": "kafka",
+        "brokers": server.brokers,
+        "partitions": 3,
+        "shards": 2,
+        "timeout": "5s",
+        "retry": {"longest": "500ms"},
+    }
+    return make_pipeline(tmp_path, database, destinations=[stream], tables=[{"match": f"public.{t}"} for t in TABLES])
+
+
+def test_every_event_once_and_in_order_through_kills(
+    database: Database, server: KafkaServer, pipeline: PipelineFile
+) -> None:
+    traffic = Traffic(database)
+    run = Running(pipeline)
+    try:
+        run.await_streaming()
+        traffic.transactions(40)
+        provoke(pipeline, traffic, MIDDLE, run)
+        assert run.process.poll() is None, run.tail()
+        server.kill()
+        traffic.transactions(20)
+        run.await_text("Connection refused", 60)
+        retrying = pipeline.component("destination kafka")
+        assert (retrying["state"], "Kafka at" in str(retrying)) == ("retrying", True)
+        server.start()
+        zombie = _stopped(pipeline, traffic, run)
+        run.process.kill()
+        run.process.wait(60)
+        traffic.transactions(20)
+        pipeline.run_once()
+        zombie.resume()  # it goes on with a transaction of which everything has been published since
+        zombie.wait(60)
+    finally:
+        run.clean_up()
+    assert_equal(database, published(server))
+
+
+@pytest.mark.full
+def test_many_random_kills(database: Database, server: KafkaServer, pipeline: PipelineFile) -> None:
+    traffic, chosen = Traffic(database), Random(15)
+    run = Running(pipeline)
+    try:
+        run.await_streaming()
+        for number in range(ROUNDS):
+            traffic.transactions(chosen.randrange(20))
+            victim = chosen.choice(("worker", "worker", "committed", "capture", "broker", "driver", "zombie"))
+            if victim in ("worker", "committed"):
+                provoke(pipeline, traffic, MIDDLE if victim == "worker" else "publish.committed", run)
+            elif victim == "capture":
+                run.capture().kill()
+            elif victim == "broker":
+                server.kill()
+                traffic.transactions(10)
+                time.sleep(chosen.random() * 3)
+                server.start()
+            else:
+                zombie = _stopped(pipeline, traffic, run) if victim == "zombie" else None
+                run.process.kill()
+                run.process.wait(60)
+                run = Running(pipeline)
+                run.await_streaming()
+                traffic.transactions(10)
+                if zombie is not None:
+                    zombie.resume()
+                    zombie.wait(60)
+            assert run.process.poll() is None, f"round {number}, {victim}: {run.tail()}"
+        run.stop()
+    finally:
+        run.clean_up()
+    pipeline.run_once()
+    assert_equal(database, published(server))
+
+
+def _stopped(pipeline: PipelineFile, traffic: Traffic, run: Running) -> psutil.Process:
+    """Have a worker stop in the middle of a transaction, and return it."""
+    provoke(pipeline, traffic, MIDDLE, run, signal.SIGSTOP)
+    found: list[psutil.Process] = []
+
+    def seen() -> bool:
+        found[:] = [process for process in run.members() if process.status() == psutil.STATUS_STOPPED]
+        return len(found) == 1
+
+    await_condition(seen, "one worker that is stopped", 30)
+    return found[0]
+
+
+def published(server: KafkaServer) -> list[list[dict[str, Any]]]:
+    """Return the events of each partition, in order."""
+    parts = [part for table in TABLES for part in read_committed(server.brokers, f"public.{table}")]
+    return [[json.loads(message.value() or b"") for message in part] for part in parts]
