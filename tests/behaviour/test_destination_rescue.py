@@ -136,7 +136,8 @@ def test_copies_keep_it(any_lake: Lake, places: tuple[int, ...]) -> None:
     assert any_lake.rows(ORDERS)[3][RESCUED] == LOST
 
 
-INT, TEXT, FREE = ColumnType(23, "int4"), ColumnType(25, "text"), ColumnType(1700, "numeric")
+INT, TEXT = ColumnType(23, "int4"), ColumnType(25, "text")
+FREE = ColumnType(1700, "numeric", held_as="decimal(38,18)")
 LIST = ColumnType(1007, "_int4", kind="array", element=INT)
 PAIR = ColumnType(50_000, "pair", kind="composite", fields=(("a", INT), ("b.c", LIST), ("free", FREE)))
 PAIRS = ColumnType(50_001, "_pair", kind="array", element=PAIR)
@@ -213,7 +214,7 @@ def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> N
     before, after = (messages.table_schema(one) for one in (columns, {**columns, "more": pairs, "last": FREE}))
     driver = any_lake.driver()
     driver.ensure_table(before.table, before, SOURCE, 0, layout=layout)
-    followed = follow(driver.structure(before.table, SOURCE), [before, after]).schema
+    followed = follow(driver.structure(before.table, SOURCE), [before, after], driver.capabilities.types).schema
     stream = messages.Stream().transaction(messages.insert("1", "1.0"))
     later = messages.Stream(transactions=1).transaction(messages.insert("2", "NaN", '(1,"{2}")', "NaN"))
     fold = fold_events if layout.events else fold_history

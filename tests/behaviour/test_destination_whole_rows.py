@@ -23,7 +23,7 @@ from penstock.model.feed import Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from pgoutput_messages import FLOAT8, INT8, RELATION, TEXT, Change, delete, insert, raw_changes, update
 
-NUMERIC = ColumnType(1700, "numeric")
+NUMERIC = ColumnType(1700, "numeric", held_as="decimal(38,18)")
 ARRAY = ColumnType(1007, "_int4", kind="array", element=ColumnType(23, "int4"))
 HSTORE = ColumnType(90_000, "hstore")
 TYPES = {"a": INT8, "note": TEXT, "amount": NUMERIC, "x": FLOAT8, "tags": ARRAY, "more": HSTORE}

@@ -21,6 +21,7 @@ from databases import Database
 from penstock.changelog.log import ChangeLog
 from penstock.fold.evolution import follow
 from penstock.model.table import TableSchema
+from penstock.model.type_map import WIDEST
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.ddl_trigger import install
 from penstock.source.postgres.discover import discover
@@ -202,7 +203,7 @@ def verdict(bench: CaptureBench, base: TableSchema, truth: dict[int, list[int]])
     for row in captured:
         if not versions or versions[-1] != row["schema"]:
             versions.append(row["schema"])
-    followed = follow(base, versions)
+    followed = follow(base, versions, WIDEST)
     assert len(captured) == len(truth)
     if followed.resync:
         return "copied"

@@ -15,6 +15,7 @@ from penstock.config.load import load
 from penstock.errors import SourceMisconfigured
 from penstock.fold.evolution import follow
 from penstock.model.table import TableSchema
+from penstock.model.type_map import WIDEST
 from penstock.runtime.capture.preparation import prepare_source
 from penstock.runtime.capture.publisher import Publisher
 from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
@@ -65,7 +66,7 @@ def test_a_catalogue_in_time_tells_numbers_and_what_old_rows_show(bench: Capture
     assert first == before
     assert (described(second), second.columns[2].filled) == ([(1, "id"), (2, "b"), (3, "c")], "was")
     assert (second.guessed, second.storage == first.storage, third.storage == first.storage) == (False, True, False)
-    assert "written again" in follow(second, [third]).resync
+    assert "written again" in follow(second, [third], WIDEST).resync
 
 
 def test_a_catalogue_that_has_moved_on_is_not_believed(bench: CaptureBench) -> None:
@@ -82,8 +83,8 @@ def test_a_catalogue_that_has_moved_on_is_not_believed(bench: CaptureBench) -> N
     first, last = versions(bench)[0], versions(bench)[-1]
     assert (described(first), first.guessed) == ([(0, "id"), (0, "a"), (0, "b")], True)
     assert (described(last), last.guessed, last.exact) == ([(1, "id"), (2, "c"), (4, "b")], False, False)
-    assert "which column is which" in follow(base, [first]).resync
-    assert "which column is which" in follow(base, [last]).resync
+    assert "which column is which" in follow(base, [first], WIDEST).resync
+    assert "which column is which" in follow(base, [last], WIDEST).resync
 
 
 def test_what_a_transaction_altered_itself_is_taken_with_care(bench: CaptureBench) -> None:
@@ -96,14 +97,14 @@ def test_what_a_transaction_altered_itself_is_taken_with_care(bench: CaptureBenc
         )
         capture.drain()
         base = versions(bench)[0]
-        found = follow(base, versions(bench))
+        found = follow(base, versions(bench), WIDEST)
         assert (found.resync, found.changes) == ("", ("column b added (text)",))
         bench.database.execute(
             "begin; insert into t values (3, 'x'); alter table t drop b; alter table t add b text; "
             "insert into t values (4, 'x', 'y'); commit"
         )
         capture.drain()
-    assert "which column is which" in follow(base, versions(bench)).resync
+    assert "which column is which" in follow(base, versions(bench), WIDEST).resync
 
 
 def test_with_the_trigger_what_the_catalogue_confirms_is_certain(bench: CaptureBench) -> None:
@@ -134,10 +135,10 @@ def test_with_the_trigger_what_the_catalogue_confirms_is_certain(bench: CaptureB
         [(1, "key"), (4, "a"), (5, "n"), (6, "c")],
     ]
     assert [(one.exact, one.guessed) for one in told] == [(True, False)] * 5
-    assert follow(base, told[:2]).resync == ""
-    assert "older rows show 'was'" in follow(told[1], [told[2]]).resync
+    assert follow(base, told[:2], WIDEST).resync == ""
+    assert "older rows show 'was'" in follow(told[1], [told[2]], WIDEST).resync
     assert (told[3].key, told[3].identity) == (("key",), "full")
-    assert "written again" in follow(told[3], [told[4]]).resync
+    assert "written again" in follow(told[3], [told[4]], WIDEST).resync
 
 
 def test_a_trigger_that_is_removed_is_believed_no_more(bench: CaptureBench) -> None:
@@ -153,7 +154,7 @@ def test_a_trigger_that_is_removed_is_believed_no_more(bench: CaptureBench) -> N
     first, last = versions(bench)
     assert (described(first), first.exact) == ([(1, "id"), (3, "a")], True)
     assert (described(last), last.exact) == ([(1, "id"), (4, "a")], False)
-    assert "which column is which" in follow(first, [last]).resync
+    assert "which column is which" in follow(first, [last], WIDEST).resync
     assert bench.database.value("select count(*) from pg_namespace where nspname = 'penstock'") == 0
 
 

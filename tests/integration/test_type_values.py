@@ -12,9 +12,10 @@ import pytest
 import oracle
 from copying import PUBLICATION, changes_of, held_snapshot, prepared, streamed
 from databases import Database
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.decode.postgres.types.registry import TABLE, codec, served
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.fold.clone import fold_clone
 from penstock.model.table import TableId
 from penstock.source.postgres.column_types import column_types
@@ -109,7 +110,9 @@ def test_a_choice_is_the_same_on_both_roads(postgres: Database) -> None:
     choices = (("at", "text"), ("pg:numeric", "text"), ("l", "text"), ("k", "decimal(5,1)"))
     with held_snapshot(postgres) as snapshot:
         postgres.execute("insert into t select id + 10, at, n, ns, l, k from t")
-        copy = prepared(postgres, snapshot, TableId("public", "t"), carried=lambda schema: chosen(schema, choices))
+        copy = prepared(
+            postgres, snapshot, TableId("public", "t"), carried=lambda schema: chosen(schema, choices, ICEBERG_TYPES)
+        )
         copied = copy.read().sort_by("id")
         net = fold_clone([changes_of(streamed(postgres, slot), copy.source.schema)], position=0)
     first = {"at": "infinity", "n": "1.50", "ns": ["1", "NaN"], "l": "{{1,2}}", "k": None}

@@ -24,6 +24,7 @@ from penstock.errors import RowIncomplete, ValueDoesNotFit
 from penstock.model.change import DELETE, INSERT, RAW_SCHEMA, TRUNCATE, RawChanges
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.type_map import TypeMap
 
 NAME = "tiny"
 WHOLE, TEXT = ColumnType(0, "whole"), ColumnType(0, "text")
@@ -145,6 +146,11 @@ class TinyReader(RawRows):
 
 
 class TinyDialect:
+    type_prefix = "tiny:"
+
+    def parse_type_key(self, key: str, choice: str) -> str:
+        return key
+
     def reader(self, changes: RawChanges) -> TinyReader:
         return TinyReader(changes)
 
@@ -185,6 +191,9 @@ class TinyDialect:
     def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
         columns = tuple(replace(one, type=TEXT) if (one.name, "text") in choices else one for one in schema.columns)
         return replace(schema, columns=columns)
+
+    def held_as(self, type: ColumnType, types: TypeMap) -> str:
+        return ""
 
     def unidentified(self, schema: TableSchema) -> Advice:
         return Advice("a table of which nobody knows the key", "Tell tiny its key")

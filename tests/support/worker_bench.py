@@ -25,6 +25,7 @@ from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
 from penstock.fold.evolution import follow
 from penstock.model.feed import Feed
+from penstock.model.type_map import WIDEST
 from penstock.runtime.apply.batch_planner import TableWork
 from penstock.runtime.apply.task import apply, tasks_for
 from pgoutput_messages import INT8, TEXT, Change, insert, raw_changes, update
@@ -81,7 +82,7 @@ class Worker:
         work = TableWork(
             Feed.clone(ITEMS.table), [(name.text, part.table_schema.fingerprint)], [part.table_schema], part.slice.bytes
         )
-        tasks = tasks_for(self._log, work, begin, self._plan(), follow(ITEMS, work.versions))
+        tasks = tasks_for(self._log, work, begin, self._plan(), follow(ITEMS, work.versions, WIDEST))
         (result,) = [apply(pickle.loads(pickle.dumps(task))) for task in tasks]
         assert result.error is None, result.error
         written = result.part

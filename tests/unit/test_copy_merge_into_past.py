@@ -24,6 +24,7 @@ from penstock.fold.layout import layout_of
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
+from penstock.model.type_map import WIDEST
 from penstock.runtime.apply.batch_planner import gather
 from penstock.runtime.apply.task import apply, tasks_for
 from penstock.runtime.copy.replay import FinishedRange, catch_up
@@ -79,7 +80,7 @@ class Bench:
         batch = gather(self.log, self.log.segments(after=plan.position), {self.feed: plan.position}, BatchConfig())
         assert batch is not None
         work = batch.tables[self.feed.name]
-        followed = follow(self.lake.structure(THINGS.table, "shop"), work.versions)
+        followed = follow(self.lake.structure(THINGS.table, "shop"), work.versions, WIDEST)
         results = RUNNER.run(apply, tasks_for(self.log, work, plan.position, plan, followed))
         assert [result.error for result in results] == [None] * len(results)
         parts = [result.part for result in results if result.part is not None]

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.decode.postgres.types.choices import chosen, parse_key
+from penstock.decode.choices import chosen, parse_key
 from penstock.decode.schema import arrow_schema
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.errors import ColumnNotCarried
 from penstock.model.table import ColumnType, TableSchema
+from penstock.model.type_map import WIDEST
 from pgoutput_messages import INT4, INT8, TEXT, TIMESTAMPTZ, numeric, table_schema
 
 FREE = ColumnType(1700, "numeric")
@@ -25,11 +27,11 @@ def types(schema: TableSchema) -> dict[str, str]:
     return {field.name: str(field.type) for field in arrow_schema(schema)}
 
 
-DEFAULT = types(SCHEMA)
+DEFAULT = types(chosen(SCHEMA, (), ICEBERG_TYPES))
 
 
 def test_nothing_chosen_is_nothing_changed() -> None:
-    assert chosen(SCHEMA, ()) is SCHEMA
+    assert chosen(SCHEMA, (), WIDEST) is SCHEMA
     assert DEFAULT["amount"] == "decimal128(38, 18)"
     assert DEFAULT["costs"] == "list<element: decimal128(38, 18)>"
     assert DEFAULT["part"] == "struct<cost: decimal128(38, 18), at: timestamp[us, tz=UTC]>"
@@ -69,7 +71,7 @@ def test_nothing_chosen_is_nothing_changed() -> None:
     ],
 )
 def test_choices(choices: dict[str, str], expected: dict[str, str]) -> None:
-    made = chosen(SCHEMA, tuple(choices.items()))
+    made = chosen(SCHEMA, tuple(choices.items()), ICEBERG_TYPES)
     assert types(made) == DEFAULT | expected
     assert TableSchema.from_json(made.to_json()) == made
 
@@ -82,12 +84,12 @@ def test_types_have_more_than_one_name() -> None:
 
 def test_a_key_of_lists_is_text() -> None:
     array = ColumnType(1007, "_int4", kind="array", element=INT4)
-    schema = chosen(table_schema({"id": array, "v": array}), ())
+    schema = chosen(table_schema({"id": array, "v": array}), (), WIDEST)
     assert arrow_schema(schema).types == [pa.string(), pa.list_(pa.int32())]
 
 
 def test_decimals_are_for_numbers() -> None:
-    schema = chosen(table_schema({"id": INT8, "v": TEXT}), (("v", "decimal(5,2)"),))
+    schema = chosen(table_schema({"id": INT8, "v": TEXT}), (("v", "decimal(5,2)"),), WIDEST)
     with pytest.raises(ColumnNotCarried, match=r'public\.things: column "v" .* is for numeric, not for text'):
         arrow_schema(schema)
 

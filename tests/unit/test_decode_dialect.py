@@ -24,6 +24,7 @@ from penstock.fold.whole_rows import fold_rows
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.model.feed import Projection
 from penstock.model.table import TableSchema
+from penstock.model.type_map import WIDEST
 from tiny_dialect import TEXT, WHOLE, tiny_changes, tiny_schema
 
 COLUMNS = {"id": WHOLE, "n": WHOLE, "note": TEXT}
@@ -115,8 +116,8 @@ def test_errors_bring_its_own_advice() -> None:
 
 def test_its_types_are_followed_and_chosen_and_its_name_survives_the_log() -> None:
     wider = tiny_schema({**COLUMNS, "more": TEXT})
-    assert follow(THINGS, [wider]).changes == ("column more added (text)",)
-    assert arrow_schema(chosen(THINGS, (("n", "text"),))).field("n").type == pa.string()
+    assert follow(THINGS, [wider], WIDEST).changes == ("column more added (text)",)
+    assert arrow_schema(chosen(THINGS, (("n", "text"),), WIDEST)).field("n").type == pa.string()
     assert TableSchema.from_json(THINGS.to_json()) == THINGS
     with pytest.raises(ValueError, match="no source of type oracle is registered"):
         arrow_schema(replace(THINGS, dialect="oracle"))

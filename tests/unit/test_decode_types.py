@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal
 from typing import Any
 
@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.decode.postgres.fitting import fitted
+from penstock.decode.postgres.types.choices import held_as
 from penstock.decode.postgres.types.registry import codec
 from penstock.decode.schema import arrow_schema
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.model.table import ColumnType
 from pgoutput_messages import (
     BOOL,
@@ -43,6 +45,14 @@ OID = ColumnType(26, "oid")
 HSTORE = ColumnType(50_000, "hstore")
 
 
+def lake(type: ColumnType) -> ColumnType:
+    """As an Iceberg table holds it."""
+    return replace(type, held_as=held_as(type, ICEBERG_TYPES))
+
+
+LAKE_NUMERIC = lake(BARE_NUMERIC)
+
+
 def array(element: ColumnType, delimiter: str = ",") -> ColumnType:
     return ColumnType(50_001, f"_{element.name}", kind="array", element=element, delimiter=delimiter)
 
@@ -51,7 +61,8 @@ PAIR = ColumnType(50_002, "pair", kind="composite", fields=(("a", INT4), ("b", a
 
 FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
     (BOOL, pa.bool_(), {"t": True, "f": False}),
-    (INT2, pa.int32(), {"-32768": -32768, "32767": 32767}),
+    (INT2, pa.int16(), {"-32768": -32768, "32767": 32767}),
+    (lake(INT2), pa.int32(), {"-32768": -32768, "32767": 32767}),
     (INT4, pa.int32(), {"-2147483648": -(2**31), "2147483647": 2**31 - 1}),
     (INT8, pa.int64(), {"-9223372036854775808": -(2**63), "9223372036854775807": 2**63 - 1}),
     (FLOAT4, pa.float32(), {"1.5": 1.5, "1e-45": 1.401298464324817e-45, "-Infinity": float("-inf")}),
@@ -59,12 +70,23 @@ FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
     (numeric(10, 2), pa.decimal128(10, 2), {"-99999999.99": Decimal("-99999999.99"), "0.00": Decimal("0.00")}),
     (numeric(38, 38), pa.decimal128(38, 38), {"0." + "9" * 38: Decimal("0." + "9" * 38)}),
     (numeric(38, 0), pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38)}),
-    (numeric(39, 0), pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38), "-0": Decimal(0)}),
-    (numeric(60, 40), pa.decimal128(38, 18), {"1.5" + "0" * 39: Decimal("1.5")}),
+    (numeric(39, 0), pa.decimal256(39, 0), {"9" * 39: Decimal("9" * 39), "-0": Decimal(0)}),
+    (numeric(76, 20), pa.decimal256(76, 20), {"9" * 56 + "." + "9" * 20: Decimal("9" * 56 + "." + "9" * 20)}),
+    (
+        numeric(60, 40),
+        pa.decimal256(60, 40),
+        {"1.5" + "0" * 39: Decimal("1.5"), "0." + "1" * 40: Decimal("." + "1" * 40)},
+    ),
+    (numeric(77, 0), pa.string(), {"9" * 77: "9" * 77, "NaN": "NaN"}),
+    (BARE_NUMERIC, pa.string(), {"NaN": "NaN", "1.500": "1.500", "1" * 1000: "1" * 1000}),
+    (lake(numeric(39, 0)), pa.decimal128(38, 0), {"9" * 38: Decimal("9" * 38), "-0": Decimal(0)}),
+    (lake(numeric(60, 40)), pa.decimal128(38, 18), {"1.5" + "0" * 39: Decimal("1.5")}),
+    (lake(numeric(60, 10)), pa.decimal128(38, 10), {"1.5" + "0" * 9: Decimal("1.5")}),
+    (lake(numeric(10, 2)), pa.decimal128(10, 2), {"1.25": Decimal("1.25")}),
     (numeric(3, -2), pa.decimal128(5, 0), {"12300": Decimal(12300)}),
     (numeric(2, 4), pa.decimal128(4, 4), {"0.0012": Decimal("0.0012")}),
     (
-        BARE_NUMERIC,
+        LAKE_NUMERIC,
         pa.decimal128(38, 18),
         {
             "1.500": Decimal("1.5"),
@@ -107,7 +129,9 @@ FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
     (BPCHAR, pa.string(), {"ab   ": "ab   "}),
     (BYTEA, pa.binary(), {"\\x": b"", "\\x00ff": b"\x00\xff", "\\xDEADBEEF": b"\xde\xad\xbe\xef"}),
     (DATE, pa.date32(), {"0001-01-01": date(1, 1, 1), "9999-12-31": date(9999, 12, 31)}),
-    (TIME, pa.string(), {"24:00:00": "24:00:00", "00:00:00.000001": "00:00:00.000001"}),
+    (TIME, pa.time64("us"), {"23:59:59.999999": time(23, 59, 59, 999_999), "00:00:00.5": time(0, 0, 0, 500_000)}),
+    (lake(TIME), pa.string(), {"24:00:00": "24:00:00", "00:00:00.000001": "00:00:00.000001"}),
+    (array(TIME), pa.list_(pa.time64("us")), {"{12:34:56,NULL}": [time(12, 34, 56), None]}),
     (
         TIMESTAMP,
         pa.timestamp("us"),
@@ -129,12 +153,14 @@ FITTING: list[tuple[ColumnType, pa.DataType, dict[str, Any]]] = [
 
 MISFITS = [
     (BOOL, ["true", "", "x"]),
-    (INT2, ["", "1.0", "9999999999"]),
+    (INT2, ["", "1.0", "32768"]),
+    (TIME, ["24:00:00", "12:00:00+00", "", "x"]),
     (INT8, ["9223372036854775808", "abc"]),
     (FLOAT8, ["", "one"]),
     (numeric(10, 2), ["NaN", "100000000.00", "1.234", ""]),
-    (numeric(39, 0), ["9" * 39, "1" + "0" * 38, "NaN"]),
-    (BARE_NUMERIC, ["NaN", "Infinity", "-Infinity", "1" * 21, "1" * 1000, "0." + "0" * 18 + "1", "1" * 38 + ".5"]),
+    (numeric(39, 0), ["9" * 40, "1" + "0" * 39, "NaN", "1" * 80, "0.5"]),
+    (lake(numeric(39, 0)), ["9" * 39, "1" + "0" * 38, "NaN"]),
+    (LAKE_NUMERIC, ["NaN", "Infinity", "-Infinity", "1" * 21, "1" * 1000, "0." + "0" * 18 + "1", "1" * 38 + ".5"]),
     (array(INT4), ["", "1", "{1", "{{1,2},{3,4}}", "[0:1]={1,2}", "{x}", "{1,}", "{1,2,3}}", '{"1"2}']),
     (array(TEXT), ['{"a"', '{"a"b}', "{{a}}", "[2:2]={a}"]),
     (PAIR, ["", "(1)", "(1,{},3)", "(x,{})", "(1,{{a}})", "(1,{}) "]),
@@ -190,7 +216,7 @@ def test_misfits_among_others_are_found(type: ColumnType, values: list[str]) -> 
 def test_numbers_are_exact_or_misfits(numbers: list[Decimal]) -> None:
     """Arrow reads a number of more than 38 digits as another one."""
     written = [f"{number:f}" for number in numbers]
-    made, misfits = fitted(codec(BARE_NUMERIC), texts(*written))
+    made, misfits = fitted(codec(LAKE_NUMERIC), texts(*written))
     for number, value, misfit in zip(numbers, made.to_pylist(), misfits.tolist(), strict=True):
         fits = abs(number) < 10**20 and number == number.quantize(Decimal("1e-18"), context=Context(prec=999))
         assert misfit != fits
@@ -198,18 +224,19 @@ def test_numbers_are_exact_or_misfits(numbers: list[Decimal]) -> None:
 
 
 @given(
-    st.integers(1, 40).flatmap(lambda digits: st.integers(-(10**digits), 10**digits)),
+    st.integers(1, 80).flatmap(lambda digits: st.integers(-(10**digits), 10**digits)),
+    st.sampled_from((38, 76)),
     st.integers(0, 38),
     st.integers(0, 20),
 )
-def test_a_number_is_read_exactly_or_not_at_all(digits: int, scale: int, places: int) -> None:
-    """Arrow moves the point of a short number beyond 38 digits, and reads another number, too."""
+def test_a_number_is_read_exactly_or_not_at_all(digits: int, precision: int, scale: int, places: int) -> None:
+    """Arrow moves the point of a short number beyond its decimal's digits, and reads another number, too."""
     number = Decimal(digits).scaleb(-places, context=Context(prec=999))
-    fits = abs(number) < 10 ** (38 - scale) and number == number.quantize(
+    fits = abs(number) < 10 ** (precision - scale) and number == number.quantize(
         Decimal(1).scaleb(-scale), context=Context(prec=999)
     )
     try:
-        made = codec(numeric(38, scale)).parse(texts(f"{number:f}"))
+        made = codec(numeric(precision, scale)).parse(texts(f"{number:f}"))
     except ValueError:
         assert not fits
     else:
@@ -218,7 +245,7 @@ def test_a_number_is_read_exactly_or_not_at_all(digits: int, scale: int, places:
 
 def test_a_wide_whole_number_does_not_become_another() -> None:
     with pytest.raises(ValueError):
-        codec(BARE_NUMERIC).parse(texts("-915452358018736951208399663102"))
+        codec(LAKE_NUMERIC).parse(texts("-915452358018736951208399663102"))
 
 
 def test_nan_is_a_float() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.changelog.log import ChangeLog
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.memory import MemoryDestination
 from penstock.errors import RowIncomplete
@@ -19,6 +19,7 @@ from penstock.fold.envelope import fold_events, read_events
 from penstock.fold.layout import Layout
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import ColumnChoice, Projection
+from penstock.model.type_map import WIDEST
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
@@ -100,7 +101,7 @@ def test_the_copys_rows_stand_before_what_follows() -> None:
 def test_events_and_the_copys_rows_carry_the_version_that_the_registry_has(tmp_path: Path) -> None:
     """Whatever was chosen for its columns, and whatever of them is kept."""
     projection = Projection("", (ColumnChoice("body", dropped=True),), (("region", "eu"),))
-    carried = chosen(THINGS, (("note", "text"),))
+    carried = chosen(THINGS, (("note", "text"),), WIDEST)
     kept = kept_schema(projection, carried)
     rows = pa.Table.from_pylist([{"id": 1, "note": "x", "region": "eu"}], schema=arrow_schema(kept))
     streamed = fold_events([STREAM.raw(replace(carried, storage=9, stamp=9))], position=0, projection=projection)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.decode.choices import fitted
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.fold.clone import fold_clone
 from penstock.fold.evolution import Followed, follow, places
 from penstock.model.change import RawChanges
@@ -32,7 +34,8 @@ BASE = version((1, "id", INT8), (2, "a", TEXT), (3, "n", INT4))
 
 
 def followed(*versions: TableSchema, base: TableSchema = BASE) -> Followed:
-    return follow(base, versions)
+    fitting = [fitted(version, ICEBERG_TYPES) for version in versions]
+    return follow(fitted(base, ICEBERG_TYPES), fitting, ICEBERG_TYPES)
 
 
 def altered(*columns: tuple[Any, ...], **facts: Any) -> TableSchema:

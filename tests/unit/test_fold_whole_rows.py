@@ -39,7 +39,7 @@ from pgoutput_messages import (
     update,
 )
 
-NUMERIC = ColumnType(1700, "numeric")
+NUMERIC = ColumnType(1700, "numeric", held_as="decimal(38,18)")
 COLUMNS = {"a": INT8, "body": TEXT, "amount": NUMERIC, "x": FLOAT8}
 ARRAY = ColumnType(1007, "_int4", kind="array", element=ColumnType(23, "int4"))
 HSTORE = ColumnType(90_000, "hstore")

@@ -15,9 +15,10 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.config.load import load
 from penstock.control.schemas.versions import look, parsed
 from penstock.control.schemas.view import as_json, as_text
-from penstock.decode.postgres.types.choices import chosen
+from penstock.decode.choices import chosen
 from penstock.errors import UsageError
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.type_map import WIDEST
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import open_store
@@ -74,9 +75,9 @@ def test_a_copied_table_is_known_before_it_ever_changes(log: ChangeLog) -> None:
 def test_what_a_user_chose_is_no_version_of_the_source(log: ChangeLog) -> None:
     state = MemoryStateStore()
     registry = SchemaRegistry(log, state)
-    registry.held(chosen(ORDERS, (("id", "text"),)), 105)
+    registry.held(chosen(ORDERS, (("id", "text"),), WIDEST), 105)
     registry.look()
-    registry.held(chosen(RENAMED, (("pg:text", "text"),)), 220)
+    registry.held(chosen(RENAMED, (("pg:text", "text"),), WIDEST), 220)
     assert positions(state) == [(105, "id"), (130, "note"), (210, "text")]
     assert [one.schema.columns[0].type for one in state.schema_versions()] == [ColumnType(20, "int8")] * 3
 

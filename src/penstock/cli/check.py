@@ -28,7 +28,7 @@ from penstock.control.check.foresight import (
 )
 from penstock.control.check.view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
 from penstock.control.text.secrets import scrub
-from penstock.decode.postgres.types.choices import OF_TYPES
+from penstock.decode.dialect import dialect_named, dialect_of_key
 from penstock.decode.schema import arrow_schema
 from penstock.errors import (
     CheckFailed,
@@ -161,9 +161,10 @@ def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterato
             yield Finding("error", error.what, error.solution, schema.table)
     for rule in pipeline.tables:
         for key in sorted(rule.types.keys() - used.get(rule.match, rule.types.keys())):
-            if not key.startswith(OF_TYPES):
+            if dialect_of_key(key) is None:
+                prefix = dialect_named(pipeline.source.type).type_prefix
                 what = f"types.{key} of the rule {rule.match} names a column that none of its tables has"
-                yield Finding("warning", what, f"Correct the name, or write {OF_TYPES}{key} if a type is meant")
+                yield Finding("warning", what, f"Correct the name, or write {prefix}{key} if a type is meant")
 
 
 def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:

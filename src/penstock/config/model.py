@@ -20,10 +20,12 @@ from penstock.config.sources import PostgresSource, require_distinct
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
 from penstock.decode.choices import chosen
+from penstock.destinations.registry import type_of
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import WIDEST, TypeMap
 
 
 def _spark_names(given: dict[str, str]) -> dict[str, str]:
@@ -333,7 +335,9 @@ class Pipeline(Section):
             return tuple(dict.fromkeys(feed for view in self.destination_views for feed in view.feeds(table)))
         rule = self.rule_for(table)
         salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
-        return () if rule is None else rule.feeds(table, self.source.name, self.sid, salt, strict=self._strict)
+        if rule is None:
+            return ()
+        return rule.feeds(table, self.source.name, self.sid, salt, type_map=self.type_map, strict=self._strict)
 
     def strictly(self) -> Pipeline:
         """The same, but a value that fits no column is not rescued: its table becomes Errored."""
@@ -341,10 +345,16 @@ class Pipeline(Section):
         strict._strict, strict._destination_views = True, None
         return strict
 
+    @property
+    def type_map(self) -> TypeMap:
+        """What the columns of the destination whose view this is can be; the widest where there are several."""
+        views = self.destination_views
+        return type_of(views[0].destination).type_map if len(views) == 1 else WIDEST
+
     def carried(self, schema: TableSchema) -> TableSchema:
-        """A table of the source with what the file chooses for its columns."""
+        """A table of the source with what the file chooses for its columns, as the destination holds them."""
         rule = self.rule_for(schema.table)
-        return schema if rule is None else chosen(schema, rule.choices)
+        return schema if rule is None else chosen(schema, rule.choices, self.type_map)
 
     def feed(self, name: TableId) -> Feed | None:
         """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second

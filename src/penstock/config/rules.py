@@ -22,11 +22,12 @@ from pydantic_core import PydanticCustomError
 from penstock.config.facts import FACTS, expand_facts
 from penstock.config.patterns import compile_pattern, matches, names_one_table
 from penstock.config.section import Identifier, Section
+from penstock.decode.choices import parse_choice, parse_key
 from penstock.decode.dialect import Choices
-from penstock.decode.postgres.types.choices import parse_choice, parse_key
 from penstock.fold.condition import parse
 from penstock.model.feed import ColumnChoice, Feed, Mode, Period, Projection, Sid, feed_name
 from penstock.model.table import TableId
+from penstock.model.type_map import WIDEST, TypeMap
 
 _TARGET_PART = r"(?:[^.{}]|\{schema\}|\{table\}|\{source\})+"
 _TARGET = re.compile(rf"{_TARGET_PART}\.{_TARGET_PART}")
@@ -228,9 +229,17 @@ class TableRule(Section):
         return self
 
     def feeds(
-        self, table: TableId, source: str, sid: Sid | None, salt: str = "", *, strict: bool = False
+        self,
+        table: TableId,
+        source: str,
+        sid: Sid | None,
+        salt: str = "",
+        *,
+        type_map: TypeMap = WIDEST,
+        strict: bool = False,
     ) -> tuple[Feed, ...]:
-        """What becomes of a source's table that the rule covers: one feed for each mode. `salt` is for masked columns.
+        """What becomes of a source's table that the rule covers: one feed for each mode. `salt` is for masked columns,
+        `type_map` is the destination's.
 
         Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
         """
@@ -248,6 +257,7 @@ class TableRule(Section):
                 on_type_change=self.on_type_change,
                 period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
                 types=self.choices,
+                type_map=type_map,
                 strict=strict,
                 projection=self._projection({**_facts(table), "source.name": source}, salt),
                 markers=self.events.markers,

@@ -4,8 +4,8 @@ A schema says which one it is of (`TableSchema.dialect`), so that whoever has a 
 ask; a task on an executor finds it by that name too. Those that penstock brings along are imported when they are first
 needed. A further source calls `register` before anything of it is read, in every process that reads it.
 
-To add a source: implement `Dialect` and `RowReader` in a folder beside `postgres/`, name it in `_OWN`, and have the
-source give the name to the schemas that it describes.
+To add a source: implement `Dialect` and `RowReader` in a folder beside `postgres/`, name it in `_OWN` and its prefix in
+`_PREFIXES`, and have the source give the name to the schemas that it describes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.decode.reader import Mask, RowReader
 from penstock.model.change import RawChanges
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import ColumnType, TableId, TableSchema
+from penstock.model.type_map import TypeMap
 
 OwnType = Literal["bool", "int64", "text", "timestamptz", "text list"]
 Choices = tuple[tuple[str, str], ...]  # what `types:` says: a column or a type, then `text` or `decimal(p,s)`
@@ -35,6 +36,13 @@ class Advice(NamedTuple):
 
 class Dialect(Protocol):
     """One kind of source. Without state: everything it is asked is answered from what it is given."""
+
+    @property
+    def type_prefix(self) -> str:
+        """What begins a key of `types:` that names one of its types and not a column, such as `pg:`."""
+
+    def parse_type_key(self, key: str, choice: str) -> str:
+        """A key with that prefix in its plain form. ValueError for a type that does not exist or allow the choice."""
 
     def reader(self, changes: RawChanges) -> RowReader:
         """Undecodable when the changes cannot be told apart."""
@@ -77,6 +85,10 @@ class Dialect(Protocol):
     def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
         """The schema with what users chose for its columns and types."""
 
+    def held_as(self, type: ColumnType, types: TypeMap) -> str:
+        """What becomes of values of a plain type at a destination with these types; "" where it has the type that
+        `arrow_type` gives, else "text" or another type's name that `arrow_type` knows."""
+
     def unidentified(self, schema: TableSchema) -> Advice:
         """For a change of a row of a table whose rows cannot be told apart: why not, and how they can be."""
 
@@ -95,12 +107,14 @@ class Dialect(Protocol):
 
 
 _OWN = {"postgres": "penstock.decode.postgres.dialect:POSTGRES"}
+_PREFIXES = {"pg:": "postgres"}  # of keys under `types:`
 _KNOWN: dict[str, Dialect] = {}
 
 
 def register(name: str, dialect: Dialect) -> None:
     """Make a dialect known in this process."""
     _KNOWN[name] = dialect
+    _PREFIXES[dialect.type_prefix] = name
 
 
 def dialect_of(schema: TableSchema) -> Dialect:
@@ -118,6 +132,12 @@ def dialect_named(source_type: str) -> Dialect:
         module, _, name = where.partition(":")
         known = _KNOWN[source_type] = getattr(import_module(module), name)
     return known
+
+
+def dialect_of_key(key: str) -> Dialect | None:
+    """The dialect whose type a key of `types:` names; None when it names a column."""
+    name = next((name for prefix, name in _PREFIXES.items() if key.startswith(prefix)), None)
+    return None if name is None else dialect_named(name)
 
 
 def read(changes: RawChanges) -> RowReader:

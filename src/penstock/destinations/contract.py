@@ -62,6 +62,9 @@ that puts what the copy holds into the table, and `commit_merge` commits it with
 **Bookmarks.** `bookmark` names a table's contents as they are, and keeps them readable under that name while the table
 goes on, until `release`. A bookmark whose driver died is given up after BOOKMARKS_LAST.
 
+**Types.** Rows arrive under schemas that are fitted to the destination's type map (`Capabilities.types`), so a
+destination never sees an Arrow type that it lacks. A value that does not fit the type it is given comes rescued.
+
 **Several sources.** A table may be fed by several sources of one family (one pipeline), each with a `sid` of its own: a
 column, and part of the key. Each source has a position, a structure and rows of its own there; what it plans, commits,
 copies, truncates, maintains and discards is its share, and it sees nothing else. The table has the union of the
@@ -100,6 +103,7 @@ from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import TypeMap
 from penstock.model.upkeep import TableShape
 
 BOOKMARKS_LAST = 24 * 3600.0  # seconds
@@ -115,6 +119,7 @@ class Capabilities:
     modes: frozenset[Mode]  # that its tables can have; a feed of another mode is Errored
     maintained: bool  # `maintain` has something to do; otherwise it is never called
     bookmarks: bool  # `bookmark` and `release` work; without them tables cannot be pinned, hence not verified
+    types: TypeMap  # what its columns can be; schemas that it is given are fitted to it (`decode.choices.fitted`)
 
 
 @dataclass(frozen=True)

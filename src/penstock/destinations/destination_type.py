@@ -1,10 +1,12 @@
-"""The record by which a type of destination says what it needs of Spark. Read by `registry`; no Spark is imported."""
+"""The record by which a type of destination says what its columns can be and what it needs of Spark. No Spark here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from penstock.model.type_map import AS_WRITTEN, TypeMap
 
 
 class DestinationSettings(Protocol):
@@ -34,10 +36,11 @@ def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
 @dataclass(frozen=True)
 class DestinationType:
     """`spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
-    `compiled` says whether Spark has the type's own classes."""
+    `compiled` says whether Spark has the type's own classes. `type_map` says what its columns can be."""
 
     name: str
     packages: tuple[str, ...] = ()  # Maven coordinates of the jars that Spark needs
     compiled: tuple[CompiledJar, ...] = ()
     worker_modules: tuple[str, ...] = ()  # imported once, before Spark's Python workers are forked
     spark_settings: Callable[..., dict[str, str]] = no_settings
+    type_map: TypeMap = AS_WRITTEN  # a stream's

@@ -49,10 +49,11 @@ from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import WIDEST
 
 
 class MemoryDestination:
-    capabilities = Capabilities(modes=frozenset(Mode), maintained=False, bookmarks=True)
+    capabilities = Capabilities(modes=frozenset(Mode), maintained=False, bookmarks=True, types=WIDEST)
 
     def __init__(self, name: str = "memory", store: MemoryStore | None = None) -> None:
         self.name = name
@@ -131,7 +132,8 @@ class MemoryDestination:
         elif source not in shared.sids and all(one.family != sid.family for one in shared.sids.values()):
             raise PositionLost(f"table {target} holds no position of {source}", f"Drop {target}")
         if source not in shared.sids:
-            shared.columns, shared.sids[source] = shared.unite(target, layout.kept(schema), sid), sid
+            shared.columns = shared.unite(target, layout.kept(schema), sid, self.capabilities.types)
+            shared.sids[source] = sid
             shared.turns.append((id(self), source))
 
     def _key(self, target: TableId, source: str) -> TableId:
@@ -151,7 +153,7 @@ class MemoryDestination:
         """SchemaChanged when the table cannot take what the source has become."""
         shared = self.store.shared.get(target)
         if shared is not None and schema is not None:
-            shared.unite(target, shared.layout.kept(schema), shared.sids[source])
+            shared.unite(target, shared.layout.kept(schema), shared.sids[source], self.capabilities.types)
 
     def position(self, target: TableId, source: str) -> Position | None:
         table = self.store.tables.get(self._key(target, source))
@@ -193,7 +195,8 @@ class MemoryDestination:
         if shared is not None:
             require_same_names(target, table.structure, schema)
         self._united(target, source, schema)
-        evolved, turns = table.evolved(schema, on_drop), 0 if shared is None else len(shared.turns)
+        evolved = table.evolved(schema, on_drop, self.capabilities.types)
+        turns = 0 if shared is None else len(shared.turns)
         return MemoryPlan(target, source, table.positions[source], evolved, turns)
 
     def commit(
@@ -256,14 +259,15 @@ class MemoryDestination:
         if any(structure_of(part) != arrow_schema(layout.kept(structure)) for part in written if part.rows):
             raise RangeVoid(f"table {target}: parts of its copy are of another structure", "It is copied again")
         empty = replace(table, rows=table.schema.empty_table(), strayed=False).copied(source, history)
-        emptied = empty.evolved(structure, on_drop, layout)
+        emptied = empty.evolved(structure, on_drop, self.capabilities.types, layout)
         rows = emptied.with_rows(*(part.upserts.take(pa.array(living_rows(part, written))) for part in written))
         self._replace(target, source, emptied, rows, position, parts)
 
     def plan_merge(self, target: TableId, source: str) -> MemoryPlan:
         key, shared = self._key(target, source), self.store.shared.get(target)
         table, turns = self._stored(target, source), 0 if shared is None else len(shared.turns)
-        return MemoryPlan(target, source, table.positions.get(source, 0), table.evolved(*self._becomes[key]), turns)
+        evolved = table.evolved(*self._becomes[key], self.capabilities.types)
+        return MemoryPlan(target, source, table.positions.get(source, 0), evolved, turns)
 
     def commit_merge(
         self,
@@ -328,7 +332,8 @@ class MemoryDestination:
     ) -> None:
         shared = self.store.shared.get(target)
         if shared is not None:
-            shared.columns = shared.unite(target, table.layout.kept(table.structure), shared.sids[source])
+            kept, sid = table.layout.kept(table.structure), shared.sids[source]
+            shared.columns = shared.unite(target, kept, sid, self.capabilities.types)
             if RESCUED in rows.column_names and RESCUED not in shared.columns.names:
                 shared.columns = shared.columns.append(rows.schema.field(RESCUED))
             shared.turns.append((id(self), source))

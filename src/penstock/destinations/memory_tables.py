@@ -29,6 +29,7 @@ from penstock.model.feed import Sid
 from penstock.model.position import Position
 from penstock.model.record import UnreadableRecord, read_record, write_record
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import TypeMap
 
 Rows = npt.NDArray[np.int64]
 
@@ -67,7 +68,9 @@ class StoredTable:
     def keys(self) -> pa.Array | None:
         return keys_of(self.rows, self.layout.kept(self.structure).key)
 
-    def evolved(self, structure: TableSchema | None, on_drop: OnDrop, copied: Layout | None = None) -> StoredTable:
+    def evolved(
+        self, structure: TableSchema | None, on_drop: OnDrop, types: TypeMap, copied: Layout | None = None
+    ) -> StoredTable:
         """The same rows under another structure; None: as they are. `copied`: the layout of the rows that replace all
         of them."""
         layout = copied or self.layout
@@ -78,7 +81,7 @@ class StoredTable:
         layout.require_room(kept)
         held = [HeldColumn(one.name, one.type, not one.nullable, self.numbers.get(one.name)) for one in self.schema]
         left = unkept(self.numbers.values(), structure, kept)
-        taken = steps(held, kept, on_drop, past=layout.keeps_past, unkept=left)
+        taken = steps(held, kept, on_drop, types=types, past=layout.keeps_past, unkept=left)
         grown = {name for name, _ in taken.grown}
         names, widened = dict(taken.renamed), {one.name: one for one in (*taken.widened, *arrow_schema(kept))}
         widened = {name: one for name, one in widened.items() if one in taken.widened or name in grown}
@@ -126,13 +129,13 @@ class SharedTable:
     sids: dict[str, Sid] = field(default_factory=dict)  # by source
     turns: list[tuple[int, str]] = field(default_factory=list)  # every commit: by which driver, for which source
 
-    def unite(self, target: TableId, schema: TableSchema, sid: Sid) -> pa.Schema:
+    def unite(self, target: TableId, schema: TableSchema, sid: Sid, types: TypeMap) -> pa.Schema:
         """The columns with those that the source needs. SchemaChanged when they cannot be united."""
         held = [HeldColumn(one.name, one.type, not one.nullable, None) for one in self.columns]
         key = schema.key if self.layout.has_identifiers else ()
-        taken = united(target, held, self.marked, arrow_schema(schema), key, sid)
+        taken = united(target, held, self.marked, arrow_schema(schema), key, sid=sid, types=types)
         own = {one.name: one.type for one in arrow_schema(schema)}
-        kept = [one.with_type(union_type(one.type, own.get(one.name, one.type))) for one in self.columns]
+        kept = [one.with_type(union_type(one.type, own.get(one.name, one.type), types)) for one in self.columns]
         return pa.schema([*kept, *taken.added])
 
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from penstock.decode.schema import arrow_schema
 from penstock.fold.column_identity import resolve
-from penstock.fold.evolution import widens
 from penstock.fold.projection import FIRST_CONSTANT
 from penstock.model.table import TableSchema
+from penstock.model.type_map import TypeMap
 
 OnDrop = Literal["keep", "drop", "rename"]
 
@@ -57,19 +57,21 @@ def steps(
     after: TableSchema,
     on_drop: OnDrop,
     *,
+    types: TypeMap,
     past: bool = False,
     unkept: Collection[int] = (),
 ) -> Steps:
     """What brings the table's columns to `after`, whose columns are all numbered. A column whose type is another one
     and no wider is replaced by a new one of its name: right only where all rows are replaced too. Where rows stay
-    (`past`), it stays as well, under another name. Columns whose numbers are `unkept` go, whatever `on_drop` says."""
+    (`past`), it stays as well, under another name. Columns whose numbers are `unkept` go, whatever `on_drop` says.
+    `types`: the destination's map, which says what can be widened."""
     wanted = arrow_schema(after)
     numbers = {column.number: wanted.field(place) for place, column in enumerate(after.columns)}
     followed = {one.number: one for one in held if one.number is not None}
     stays = {
         number: one
         for number, one in followed.items()
-        if number in numbers and one.type is not None and _follows(one.type, numbers[number].type, past)
+        if number in numbers and one.type is not None and _follows(one.type, numbers[number].type, types, past)
     }
     gone = [one for number, one in followed.items() if number not in stays]
     replaced = {one.name for one in gone if one.number in numbers}
@@ -121,8 +123,8 @@ def numbered(schema: TableSchema) -> TableSchema:
     return resolve(schema, schema)
 
 
-def _follows(held: pa.DataType, wanted: pa.DataType, past: bool) -> bool:
-    return _fits(held, wanted) or (past and _grows(held, wanted))
+def _follows(held: pa.DataType, wanted: pa.DataType, types: TypeMap, past: bool) -> bool:
+    return bool(held == wanted) or types.widens(held, wanted) or (past and _grows(held, wanted))
 
 
 def _grows(held: pa.DataType, wanted: pa.DataType) -> bool:
@@ -130,10 +132,6 @@ def _grows(held: pa.DataType, wanted: pa.DataType) -> bool:
     if not (pa.types.is_struct(held) and pa.types.is_struct(wanted)) or held.num_fields >= wanted.num_fields:
         return False
     return all(known.name == now.name and known.type == now.type for known, now in zip(held, wanted, strict=False))
-
-
-def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
-    return bool(held == wanted) or widens(held, wanted)
 
 
 def _free(name: str, taken: set[str]) -> str:

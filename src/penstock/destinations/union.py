@@ -17,18 +17,25 @@ import pyarrow as pa
 
 from penstock.destinations.structure import Held, Steps
 from penstock.errors import SchemaChanged
-from penstock.fold.evolution import widens
 from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import TypeMap
 
 
 def united(
-    target: TableId, held: Sequence[Held], marked: Collection[str], columns: pa.Schema, key: Collection[str], sid: Sid
+    target: TableId,
+    held: Sequence[Held],
+    marked: Collection[str],
+    columns: pa.Schema,
+    key: Collection[str],
+    *,
+    sid: Sid,
+    types: TypeMap,
 ) -> Steps:
     """How the table (`held`: its columns, `marked`: its key with the sid) becomes fit for a source's columns, whose key
-    is `key` without the sid."""
+    is `key` without the sid. `types`: the destination's map, which says what can be widened."""
     there = {one.name: one for one in held}
-    found = _Found()
+    found = _Found(types)
     if set(marked) - {sid.column} != set(key):
         theirs, ours = (", ".join(sorted(set(names) - {sid.column})) or "none" for names in (marked, key))
         found.conflicts.append(f"the key is {theirs} for other sources, and {ours} here")
@@ -52,15 +59,16 @@ def united(
 class _Found:
     """What there is to do. A field of a struct is named `struct.field`."""
 
+    types: TypeMap
     conflicts: list[str] = dataclass_field(default_factory=list)
     added: list[pa.Field] = dataclass_field(default_factory=list)
     widened: list[pa.Field] = dataclass_field(default_factory=list)
     grown: dict[str, list[pa.Field]] = dataclass_field(default_factory=dict)
 
     def compare(self, name: str, held: pa.DataType | None, own: pa.DataType) -> None:
-        if held is not None and (held == own or widens(own, held)):
+        if held is not None and (held == own or self.types.widens(own, held)):
             return
-        if held is not None and widens(held, own):
+        if held is not None and self.types.widens(held, own):
             self.widened.append(pa.field(name, own))
         elif held is not None and pa.types.is_struct(held) and pa.types.is_struct(own):
             there = {field.name: field.type for field in held}
@@ -73,21 +81,21 @@ class _Found:
             self.conflicts.append(f"column {name} is {held} for other sources, and {own} here")
 
 
-def union_type(held: pa.DataType, own: pa.DataType) -> pa.DataType:
+def union_type(held: pa.DataType, own: pa.DataType, types: TypeMap) -> pa.DataType:
     """The type that both fit into, of two that can be united."""
     if not (pa.types.is_struct(held) and pa.types.is_struct(own)):
-        return own if widens(held, own) else held
+        return own if types.widens(held, own) else held
     theirs, ours = ({field.name: field.type for field in type} for type in (held, own))
-    kept = [(name, union_type(type, ours.get(name, type))) for name, type in theirs.items()]
+    kept = [(name, union_type(type, ours.get(name, type), types)) for name, type in theirs.items()]
     return pa.struct([*kept, *((name, type) for name, type in ours.items() if name not in theirs)])
 
 
-def holds(held: pa.DataType, own: pa.DataType) -> bool:
+def holds(held: pa.DataType, own: pa.DataType, types: TypeMap) -> bool:
     """Whether a column of the one type takes all values of the other as it is."""
     if pa.types.is_struct(held) and pa.types.is_struct(own):
         there = {field.name: field.type for field in held}
-        return all(field.name in there and holds(there[field.name], field.type) for field in own)
-    return bool(held == own) or widens(own, held)
+        return all(field.name in there and holds(there[field.name], field.type, types) for field in own)
+    return bool(held == own) or types.widens(own, held)
 
 
 def renamed(before: TableSchema, after: TableSchema) -> list[str]:

@@ -279,4 +279,6 @@ def _scalar(value: str | bool, type: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(type) and type.tz is not None and not re.search(r":\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$", value):
         naive = pa.scalar(value).cast(pa.timestamp("us"))
         return pa.scalar(naive.value, pa.int64()).cast(type)
+    if pa.types.is_time(type):  # Arrow reads no times of day
+        return pa.scalar(pa.scalar(f"1970-01-01 {value}").cast(pa.timestamp("us")).value, pa.int64()).cast(type)
     return pa.scalar(value).cast(type)

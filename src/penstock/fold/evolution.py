@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.decode.dialect import dialect_of
 from penstock.fold.column_identity import identify, resolve
 from penstock.model.table import Column, TableSchema
+from penstock.model.type_map import TypeMap
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Followed:
     guessed: bool = False
 
 
-def follow(base: TableSchema, versions: Iterable[TableSchema]) -> Followed:
-    """From `base`, which the destination has, through `versions` in the order of the stream."""
+def follow(base: TableSchema, versions: Iterable[TableSchema], types: TypeMap) -> Followed:
+    """From `base`, which the destination has, through `versions` in the order of the stream. `types` is the
+    destination's map: it says which columns can be widened with their rows in place."""
     versions = list(versions)
     known = all(column.number for column in base.columns)
     current = base if known or not versions else resolve(versions[0], base)
@@ -54,9 +56,9 @@ def follow(base: TableSchema, versions: Iterable[TableSchema]) -> Followed:
         seen = differences(current, following)
         changes += seen
         guessed |= version.guessed and bool(seen)
-        heavy = [identified.doubt] if identified.doubt else _heavy(current, following, version)
+        heavy = [identified.doubt] if identified.doubt else _heavy(current, following, version, types)
         why += [one for one in heavy if one not in why]
-        misfits += _misfits(current, following)
+        misfits += _misfits(current, following, types)
         current = following
     return Followed(current, numbered, tuple(changes), "; ".join(why), "; ".join(misfits), guessed)
 
@@ -80,13 +82,6 @@ def identity_change(base: TableSchema, versions: Iterable[TableSchema]) -> str:
 
 def key_numbers(schema: TableSchema) -> list[int | str]:
     return [_label(schema.column(name)) for name in schema.key]
-
-
-def widens(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether every value of the one is the same value of the other, and Iceberg can read the one as the other."""
-    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
-        return bool(before.scale == after.scale and before.precision < after.precision)
-    return (before, after) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 
 
 def differences(before: TableSchema, after: TableSchema) -> list[str]:
@@ -126,7 +121,7 @@ def type_text(schema: TableSchema, column: Column) -> str:
     return dialect_of(schema).type_text(column.type)
 
 
-def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[str]:
+def _heavy(before: TableSchema, after: TableSchema, given: TableSchema, types: TypeMap) -> list[str]:
     """Why rows cannot follow. `given` is `after` as it was recorded, with what the catalogue said then."""
     if before.relation_id != after.relation_id:
         return ["the table was dropped and created again"]
@@ -145,7 +140,7 @@ def _heavy(before: TableSchema, after: TableSchema, given: TableSchema) -> list[
     why += [
         f"column {new.name} changed from {type_text(before, old)} to {type_text(after, new)}"
         for old, new in retyped
-        if _misfit(arrow_type(before, old), arrow_type(after, new))
+        if _misfit(arrow_type(before, old), arrow_type(after, new), types)
     ]
     return why
 
@@ -161,12 +156,12 @@ def _old_rows(column: Column, before: TableSchema, given: TableSchema) -> str:
     return ""
 
 
-def _misfits(before: TableSchema, after: TableSchema) -> list[str]:
+def _misfits(before: TableSchema, after: TableSchema, types: TypeMap) -> list[str]:
     was = _by_label(before)
     return [
         f"column {column.name} changed from {type_text(before, was[label])} to {type_text(after, column)}"
         for label, column in _by_label(after).items()
-        if label in was and _misfit(arrow_type(before, was[label]), arrow_type(after, column))
+        if label in was and _misfit(arrow_type(before, was[label]), arrow_type(after, column), types)
     ]
 
 
@@ -180,8 +175,8 @@ def arrow_type(schema: TableSchema, column: Column) -> pa.DataType:
     return dialect_of(schema).arrow_type(column.type)
 
 
-def _misfit(old: pa.DataType, new: pa.DataType) -> bool:
-    return bool(old != new) and not widens(old, new)
+def _misfit(old: pa.DataType, new: pa.DataType, types: TypeMap) -> bool:
+    return bool(old != new) and not types.widens(old, new)
 
 
 def _type_differs(old: Column, new: Column) -> bool:

@@ -69,14 +69,16 @@ def _part(column: pa.Array) -> pa.Array:
     type = column.type
     if _varies(type):
         return column.cast(pa.binary())
-    if pa.types.is_decimal128(type):
-        return _fixed(_buffer_of(column, np.dtype("V16")))
+    if pa.types.is_decimal128(type) or pa.types.is_decimal256(type):
+        return _fixed(_buffer_of(column, np.dtype(f"V{type.byte_width}")))
     if pa.types.is_floating(type):
         numbers = np.asarray(column.cast(pa.float64())) + 0.0  # makes -0.0 into 0.0
         numbers[np.isnan(numbers)] = np.nan
         return _fixed(numbers.view(np.uint64).astype(">u8"))
     if pa.types.is_timestamp(type):
         column = column.cast(pa.timestamp("us", type.tz)).cast(pa.int64())
+    elif pa.types.is_time64(type):
+        column = column.cast(pa.time64("us")).cast(pa.int64())
     elif pa.types.is_date32(type):
         column = column.cast(pa.int32())
     elif pa.types.is_boolean(type):

@@ -106,16 +106,19 @@ def _joined(columns: Sequence[pa.Array]) -> pa.Array:
 def _fixed(column: pa.Array) -> Octets | None:
     """Values of one width, a row of octets each; None when they vary in length. What is null may be anything."""
     type = column.type
-    if pa.types.is_decimal128(type):
-        start = column.offset * 16
-        octets = np.frombuffer(column.buffers()[1], np.uint8)[start : start + 16 * len(column)]
-        return octets.reshape(-1, 16).copy()
+    if pa.types.is_decimal128(type) or pa.types.is_decimal256(type):
+        width = type.byte_width
+        start = column.offset * width
+        octets = np.frombuffer(column.buffers()[1], np.uint8)[start : start + width * len(column)]
+        return octets.reshape(-1, width).copy()
     if pa.types.is_floating(type):
         numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)).copy()
         numbers[np.isnan(numbers)] = np.nan
         return numbers.view(np.uint8).reshape(-1, 8)
     if pa.types.is_timestamp(type):
         column = column.cast(pa.timestamp("us", type.tz)).cast(pa.int64())
+    elif pa.types.is_time64(type):
+        column = column.cast(pa.time64("us")).cast(pa.int64())
     elif pa.types.is_date32(type):
         column = column.cast(pa.int32())
     elif not (pa.types.is_integer(type) or pa.types.is_boolean(type)):

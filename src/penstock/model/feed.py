@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from penstock.model.table import TableId
+from penstock.model.type_map import WIDEST, TypeMap
 
 
 class Mode(StrEnum):
@@ -84,6 +85,7 @@ class Feed:
     on_type_change: Literal["resync", "error"] = "resync"
     period: Period = Period()  # in mode history
     types: tuple[tuple[str, str], ...] = ()  # choices of the user: column or `pg:type`, then what to carry it as
+    type_map: TypeMap = WIDEST  # of its destination
     strict: bool = False  # a value that fits no column makes it Errored
     projection: Projection = EVERYTHING
     markers: bool = False  # in mode events: begin and commit are events too

@@ -28,6 +28,7 @@ class ColumnType:
 
     `carried_as` is the user's choice for it: "" (as the table of types says), "text" or "decimal(p,s)". While events
     are rendered it is VERBATIM and that choice: the value is the text that the source wrote.
+    `held_as` is what the destination's type map makes of it: "" (as decoded), "text", "decimal(p,s)" or "int32".
     """
 
     oid: int
@@ -38,6 +39,7 @@ class ColumnType:
     delimiter: str = ","  # between an array's elements
     fields: tuple[tuple[str, ColumnType], ...] = ()  # of a composite
     carried_as: str = ""
+    held_as: str = ""
 
     @classmethod
     def from_raw(cls, raw: dict[str, Any]) -> ColumnType:
@@ -105,7 +107,7 @@ class TableSchema:
     def structure(self) -> str:
         """SHA-256 over names, types, nullability, key and identity: the same for any table of the same structure."""
         columns = [
-            {key: value for key, value in asdict(column).items() if key not in ("number", "filled")}
+            {key: value for key, value in _raw(column).items() if key not in ("number", "filled")}
             for column in self.columns
         ]
         text = json.dumps(
@@ -115,7 +117,7 @@ class TableSchema:
 
     @cached_property
     def _canonical(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(_raw(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def to_json(self) -> str:
         return self._canonical
@@ -146,6 +148,11 @@ class TableSchema:
 
     def index(self, name: str) -> int:
         return next(i for i, column in enumerate(self.columns) if column.name == name)
+
+
+def _raw(value: Any) -> dict[str, Any]:
+    """As JSON has it. `held_as` is there only where a destination narrows: a source's versions know nothing of it."""
+    return asdict(value, dict_factory=lambda items: {key: one for key, one in items if key != "held_as" or one})
 
 
 def _without_oids(value: Any) -> Any:

@@ -42,10 +42,12 @@ from penstock.model.change import RawChanges
 from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import TypeMap
 from penstock.render.events import render_changes
 
 EVENT_COLUMNS = ("place", "schema", "table", "key", "value")
 ROWS_AT_ONCE = 10_000
+SPARK_TYPES = TypeMap(time=False, digits=38, any_number="decimal(38,18)")  # what columns of a data frame can be
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Reading:
                 feed = feeds[changes.schema.fingerprint]
                 batch = within(changes.batch, piece.begin, piece.end)
                 if batch.num_rows:
-                    made = self._rows(RawChanges(chosen(changes.schema, feed.types), batch), feed)
+                    made = self._rows(RawChanges(chosen(changes.schema, feed.types, SPARK_TYPES), batch), feed)
                     yield from made.cast(wanted).to_batches(max_chunksize=ROWS_AT_ONCE)
         except LogDamaged:
             start = self.log.start()
@@ -159,7 +161,7 @@ class Reading:
     def _rows(self, changes: RawChanges, feed: Feed) -> pa.Table:
         if self.schema is None:
             return _events(changes, feed, self.source)
-        return _typed(changes, feed, chosen(self.schema, feed.types))
+        return _typed(changes, feed, chosen(self.schema, feed.types, SPARK_TYPES))
 
     def _passed(self, begin: Position, start: Position) -> LogPassed:
         return LogPassed(
@@ -214,7 +216,7 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 def _images(schema: TableSchema, feed: Feed) -> pa.StructType:
     """The columns of the table as its rule keeps them."""
-    kept = kept_schema(feed.projection, chosen(schema, feed.types))
+    kept = kept_schema(feed.projection, chosen(schema, feed.types, SPARK_TYPES))
     return arrow_schema(event_schema(kept)).field("after").type
 
 

@@ -20,6 +20,7 @@ from penstock.decode.reader import Mask
 from penstock.model.change import RawChanges
 from penstock.model.quarantine import RawMessage
 from penstock.model.table import ColumnType, TableId, TableSchema
+from penstock.model.type_map import TypeMap
 
 _TEXT = ColumnType(25, "text")
 _OWN_TYPES: dict[OwnType, ColumnType] = {
@@ -33,6 +34,11 @@ _TEXTS = frozenset({"text", "varchar", "bpchar", "name", "uuid", "citext"})
 
 
 class PostgresDialect:
+    type_prefix = type_choices.OF_TYPES
+
+    def parse_type_key(self, key: str, choice: str) -> str:
+        return type_choices.parse_type_key(key, choice)
+
     def reader(self, changes: RawChanges) -> PgoutputReader:
         return PgoutputReader(changes)
 
@@ -77,6 +83,9 @@ class PostgresDialect:
 
     def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
         return type_choices.chosen(schema, choices)
+
+    def held_as(self, type: ColumnType, types: TypeMap) -> str:
+        return type_choices.held_as(type, types)
 
     def unidentified(self, schema: TableSchema) -> Advice:
         name = quoted(schema.table)

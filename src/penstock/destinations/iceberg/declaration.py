@@ -1,10 +1,11 @@
-"""What destinations of type `iceberg` need of Spark."""
+"""What destinations of type `iceberg` need of Spark, and what their columns can be."""
 
 from __future__ import annotations
 
 from penstock.destinations.destination_type import CompiledJar, DestinationType
 from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import IcebergSettings, spark_settings
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 
 PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -25,4 +26,5 @@ ICEBERG_TYPE = DestinationType(
         "penstock.destinations.iceberg.data_files",
     ),
     spark_settings=_settings,
+    type_map=ICEBERG_TYPES,
 )

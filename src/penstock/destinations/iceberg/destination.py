@@ -46,6 +46,7 @@ from penstock.destinations.iceberg.open_table import (
 from penstock.destinations.iceberg.orphan_sweep import sweep
 from penstock.destinations.iceberg.structure_change import beside, move_again, move_to, rescued_for
 from penstock.destinations.iceberg.tables import Tables, require_lineage
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.destinations.lake.background_work import BackgroundWork
 from penstock.destinations.lake.copy_plan import LakeCopyPlan
 from penstock.destinations.lake.data_files import COPY_PREFIX
@@ -67,7 +68,7 @@ from penstock.model.table import TableId, TableSchema
 
 
 class IcebergDestination:
-    capabilities = Capabilities(modes=frozenset(Mode), maintained=True, bookmarks=True)
+    capabilities = Capabilities(modes=frozenset(Mode), maintained=True, bookmarks=True, types=ICEBERG_TYPES)
 
     def __init__(self, settings: IcebergSettings, spark: Session, *, index: Path) -> None:
         """`index` is the folder of key indexes: a cache, this pipeline's own."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
+from penstock.decode.choices import fitted
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.columns import (
     arrow_type,
@@ -24,6 +26,7 @@ from penstock.destinations.iceberg.columns import (
     to_iceberg,
 )
 from penstock.destinations.iceberg.java import Java, JavaObject
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, require_free_name, with_sid
@@ -46,16 +49,21 @@ def structure_property(source: str) -> str:
 
 
 def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | None:
-    """What the table says itself. `layout` counts for tables of earlier versions of penstock, which say less."""
+    """What the table says itself. `layout` and the type map count for tables of earlier versions of penstock, which
+    say less."""
     text = metadata.properties().get(structure_property(source))
     if text is None:
         return None
     raw = json.loads(text)
     fields = {int(number): field for number, field in raw["fields"].items()}
-    schema = TableSchema.from_json(json.dumps(raw["schema"]))
+    schema = _read_schema(raw["schema"])
     if "kept" not in raw:
         return Recorded(schema, layout.kept(schema), fields)
-    return Recorded(schema, TableSchema.from_json(json.dumps(raw["kept"])) if raw["kept"] else schema, fields)
+    return Recorded(schema, _read_schema(raw["kept"]) if raw["kept"] else schema, fields)
+
+
+def _read_schema(raw: Any) -> TableSchema:
+    return fitted(TableSchema.from_json(json.dumps(raw)), ICEBERG_TYPES)
 
 
 def columns_of(target: TableId, found: str, following: Recorded) -> tuple[LakeColumn, ...]:
@@ -82,7 +90,7 @@ def planned(
     types = {field.name: field.type for field in arrow_schema(following.kept)}
     names = {column.number: column.name for column in following.kept.columns}
     held = held_columns(found, {field: (number, types[names[number]]) for field, number in numbers.items()})
-    taken = steps(held, kept, on_drop, past=past, unkept=unkept(following.fields, schema, kept))
+    taken = steps(held, kept, on_drop, types=ICEBERG_TYPES, past=past, unkept=unkept(following.fields, schema, kept))
     marks = identifiers(arrow_schema(kept), kept.key) if marked else set()
     if taken or marks != set(table.schema().identifierFieldNames()):
         tried = table.newTransaction()
@@ -123,7 +131,8 @@ def union_steps(
     require_free_name(target, columns, sid)
     held = held_columns(java.schemas.toJson(table.schema()), {})
     theirs = set(table.schema().identifierFieldNames())
-    return united(target, held, theirs, columns, identifiers(columns, schema.key) if marked else (), sid)
+    key = identifiers(columns, schema.key) if marked else ()
+    return united(target, held, theirs, columns, key, sid=sid, types=ICEBERG_TYPES)
 
 
 def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
@@ -148,7 +157,7 @@ def columns_in_union(
     for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):
         known = there.get(following.fields[column.number])
         type = None if known is None else arrow_type(known["type"])
-        if known is None or type is None or not holds(type, field.type):
+        if known is None or type is None or not holds(type, field.type, ICEBERG_TYPES):
             raise SchemaChanged(
                 f"table {target}: somebody changed it at the destination: column {field.name} is "
                 f"{'gone' if known is None else known['type']}",

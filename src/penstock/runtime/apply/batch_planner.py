@@ -163,7 +163,7 @@ def gather(
                 work = tables.setdefault(feed.name, TableWork(feed, until=until))
                 if (name.text, part.slice.schema) not in work.slices:
                     work.slices.append((name.text, part.slice.schema))
-                carried = chosen(schema, feed.types)
+                carried = chosen(schema, feed.types, feed.type_map)
                 if not work.versions or work.versions[-1] != carried:
                     work.versions.append(carried)
                 work.bytes += part.slice.bytes

@@ -143,7 +143,7 @@ class BatchWriter:
     def _ahead(
         self, flight: InFlightBatch, planned: Planned, results: Sequence[Applied], work: TableWork
     ) -> Planned | None:
-        followed = follow(self._tables[work.feed.name].schema, work.versions)
+        followed = follow(self._tables[work.feed.name].schema, work.versions, work.feed.type_map)
         moves = planned.followed.changes or followed.changes or followed.resync
         if moves or any(result.truncated for result in results):
             return None

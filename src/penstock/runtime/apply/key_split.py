@@ -125,7 +125,8 @@ def read_pieces(
 
 def versioned(changes: RawChanges, feed: Feed, versions: Mapping[str, TableSchema]) -> RawChanges:
     """As the feed carries them, with their columns numbered."""
-    return RawChanges(versions[chosen(changes.schema, feed.types).fingerprint], changes.batch)
+    carried = chosen(changes.schema, feed.types, feed.type_map)
+    return RawChanges(versions[carried.fingerprint], changes.batch)
 
 
 def share(task: ShareTask) -> Shared:

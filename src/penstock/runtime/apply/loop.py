@@ -357,7 +357,7 @@ class ApplyLoop:
 
     def _followed(self, tracked: FollowedTable, work: TableWork) -> Followed | None:
         """Where the table's structure goes in this batch; None when it has to be copied again."""
-        followed = follow(tracked.schema, work.versions)
+        followed = follow(tracked.schema, work.versions, tracked.feed.type_map)
         if tracked.feed.mode is Mode.EVENTS:
             return followed  # every event is under the structure that it had
         identity = identity_change(tracked.schema, work.versions) if tracked.feed.mode is Mode.CLONE else ""

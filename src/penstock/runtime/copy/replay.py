@@ -59,7 +59,7 @@ Reread = Callable[[pa.Table], FinishedRange]
 
 def _unaltered(schema: TableSchema, work: TableWork) -> Followed:
     """RangeVoid when the table was altered since it was read: what was read is of another structure."""
-    followed = follow(schema, work.versions)
+    followed = follow(schema, work.versions, work.feed.type_map)
     altered = arrow_schema(followed.schema) != arrow_schema(schema) or any(
         arrow_schema(version) != arrow_schema(schema) for version in followed.versions.values()
     )

@@ -238,7 +238,7 @@ class _Work:
                 continue
             batch = _between(changes.batch, self._at.of(part.name), self._limit)
             if batch.num_rows:
-                carried = RawChanges(chosen(changes.schema, part.feed.types), batch)
+                carried = RawChanges(chosen(changes.schema, part.feed.types, part.feed.type_map), batch)
                 found.setdefault(part.feed.name, (part, []))[1].append(carried)
         return [piece for part, some in found.values() for piece in self._rendered(part, some)]
 

@@ -110,7 +110,10 @@ def _fits(type: ColumnType, value: str) -> str:
     if type.carried_as == "text":
         return "true"
     if type.oid == NUMERIC:
-        precision, scale = decimal_of(type)
+        decimal = decimal_of(type)
+        if decimal is None:
+            return "true"
+        precision, scale = decimal
         wide = f"abs({value}) < 1e{precision - scale} AND scale(trim_scale({value})) <= {scale}"
         return f"({value} <> 'NaN' AND {wide})"
     if type.kind == "array" and type.element is not None:

@@ -1,7 +1,6 @@
-"""What a user may choose for columns and types, and how the choice gets into a schema: `carried_as`.
+"""Apply what a user chooses for Postgres' columns and types (`carried_as`) and what a destination lacks (`held_as`).
 
-`chosen` applies them (by way of `decode/choices.py`), `config/` checks the words, `codec` in registry.py does what they
-say.
+`decode/choices.py` calls these, and `codec` in registry.py does what the two words of a type say.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from dataclasses import replace
 
 from penstock.decode.dialect import Choices
 from penstock.decode.postgres.types import numeric
+from penstock.decode.postgres.types.integer import INT2
+from penstock.decode.postgres.types.temporal import TIME
 from penstock.model.table import ColumnType, TableSchema
+from penstock.model.type_map import TEXT, TypeMap
 
-TEXT = "text"
 OF_TYPES = "pg:"  # begins a key that names a type and not a column
 
 _ALIASES = {
@@ -36,25 +37,8 @@ _ALIASES = {
 }
 
 
-def parse_choice(value: str) -> str:
-    """A choice in its plain form; ValueError says what is allowed."""
-    if value.strip().lower() == TEXT:
-        return TEXT
-    try:
-        precision, scale = numeric.parse_decimal(value.strip().lower())
-    except ValueError:
-        if "(" in value and ")" not in value:
-            raise ValueError('must be quoted between braces, for its comma: {amount: "decimal(30,10)"}') from None
-        raise ValueError(
-            f"must be text, or decimal(p,s) with 1 <= p <= {numeric.WIDEST} and 0 <= s <= p, for example decimal(30,10)"
-        ) from None
-    return f"decimal({precision},{scale})"
-
-
-def parse_key(key: str, choice: str) -> str:
-    """A key in its plain form; ValueError for one that can choose nothing."""
-    if not key.startswith(OF_TYPES):
-        return key
+def parse_type_key(key: str, choice: str) -> str:
+    """A key that names a type, in its plain form; ValueError for one that can choose nothing."""
     words = " ".join(key.removeprefix(OF_TYPES).lower().split())
     bare = words.removesuffix("[]").rstrip()
     name = _ALIASES.get(bare, bare)
@@ -80,6 +64,15 @@ def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
         for column in schema.columns
     )
     return schema if columns == schema.columns else replace(schema, columns=columns)
+
+
+def held_as(type: ColumnType, types: TypeMap) -> str:
+    """What becomes of a plain type at a destination with these types."""
+    if type.oid == INT2:
+        return "" if types.int16 else "int32"
+    if type.oid == TIME:
+        return "" if types.time else TEXT
+    return numeric.held_as(type, types) if type.oid == numeric.NUMERIC else ""
 
 
 def _of_column(type: ColumnType, choice: str | None, of_types: dict[str, str]) -> ColumnType:

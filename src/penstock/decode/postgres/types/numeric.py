@@ -1,74 +1,84 @@
-"""numeric as decimal128, exact by value. See codec.py for the shape of these modules.
+"""numeric as a decimal, exact by value. See codec.py for the shape of these modules.
 
-| declared                                 | column                                              |
-|------------------------------------------|-----------------------------------------------------|
-| numeric(p, s), 0 <= s <= p <= 38         | decimal(p, s)                                       |
-| numeric(p, s), s < 0 (since Postgres 15) | decimal(p - s, 0): the zeros are digits             |
-| numeric(p, s), s > p                     | decimal(s, s)                                       |
-| any of these with more than 38 digits    | decimal(38, s): the fraction whole, if s is 0 to 38 |
-| numeric                                  | decimal(38, 18), or what the user chose             |
+| declared                                 | decoded as                              | in at most 38 digits      |
+|------------------------------------------|-----------------------------------------|---------------------------|
+| numeric(p, s), 0 <= s <= p               | decimal(p, s)                           | decimal(38, s) if p > 38, |
+| numeric(p, s), s < 0 (since Postgres 15) | decimal(p - s, 0): the zeros are digits | the fraction whole; as    |
+| numeric(p, s), s > p                     | decimal(s, s)                           | numeric if s > 38         |
+| any of these with more than 76 digits    | its text                                |                           |
+| numeric                                  | its text, or what the user chose        | decimal(38, 18), or that  |
 
-Iceberg's widest decimal has 38 digits. Values with more, NaN and the infinities fit none. How many zeros stand behind
-a fraction is not kept: Postgres' own comparison does not see them either.
+Up to 38 digits it is a decimal128, up to 76 a decimal256. The last column is a destination whose type map has 38 digits
+(`TypeMap.digits`) and decimal(38, 18) for any number. NaN and the infinities fit no decimal. How many zeros stand
+behind a fraction is not kept: Postgres' own comparison does not see them either.
 
-Arrow reads what has more than 38 digits, counted as if the whole scale stood behind the point, into a wrong number
-without a word: texts that may have so many are counted first.
+Arrow reads what has too many digits, counted as if the whole scale stood behind the point, into a wrong number without
+a word: texts that may have so many are counted first.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.choices import CHOSEN_DIGITS, parse_decimal
+from penstock.decode.postgres.types import text
 from penstock.decode.postgres.types.codec import Mask, Served, TypeCodec, as_text
 from penstock.model.table import ColumnType
+from penstock.model.type_map import MOST_DIGITS, TEXT, TypeMap
 
 NUMERIC = 1700
-WIDEST = 38
-UNBOUNDED = (38, 18)
+_NARROW = 38  # digits of a decimal128
 _HEADER = 4  # Postgres adds the size of a varlena header to the modifier
-_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 
 
 def codec(type: ColumnType) -> TypeCodec:
-    precision, scale = decimal_of(type)
-    return TypeCodec(pa.decimal128(precision, scale), _parser(precision, scale), _misfits_of(precision, scale))
+    decimal = decimal_of(type)
+    if decimal is None:
+        return text.codec(type)
+    return TypeCodec(_arrow_type(*decimal), _parser(*decimal), _misfits_of(*decimal))
 
 
-def decimal_of(type: ColumnType) -> tuple[int, int]:
-    """Precision and scale of the type's column."""
-    if type.carried_as:
-        return parse_decimal(type.carried_as)
-    if type.modifier < _HEADER:
-        return UNBOUNDED
-    precision, scale = precision_and_scale(type.modifier)
-    if scale < 0:
-        return min(precision - scale, WIDEST), 0
-    if scale > WIDEST:
-        return UNBOUNDED
-    return min(max(precision, scale), WIDEST), scale
+def decimal_of(type: ColumnType) -> tuple[int, int] | None:
+    """Precision and scale of the type's column; None when it is text."""
+    given = type.carried_as or type.held_as
+    if given:
+        return None if given == TEXT else parse_decimal(given)
+    declared = _declared(type)
+    return declared if declared is not None and declared[0] <= MOST_DIGITS else None
+
+
+def held_as(type: ColumnType, types: TypeMap) -> str:
+    """What becomes of the type at a destination with these types."""
+    declared = _declared(type)
+    if declared is not None and declared[0] <= types.digits:
+        return ""
+    if types.any_number == TEXT:
+        return "" if decimal_of(replace(type, carried_as="", held_as="")) is None else TEXT
+    if declared is None or declared[1] > types.digits:
+        return types.any_number
+    return f"decimal({types.digits},{declared[1]})"
 
 
 def is_unbounded(type: ColumnType) -> bool:
-    """Whether its declaration allows more digits than a decimal has."""
+    """Whether its declaration allows more digits than a choice has."""
     if type.modifier < _HEADER:
         return True
     precision, scale = precision_and_scale(type.modifier)
-    return max(precision, scale, precision - scale) > WIDEST
+    return max(precision, scale, precision - scale) > CHOSEN_DIGITS
 
 
-def parse_decimal(text: str) -> tuple[int, int]:
-    """`decimal(p,s)` as numbers; ValueError says what is allowed."""
-    found = _DECIMAL.fullmatch(text)
-    precision, scale = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= precision <= WIDEST or scale > precision:
-        raise ValueError(f"must be decimal(p,s) with 1 <= p <= {WIDEST} and 0 <= s <= p")
-    return precision, scale
+def _declared(type: ColumnType) -> tuple[int, int] | None:
+    """Precision and scale of the decimal that holds all that the declaration allows; None without a declaration."""
+    if type.modifier < _HEADER:
+        return None
+    precision, scale = precision_and_scale(type.modifier)
+    return (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
 
 
 def precision_and_scale(modifier: int) -> tuple[int, int]:
@@ -77,13 +87,18 @@ def precision_and_scale(modifier: int) -> tuple[int, int]:
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
 
 
+def _arrow_type(precision: int, scale: int) -> pa.DataType:
+    return pa.decimal128(precision, scale) if precision <= _NARROW else pa.decimal256(precision, scale)
+
+
 def _parser(precision: int, scale: int) -> Callable[[pa.Array], pa.Array]:
-    arrow_type = pa.decimal128(precision, scale)
+    arrow_type = _arrow_type(precision, scale)
+    most_digits = _NARROW if precision <= _NARROW else MOST_DIGITS
     misfits = _misfits_of(precision, scale)
 
     def parse(texts: pa.Array) -> pa.Array:
         longest = pc.max(pc.binary_length(texts)).as_py()
-        if longest is None or longest + scale <= WIDEST:
+        if longest is None or longest + scale <= most_digits:
             return as_text(texts).cast(arrow_type)
         if misfits(texts).any():
             raise ValueError(f"not a number that {arrow_type} holds")
@@ -119,9 +134,9 @@ SERVED = (
     Served(
         {"numeric": NUMERIC},
         codec,
-        "decimal128(p, s); decimal128(38, 18) without a precision",
-        "decimal(p, s); decimal(38, 18)",
+        "decimal128(p, s); decimal256(p, s) from 39 digits; string without a precision",
+        "decimal(p, s); decimal(38, s); decimal(38, 18)",
         "every number that fits, by value",
-        "NaN, ±Infinity, more digits than p or s; with a declared precision up to 38 NaN alone",
+        "NaN, ±Infinity, more digits than p or s; with a declared precision that the column has, NaN alone",
     ),
 )

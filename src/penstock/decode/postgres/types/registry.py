@@ -27,6 +27,7 @@ from penstock.decode.postgres.types.array import list_codec
 from penstock.decode.postgres.types.codec import Served, TypeCodec
 from penstock.decode.postgres.types.composite import struct_codec
 from penstock.model.table import VERBATIM, ColumnType
+from penstock.model.type_map import TEXT
 
 _FAMILIES = (boolean, integer, floating, numeric, text, binary, temporal, uuid, json, plain, hstore)
 TABLE: tuple[Served, ...] = tuple(line for family in _FAMILIES for line in family.SERVED)
@@ -38,7 +39,7 @@ _FIRST_OF_USERS = 16384  # below it are the types that every server has
 @lru_cache(maxsize=4096)
 def codec(type: ColumnType) -> TypeCodec:
     """ValueError for a choice that the type does not allow."""
-    if type.carried_as == "text" or type.carried_as.startswith(VERBATIM):
+    if type.carried_as == TEXT or type.carried_as.startswith(VERBATIM):
         return text.codec(type)
     if type.carried_as and type.oid != numeric.NUMERIC:
         raise ValueError(f"{type.carried_as} is for numeric, not for {type.name}")

@@ -5,10 +5,10 @@
 | date        | date32                  |                                                                   |
 | timestamp   | timestamp[us]           | timestamp_ntz in Spark                                            |
 | timestamptz | timestamp[us, UTC]      | the session's TimeZone is UTC, so the offset is +00               |
-| time        | string                  | Spark can't read Iceberg's time, and 24:00:00 is a time in Postgres |
+| time        | time64[us]              | string at a destination without a time of day                     |
 
-interval and timetz are text too: no lake type holds months, days and microseconds apart, or a time with its offset.
-Infinities and years before Christ fit no column.
+interval and timetz are text: no Arrow type holds months, days and microseconds apart, or a time with its offset.
+Infinities and years before Christ fit no column, and 24:00:00, a time in Postgres, fits no time64.
 Arrow reads years of four digits only. Later ones are read by numpy, up to 294246, the last whole year that 64 bits of
 microseconds hold (Postgres goes to 294276).
 """
@@ -21,10 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.postgres.types import text
 from penstock.decode.postgres.types.codec import Mask, Served, TypeCodec, as_text
 from penstock.decode.postgres.types.text import as_sent
 from penstock.model.table import ColumnType
+from penstock.model.type_map import TEXT
 
+TIME = 1083
 _FAR_DATE = r"^[0-9]{5,7}-[0-9]{2}-[0-9]{2}$"
 _FAR_TIMESTAMP = r"^[0-9]{5,6}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _NEVER = r"(infinity| BC)$"
@@ -63,6 +66,19 @@ def _temporal(arrow_type: pa.DataType, far: str, unit: str, suffix: str = "") ->
     return lambda type: made
 
 
+def _parse_times(texts: pa.Array) -> pa.Array:
+    """By way of a moment of the first day: Arrow reads no times of day."""
+    moments = pc.binary_join_element_wise("1970-01-01 ", as_text(texts), "").cast(pa.timestamp("us"))
+    return moments.cast(pa.int64()).cast(pa.time64("us"))
+
+
+_TIMES = TypeCodec(pa.time64("us"), _parse_times)
+
+
+def _time(type: ColumnType) -> TypeCodec:
+    return text.codec(type) if type.held_as == TEXT else _TIMES
+
+
 _EXACT = "every value, to the microsecond"
 _RESCUED = "±infinity, years before Christ, years after 294246"
 
@@ -91,6 +107,14 @@ SERVED = (
         _EXACT,
         _RESCUED,
     ),
-    as_sent(("time", 1083), ("timetz", 1266), exact="its text: 24:00:00, microseconds, and timetz's offset"),
+    Served(
+        {"time": TIME},
+        _time,
+        "time64[us]",
+        "string",
+        "every value, to the microsecond; as a string its text, 24:00:00 too",
+        "24:00:00, where it is a time64",
+    ),
+    as_sent(("timetz", 1266), exact="its text: 24:00:00, microseconds, and its offset"),
     as_sent(("interval", 1186), exact="its text: months, days and microseconds apart"),
 )
