@@ -11,14 +11,17 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.decode.choices import fitted
 from penstock.decode.postgres.columns import column
 from penstock.decode.postgres.messages import Messages
 from penstock.demo.server import PostgresServer
+from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.errors import ValueDoesNotFit
 from penstock.fold.clone import fold_clone
 from penstock.fold.net_effect import NetEffect
 from penstock.model.change import RawChanges
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
+from penstock.model.type_map import WIDEST
 from pgoutput_messages import Change, raw_changes
 
 SETTINGS = {
@@ -147,12 +150,33 @@ def plain(values: pa.Array) -> list[Any]:
     return list(values.to_pylist())
 
 
+WIDE_TYPES = {  # where a destination with all of Arrow's types has others than Iceberg: values, and how they compare
+    "int2": (EVERY_TYPE["int2"], "v"),
+    "numeric(50, 10)": (["repeat('9', 40)::numeric", "-0.0000000001", "1", None], "v"),
+    "numeric": ([*EVERY_TYPE["numeric"], "'NaN'", "'Infinity'", "1e400"], "v::text"),
+    "time": (["'23:59:59.999999'", "'00:00:00.000001'", "'12:00'", None], "(extract(epoch FROM v) * 1000000)::int8"),
+}
+
+
+@pytest.mark.parametrize("type", WIDE_TYPES)
+def test_a_wide_destination_gets_values_as_select_returns_them(connection: Connection, type: str) -> None:
+    literals, comparable = WIDE_TYPES[type]
+    connection.execute(f"CREATE TABLE t (id int4 PRIMARY KEY, v {type})")
+    for number, literal in enumerate(literals):
+        connection.execute(f"INSERT INTO t VALUES ({number}, {literal or 'NULL'})")
+    schema = fitted(described(connection, "t", ("id",)), WIDEST)
+    net = fold_clone([raw_changes(schema, sent(connection, schema))], position=0, strict=True)
+    expected = connection.execute(f"SELECT id, {comparable} FROM t ORDER BY id").fetchall()
+    decoded = plain(net.upserts.column("v").combine_chunks())
+    assert dict(zip(net.upserts.column("id").to_pylist(), decoded, strict=True)) == dict(expected)
+
+
 @pytest.mark.parametrize("type", EVERY_TYPE)
 def test_values_are_what_select_returns(connection: Connection, type: str) -> None:
     connection.execute(f"CREATE TABLE t (id int4 PRIMARY KEY, v {type}, e text)")
     for number, literal in enumerate(EVERY_TYPE[type]):
         connection.execute(f"INSERT INTO t VALUES ({number}, {literal or 'NULL'}, '')")
-    schema = described(connection, "t", ("id",))
+    schema = fitted(described(connection, "t", ("id",)), ICEBERG_TYPES)
     net = fold_clone([raw_changes(schema, sent(connection, schema))], position=0)
     net.upserts.validate(full=True)
     expected = connection.execute(f"SELECT id, {comparable(type)} FROM t ORDER BY id").fetchall()
