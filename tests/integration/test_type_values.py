@@ -12,16 +12,20 @@ import pytest
 import oracle
 from copying import PUBLICATION, changes_of, held_snapshot, prepared, streamed
 from databases import Database
-from penstock.decode.choices import chosen
+from penstock.decode.choices import chosen, fitted
 from penstock.decode.postgres.types.registry import TABLE, codec, served
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.fold.clone import fold_clone
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.source.postgres.column_types import column_types
 from penstock.source.postgres.connect import connect
 from type_tables import columns_of, create, insert, types_of
 from type_values import MOST
+
+
+def in_lake(schema: TableSchema) -> TableSchema:
+    return fitted(schema, ICEBERG_TYPES)
 
 
 @pytest.mark.parametrize("table", ["alone", "lists", "rows", "lists_of_rows"])
@@ -37,7 +41,7 @@ def test_both_roads_give_what_select_gives(any_postgres: Database, table: str) -
     )
     with held_snapshot(any_postgres) as snapshot:
         any_postgres.execute(*insert(tables, 1000))
-        copy = prepared(any_postgres, snapshot, TableId("public", table))
+        copy = prepared(any_postgres, snapshot, TableId("public", table), carried=in_lake)
         copied = copy.read()
         net = fold_clone([changes_of(streamed(any_postgres, slot), copy.source.schema)], position=0)
     assert net.rescued is not None
@@ -63,7 +67,7 @@ def test_the_oracle_sees_what_is_wrong_inside(postgres: Database) -> None:
         f"create publication {PUBLICATION} for all tables",
     )
     with held_snapshot(postgres) as snapshot:
-        (row,) = (rows := prepared(postgres, snapshot, TableId("public", "t")).read()).to_pylist()
+        (row,) = (rows := prepared(postgres, snapshot, TableId("public", "t"), carried=in_lake).read()).to_pylist()
 
     def wrong(**changes: object) -> str:
         lake = pa.Table.from_pylist([{**row, **changes}], rows.schema)
