@@ -57,7 +57,7 @@ def followed(bench: Bench, name: str, table: TableSchema, type_map: TypeMap, mod
     [
         (WIDEST, [pa.int16(), pa.decimal256(50, 10), pa.string(), pa.time64("us"), pa.list_(pa.time64("us"))]),
         (ICEBERG_TYPES, [pa.int32(), pa.decimal128(38, 10), pa.decimal128(38, 18), pa.string(), pa.list_(pa.string())]),
-        (AS_WRITTEN, [pa.int16(), pa.decimal256(50, 10), pa.string(), pa.string(), pa.list_(pa.string())]),
+        (AS_WRITTEN, [pa.int16(), pa.decimal256(50, 10), pa.decimal128(38, 18), pa.string(), pa.list_(pa.string())]),
         (NO_TIME, [pa.int16(), pa.decimal256(40, 10), pa.decimal256(40, 20), pa.string(), pa.list_(pa.string())]),
         (
             replace(WIDEST, digits=38),

@@ -45,4 +45,5 @@ class TypeMap:
 
 
 WIDEST = TypeMap()
-AS_WRITTEN = TypeMap(time=False)  # for streams: times of day as the source writes them
+# For streams, whose events have values as the source writes them: what values are while they are compared and masked.
+AS_WRITTEN = TypeMap(time=False, any_number="decimal(38,18)")

@@ -182,12 +182,13 @@ def _blocks(array: pa.Array, items: pa.Array, counts: pa.Array) -> pa.Array:
 
 
 def _decimals(array: pa.Array) -> pa.Array:
-    """Write sixteen bytes, the highest first: longer than need be, and the same number."""
-    raw = np.frombuffer(array.cast(pa.decimal128(array.type.precision, array.type.scale)).buffers()[1], np.uint8)
-    raw = raw[16 * array.offset : 16 * (array.offset + len(array))].reshape(-1, 16)
-    made = np.empty((len(array), 17), np.uint8)
-    made[:, 0], made[:, 1:] = 32, raw[:, ::-1]
-    return _fixed(made.view("V17").reshape(-1))
+    """Write all bytes of the type, the highest first: longer than need be, and the same number."""
+    width = array.type.byte_width  # 16, or 32 from 39 digits
+    raw = np.frombuffer(array.buffers()[1], np.uint8)
+    raw = raw[width * array.offset : width * (array.offset + len(array))].reshape(-1, width)
+    made = np.empty((len(array), width + 1), np.uint8)
+    made[:, 0], made[:, 1:] = 2 * width, raw[:, ::-1]
+    return _fixed(made.view(f"V{width + 1}").reshape(-1))
 
 
 def _fixed(column: npt.NDArray[Any]) -> pa.Array:

@@ -149,7 +149,7 @@ def _numeric(type: ColumnType) -> tuple[ConnectType, TypeCodec]:
         return _VARIABLE, _each(_VARIABLE.arrow, _variable)
     precision, scale = numeric.precision_and_scale(type.modifier)
     kind = _decimal((("scale", str(scale)), ("connect.decimal.precision", str(precision))))
-    if not 0 <= scale <= precision <= numeric.WIDEST:
+    if not 0 <= scale <= precision <= numeric.NARROW:
         return kind, _each(pa.binary(), lambda text: _unscaled(text, scale))
     return kind, _fixed_decimals(numeric.codec(type))
 

@@ -118,7 +118,7 @@ def _records(task: LetterTask, one: LetterToSend) -> Records:
     if letter.message is None:
         return _as_rendered(task, letter, [0])
     raw = as_changes(letter.message)
-    changes = RawChanges(chosen(raw.schema, one.feed.types), raw.batch)
+    changes = RawChanges(chosen(raw.schema, one.feed.types, one.feed.type_map), raw.batch)
     try:
         select = partial(task.layout.select, task.shard)
         made = render_changes(changes, one.feed, task.origin, task.format, select=select)

@@ -32,7 +32,7 @@ from penstock.model.table import ColumnType
 from penstock.model.type_map import MOST_DIGITS, TEXT, TypeMap
 
 NUMERIC = 1700
-_NARROW = 38  # digits of a decimal128
+NARROW = 38  # digits of a decimal128
 _HEADER = 4  # Postgres adds the size of a varlena header to the modifier
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 
@@ -88,12 +88,12 @@ def precision_and_scale(modifier: int) -> tuple[int, int]:
 
 
 def _arrow_type(precision: int, scale: int) -> pa.DataType:
-    return pa.decimal128(precision, scale) if precision <= _NARROW else pa.decimal256(precision, scale)
+    return pa.decimal128(precision, scale) if precision <= NARROW else pa.decimal256(precision, scale)
 
 
 def _parser(precision: int, scale: int) -> Callable[[pa.Array], pa.Array]:
     arrow_type = _arrow_type(precision, scale)
-    most_digits = _NARROW if precision <= _NARROW else MOST_DIGITS
+    most_digits = NARROW if precision <= NARROW else MOST_DIGITS
     misfits = _misfits_of(precision, scale)
 
     def parse(texts: pa.Array) -> pa.Array:
