@@ -81,7 +81,7 @@ class _ByFingerprint:
         return isinstance(other, _ByFingerprint) and other.schema.fingerprint == self.schema.fingerprint
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _chosen(schema: _ByFingerprint, choices: Choices, types: TypeMap) -> TableSchema:
     return fitted(dialect_of(schema.schema).chosen(schema.schema, choices), types)
 
