@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import FilesDestination, HttpDestination
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.destinations.http.settings import http_stream
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import Mode
 from penstock.model.table import TableId
@@ -152,3 +153,18 @@ def test_a_stream_of_files_may_be_anywhere(tmp_path: Path) -> None:
         (made,) = load(written(tmp_path, destinations=[{"type": "files", "path": path}])).destinations
         assert isinstance(made, FilesDestination)
         assert made.folder == folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "content_type"),
+    [
+        ({}, "application/json"),
+        ({"envelope": "cloudevents"}, "application/cloudevents-batch+json"),
+        ({"envelope": "cloudevents", "batch": 1}, "application/cloudevents+json"),
+    ],
+)
+def test_a_webhook_is_told_what_its_events_are(tmp_path: Path, changed: dict[str, Any], content_type: str) -> None:
+    (made,) = load(written(tmp_path, destinations=webhook(**changed))).destinations
+    assert isinstance(made, HttpDestination)
+    assert http_stream(made).endpoint.content_type == content_type
+    assert not made.record_format.headers

@@ -188,7 +188,7 @@ class StreamSection(DestinationSection):
             if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
                 raise misplaced(key, "is not supported yet; leave it out")
         if self.encoding.type == "avro" and not self.takes_avro:
-            raise misplaced("encoding", "must be `json`: this type of destination holds lines of JSON")
+            raise misplaced("encoding", "must be `json`: this type of destination holds events as JSON")
         if self.encoding.type == "avro" and self.envelope.type not in ("native", "debezium"):
             raise misplaced("encoding", f"must be `json`: the envelope {self.envelope.type} has no schema in Avro")
         if self.deletes != "event" and not self.takes_tombstones:
@@ -232,8 +232,6 @@ class FilesDestination(StreamSection):
 
     @model_validator(mode="after")
     def _fits(self) -> FilesDestination:
-        if self.encoding.type != "json":
-            raise misplaced("encoding", "must be `json`: files hold events as text")
         if not self._is_one_file:
             return self
         if local_path(self.path) is None:
@@ -267,6 +265,7 @@ class WebhookSignature(Section):
 class HttpDestination(StreamSection):
     """A webhook: every event as a part of a request, at least once. `headers` are those of every request."""
 
+    takes_avro: ClassVar[bool] = False
     not_yet: ClassVar[tuple[str, ...]] = tuple(key for key in StreamSection.not_yet if key != "timeout")
 
     name: Name = "http"
@@ -289,12 +288,6 @@ class HttpDestination(StreamSection):
     def where(self) -> str:
         parts = urlsplit(self.url)
         return f"webhook at {parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
-
-    @model_validator(mode="after")
-    def _as_json(self) -> HttpDestination:
-        if self.encoding.type != "json":
-            raise misplaced("encoding", "must be `json`: a request holds its events as JSON")
-        return self
 
 
 def _joined(value: object) -> object:
@@ -339,18 +332,14 @@ class KafkaDestination(StreamSection):
 class StdoutDestination(StreamSection):
     """The standard output of `penstock run`, for trying."""
 
+    takes_avro: ClassVar[bool] = False
+
     name: Name = "stdout"
     type: Literal["stdout"]
 
     @property
     def where(self) -> str:
         return "standard output"
-
-    @model_validator(mode="after")
-    def _as_json(self) -> StdoutDestination:
-        if self.encoding.type != "json":
-            raise misplaced("encoding", "must be `json`: lines are text")
-        return self
 
 
 AnyDestination = Annotated[
