@@ -20,6 +20,7 @@ from kafka_server import KafkaServer
 from lake import Lake, reader_session
 from penstock.demo.server import PostgresServer
 from running import PipelineFactory, make_pipeline
+from stream_servers import Server, nats_server, redis_server
 
 settings.register_profile("penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
@@ -63,6 +64,19 @@ def debian_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Server]:
+    """A Redis server that is only ever killed by tests that start their own."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[Server]:
+    with nats_server() as server:
         yield server
 
 

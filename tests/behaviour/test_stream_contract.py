@@ -1,4 +1,4 @@
-"""What `destinations/stream_contract.py` promises, held by the in-memory twin, by files and by Kafka alike."""
+"""What `destinations/stream_contract.py` promises, held by every stream destination alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from penstock.destinations.files.names import Range, parse_range
 from penstock.destinations.kafka import publisher as kafka_publisher
 from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
+from penstock.destinations.nats import publisher as nats_publisher
 from penstock.destinations.places.folder import StoreFolder
+from penstock.destinations.redis import publisher as redis_publisher
 from penstock.destinations.stream_contract import (
     TOPIC_TYPE,
     CopyPlace,
@@ -34,10 +36,14 @@ from penstock.destinations.stream_contract import (
 )
 from penstock.errors import Overtaken, RecordRefused, StreamBroken, TopicsRefused, UnknownTopics
 from penstock.model.place import Place, place_at
+from stream_benches import nats_streams, redis_streams
 
 START = place_at(100)
 HASHED = [5, 6, 3, 6]
 SHOP = StreamId("shop", "history 1", START)
+
+
+Crashes = tuple[Callable[[str], None], Callable[[], None]]
 
 
 class Killed(BaseException):
@@ -52,6 +58,7 @@ class Bench:
     seen: Callable[[int], list[str]]
     crash_at: Callable[[str], None]
     go_on: Callable[[], None]
+    keys_are_divided: bool = True  # over shards; otherwise a topic is in one shard
 
     def publisher(self, shard: int = 0, shards: int = 1) -> Publisher:
         destination = self.opened(shards)
@@ -59,55 +66,63 @@ class Bench:
         return destination.publisher("shop", shard)
 
 
-def _files(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
+def _files(folder: Path, crashes: Crashes) -> Bench:
     def seen(shard: int) -> list[str]:
         """As any reader does it: files in the order of their names, their lines in order."""
         found = sorted((folder / "shop" / f"{shard:04d}").glob("*.jsonl"))
         return [line for path in found for line in path.read_text().splitlines()]
 
-    return Bench(lambda shards: FilesDestination("stream", folder, shards), seen, *_crashes(patch))
+    return Bench(lambda shards: FilesDestination("stream", folder, shards), seen, *crashes)
 
 
-def _store(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
+def _store(folder: Path, crashes: Crashes) -> Bench:
     """Files where nothing can be linked or renamed, as in an object store."""
     whole = fs.SubTreeFileSystem(str(folder.parent), fs.LocalFileSystem())
     folder.parent.mkdir(parents=True, exist_ok=True)
     opened = partial(FilesDestination, "stream", StoreFolder(whole, folder.name, "store://stream"))
-    return replace(_files(folder, patch), opened=opened)
+    return replace(_files(folder, crashes), opened=opened)
 
 
-def _memory(_: Path, patch: pytest.MonkeyPatch) -> Bench:
+def _memory(crashes: Crashes) -> Bench:
     store = MemoryStreamStore()
 
     def seen(shard: int) -> list[str]:
         return [(value or b"").decode() for value in store.values("shop")[shard]]
 
-    return Bench(lambda shards: MemoryStreamDestination("stream", store, shards), seen, *_crashes(patch))
+    return Bench(lambda shards: MemoryStreamDestination("stream", store, shards), seen, *crashes)
 
 
-def _crashes(patch: pytest.MonkeyPatch) -> tuple[Callable[[str], None], Callable[[], None]]:
+def _crashes(patch: pytest.MonkeyPatch) -> Crashes:
     armed: list[str] = []
 
     def reached(name: str) -> None:
         if name in armed:
             raise Killed(name)
 
-    for module in (files_shard, memory_stream, kafka_publisher):
+    for module in (files_shard, memory_stream, kafka_publisher, nats_publisher, redis_publisher):
         patch.setattr(module, "reach", reached)
     return armed.append, armed.clear
 
 
-def _kafka(request: pytest.FixtureRequest, patch: pytest.MonkeyPatch) -> Bench:
-    made = KafkaBench(request.getfixturevalue("kafka_server"))
-    return Bench(made.destination, made.values, *_crashes(patch))
-
-
-@pytest.fixture(params=["memory", "files", "store", "kafka"])
+@pytest.fixture(params=["memory", "files", "store", "kafka", "redis", "nats"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    if request.param == "kafka":
-        return _kafka(request, monkeypatch)
-    make = {"memory": _memory, "files": _files, "store": _store}[request.param]
-    return make(tmp_path / "stream", monkeypatch)
+    crashes = _crashes(monkeypatch)
+    match request.param:
+        case "memory":
+            return _memory(crashes)
+        case "files":
+            return _files(tmp_path / "stream", crashes)
+        case "store":
+            return _store(tmp_path / "stream", crashes)
+        case "kafka":
+            made = KafkaBench(request.getfixturevalue("kafka_server"))
+            return Bench(made.destination, made.values, *crashes)
+        case "redis":
+            streams = redis_streams(request.getfixturevalue("redis"))
+            return Bench(streams.opened, streams.seen, *crashes, keys_are_divided=False)
+        case _:
+            subjects = nats_streams(request.getfixturevalue("nats"))
+            return Bench(subjects.opened, subjects.seen, *crashes)
 
 
 def records(*given: tuple[int, str]) -> Records:
@@ -274,6 +289,11 @@ def test_a_layout_divides_keys_and_knows_its_topics_once_they_are_looked_up(benc
     everywhere = np.zeros(101, np.bool_)
     everywhere[100] = True
     shares = [layout.select(shard, topics, keys, everywhere) for shard in range(3)]
+    if not bench.keys_are_divided:
+        found = sorted((row, shard) for shard, (index, _) in enumerate(shares) for row in index.tolist())
+        assert [row for row, _ in found] == list(range(101)), "every record is in one shard"
+        assert [len({shard for row, shard in found if row // 50 == topic}) for topic in (0, 1)] == [1, 1]
+        return
     taken = [index.tolist() for index, _ in shares]
     assert all(len(index) == len(partitions) for index, partitions in shares)
     assert [share[-1] for share in taken] == [100, 100, 100], "what concerns every key is in every shard"

@@ -342,7 +342,106 @@ class StdoutDestination(StreamSection):
         return "standard output"
 
 
+def _server_url(*schemes: str) -> AfterValidator:
+    """Check the address of a server, without ever repeating it: it may hold a password."""
+
+    def checked(url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            problem = "" if parts.port != 0 else "must have a port between 1 and 65535"
+        except ValueError as error:
+            parts, problem = None, f"must be a URL ({error})"
+        if parts is not None and (parts.scheme not in schemes or not parts.hostname):
+            problem = f"must be like {schemes[0]}://host or {schemes[1]}://host"
+        if problem:
+            raise ValueError(problem)
+        return url
+
+    return AfterValidator(checked)
+
+
+def _shown(url: str) -> str:
+    """The address without user and password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+
+
+class RedisDestination(StreamSection):
+    """Streams of a Redis server."""
+
+    not_yet: ClassVar[tuple[str, ...]] = ("stream", *(key for key in StreamSection.not_yet if key != "timeout"))
+
+    name: Name = "redis"
+    type: Literal["redis"]
+    url: Annotated[str, _server_url("redis", "rediss"), Field(repr=False)]
+    ca_file: Located | None = None
+    stream: Annotated[str, Field(min_length=1)] = "${source.schema}.${source.table}"
+    maxlen: Annotated[int, Field(ge=1)] | None = None
+    fields: Literal["penstock", "deltaforge"] = "penstock"
+    timeout: Annotated[Duration, Field(gt=0)] = 30.0
+
+    @property
+    def where(self) -> str:
+        return f"Redis at {_shown(self.url)}"
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class NatsDestination(StreamSection):
+    """Streams of NATS JetStream, one per shard. `url` may list several servers of a cluster."""
+
+    not_yet: ClassVar[tuple[str, ...]] = ("subject", *(key for key in StreamSection.not_yet if key != "timeout"))
+
+    name: Name = "nats"
+    type: Literal["nats"]
+    url: Annotated[
+        list[Annotated[str, _server_url("nats", "tls")]], BeforeValidator(_listed), Field(min_length=1, repr=False)
+    ]
+    ca_file: Located | None = None
+    credentials: Located | None = None
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+    stream: Annotated[str, Field(pattern=r"^(\$\{source\.name\}|[A-Za-z0-9_-])+$")]
+    subject: Annotated[str, Field(pattern=r"^[^\s*>$%.{}]+\.\S+$")] | None = None
+    create: bool = True
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    timeout: Annotated[Duration, Field(gt=0)] = 30.0
+
+    @property
+    def where(self) -> str:
+        return f"NATS at {', '.join(map(_shown, self.url))}"
+
+    @property
+    def subjects(self) -> str:
+        """The template of subjects."""
+        return self.subject or f"{self.stream.lower()}.${{source.schema}}.${{source.table}}"
+
+    @property
+    def login(self) -> tuple[str, str, str]:
+        """User, password and token; empty where there is none."""
+        password, token = (one.get_secret_value() if one is not None else "" for one in (self.password, self.token))
+        return self.user or "", password, token
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> NatsDestination:
+        ways = [key for key in ("credentials", "user", "token") if getattr(self, key) is not None]
+        if len(ways) > 1:
+            raise misplaced(ways[1], f"must not stand beside `{ways[0]}`: there is one way to log in")
+        if (self.user is None) != (self.password is None):
+            raise misplaced("user", "must stand beside `password`")
+        return self
+
+
 AnyDestination = Annotated[
-    IcebergDestination | FilesDestination | HttpDestination | KafkaDestination | StdoutDestination,
+    IcebergDestination
+    | FilesDestination
+    | HttpDestination
+    | KafkaDestination
+    | NatsDestination
+    | RedisDestination
+    | StdoutDestination,
     Field(discriminator="type"),
 ]

@@ -18,7 +18,9 @@ from penstock.destinations.http.destination import HttpDestination
 from penstock.destinations.http.settings import HttpSettings, http_stream
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
+from penstock.destinations.redis.destination import RedisDestination, RedisSettings
 from penstock.destinations.spark_session import Session
 from penstock.destinations.stdout.destination import StdoutDestination, StdoutSettings
 from penstock.destinations.stream_contract import StreamDestination
@@ -88,6 +90,19 @@ def _stdout(settings: StdoutSettings, folder: Folder) -> StreamDestination:
     return StdoutDestination(settings.name, folder, settings.shards, settings.ordering)
 
 
+def _nats(settings: NatsSettings) -> StreamDestination:
+    return NatsDestination(settings)
+
+
+def _redis(settings: RedisSettings) -> StreamDestination:
+    return RedisDestination(settings)
+
+
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
-_STREAMS: Mapping[str, Callable[..., StreamDestination]] = {"files": _files, "kafka": _kafka}
+_STREAMS: Mapping[str, Callable[..., StreamDestination]] = {
+    "files": _files,
+    "kafka": _kafka,
+    "nats": _nats,
+    "redis": _redis,
+}
 _WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http, "stdout": _stdout}

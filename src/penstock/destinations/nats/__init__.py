@@ -1,0 +1,1 @@
+"""NATS JetStream as a stream destination: `type: nats`."""

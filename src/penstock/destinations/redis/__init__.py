@@ -1,0 +1,1 @@
+"""Redis Streams as a stream destination: `type: redis`."""
