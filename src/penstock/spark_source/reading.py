@@ -43,7 +43,9 @@ from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import TypeMap
+from penstock.render.event import Origin
 from penstock.render.events import render_changes
+from penstock.state.sql import find_store
 
 EVENT_COLUMNS = ("place", "schema", "table", "key", "value")
 ROWS_AT_ONCE = 10_000
@@ -67,25 +69,25 @@ class Reading:
     Picklable, but for the pipeline, as the source sees it: only planning needs that, and it knows passwords."""
 
     log: ChangeLog
-    source: str
+    origin: Origin
     pipeline: Pipeline | None
     table: TableId | None = None
     schema: TableSchema | None = None
     feed: Feed | None = None
 
     def __reduce__(self) -> tuple[type[Reading], tuple[object, ...]]:
-        return Reading, (self.log, self.source, None, self.table, self.schema, self.feed)
+        return Reading, (self.log, self.origin, None, self.table, self.schema, self.feed)
 
     @classmethod
     def of(cls, file: str, *, table: str = "", source: str = "", destination: str = "") -> Reading:
         """`file` is the pipeline's; `source` and `destination` are names, needed where it has several that differ."""
         pipeline = load(Path(file)).source_view(source or None).only(destination or None)
-        log = ChangeLog(pipeline.log_uri)
+        log, origin = ChangeLog(pipeline.log_uri), _origin(pipeline)
         if not table:
-            return cls(log, pipeline.source.name, pipeline)
+            return cls(log, origin, pipeline)
         name = _table_id(table)
         feed = _one_feed(pipeline, name)
-        return cls(log, pipeline.source.name, pipeline, name, _newest_schema(log, name), feed)
+        return cls(log, origin, pipeline, name, _newest_schema(log, name), feed)
 
     def arrow_schema(self) -> pa.Schema:
         """Return what every batch has."""
@@ -160,7 +162,7 @@ class Reading:
 
     def _rows(self, changes: RawChanges, feed: Feed) -> pa.Table:
         if self.schema is None:
-            return _events(changes, feed, self.source)
+            return _events(changes, feed, self.origin)
         return _typed(changes, feed, chosen(self.schema, feed.types, SPARK_TYPES))
 
     def _passed(self, begin: Position, start: Position) -> LogPassed:
@@ -195,9 +197,9 @@ def _typed(changes: RawChanges, feed: Feed, schema: TableSchema) -> pa.Table:
     return pa.table(columns)
 
 
-def _events(changes: RawChanges, feed: Feed, source: str) -> pa.Table:
+def _events(changes: RawChanges, feed: Feed, origin: Origin) -> pa.Table:
     """Changes of any table as streams publish them."""
-    rendered = render_changes(changes, feed, source)
+    rendered = render_changes(changes, feed, origin)
     table = changes.schema.table
     return pa.table(
         {
@@ -208,6 +210,21 @@ def _events(changes: RawChanges, feed: Feed, source: str) -> pa.Table:
             "value": rendered.values.cast(pa.string()),
         }
     )
+
+
+def _origin(pipeline: Pipeline) -> Origin:
+    """What events say of their source. Numbers of structures are in the state store; events go without, where that
+    is a file of another machine."""
+    versions: dict[str, tuple[int, int]] = {}
+    store = find_store(pipeline.state_url)
+    if store is not None:
+        try:
+            known = store.of_source(pipeline.scope).schema_versions()
+            versions = {one.fingerprint: (one.version, one.sequence) for one in known}
+        finally:
+            store.close()
+    sid = None if pipeline.sid is None else pipeline.sid.value
+    return Origin(pipeline.source.name, pipeline.source.database, sid, versions)
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
