@@ -36,6 +36,8 @@ FAILPOINTS = (
     "publish.recorded",  # of a webhook: what will be sent is recorded, nothing is sent
     "publish.taken",  # of a webhook: a request was taken, nothing of it is recorded
     "publish.committed",  # its place has moved, its file has not got its name
+    "publish.rows_published",  # a shard has pieces of a copy, the driver does not know
+    "publish.rows_complete",  # every shard has all rows of a copy, the state store does not know
     "publish.visible",  # readers see its file, the driver does not know
     "publish.batch_done",  # all shards are published, nothing is recorded
     "log.segment_removed",  # retention removed one segment of several

@@ -98,12 +98,13 @@ def _received(receiver: Webhook) -> list[list[dict[str, Any]]]:
 def _lose_events(database: Database, pipeline: PipelineFile) -> None:
     """A table leaves the publication and comes back between two looks: Errored, until an operator lets it go on."""
 
-    def extras(shown: str) -> set[str]:
+    def extras(shown: str) -> set[Any]:
         return {table[shown] for table in pipeline.status()["tables"] if table["table"] == "public.extras"}
 
     publication = f"penstock_{pipeline.name}"
     with database.connect() as connection:
         connection.execute(b"insert into extras values (1)")
+        await_condition(lambda: extras("changes") == {1}, "the first event", 60)
         connection.execute(f"alter publication {publication} drop table extras".encode())
         connection.execute(b"insert into extras values (2)")
         connection.execute(f"alter publication {publication} add table extras".encode())

@@ -19,6 +19,7 @@ from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryS
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableSchema
 from penstock.runtime.publish.loop import PublishLoop
+from penstock.runtime.publish.row_copier import RowCopier
 from penstock.state.memory import MemoryStateStore
 from pgoutput_messages import Change, raw_changes
 
@@ -34,9 +35,10 @@ class FailingRunner(InProcessRunner):
 
     def __init__(self) -> None:
         self.fail_after: int | None = None
+        self.fails_at: Callable[..., object] | None = None  # None: any
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        if self.fail_after is None:
+        if self.fail_after is None or self.fails_at not in (None, function):
             return super().run(function, tasks)
         super().run(function, tasks[: self.fail_after])
         self.fail_after = None
@@ -54,11 +56,18 @@ class PublishBench:
         self.loop = self.restart()
 
     def restart(
-        self, *, limits: BatchConfig = AT_ONCE, from_now: bool = False, dlq: DeadLetterConfig = KEEP_TEN
+        self,
+        *,
+        limits: BatchConfig = AT_ONCE,
+        from_now: bool = False,
+        dlq: DeadLetterConfig = KEEP_TEN,
+        rows: RowCopier | None = None,
     ) -> PublishLoop:
         """A new process: nothing is left but the log, the stream and the state store."""
         stream = MemoryStreamDestination("stream", self.store, self.shards)
-        self.loop = PublishLoop("shop", stream, self.runner, self.log, limits, self.state, from_now=from_now, dlq=dlq)
+        self.loop = PublishLoop(
+            "shop", stream, self.runner, self.log, limits, self.state, from_now=from_now, rows=rows, dlq=dlq
+        )
         for feed in self.feeds:
             self.loop.follow(feed)
         return self.loop

@@ -346,7 +346,6 @@ def test_a_stream_of_files(folder: Path) -> None:
     for given, problem in (
         ("path: s3://bucket/changes.jsonl", "destinations[0].path names one growing file, which must be local"),
         ("path: ./x\n    shards: 0", "destinations[0].shards is 0, but must be at least 1"),
-        ("path: ./x\n    snapshot: true", "destinations[0].snapshot is not supported yet"),
         ("warehouse: ./x", "destinations[0].warehouse is an unknown key"),
     ):
         error = refused(folder, GOOD.replace(iceberg, f"type: files\n    {given}"))

@@ -1,4 +1,4 @@
-"""Keep files that live no longer than a job: raw changes that its tasks write for one another.
+"""Keep files that live no longer than a job or a copy: raw changes and rows that tasks write for one another.
 
 They are in the log's folder (`scratch/`), which the driver and all executors reach; no reader or writer of the log
 looks there.
@@ -40,14 +40,14 @@ class Scratch:
             self._log.filesystem.create_dir(self._folder, recursive=True)
 
     @contextmanager
-    def writing(self) -> Iterator[tuple[str, Callable[[pa.RecordBatch], None]]]:
-        """A new file's name, and what appends a raw batch to it; they are numbered from 0. It is complete once the
-        block is left. LogFull when there is no room."""
+    def writing(self, schema: pa.Schema = RAW_SCHEMA) -> Iterator[tuple[str, Callable[[pa.RecordBatch], None]]]:
+        """A new file's name, and what appends a batch to it; they are numbered from 0. It is complete once the block is
+        left. LogFull when there is no room."""
         name = f"{secrets.token_hex(8)}.arrow"
         with (
             _store_errors(self._log, "writing to"),
             self._log.filesystem.open_output_stream(f"{self._folder}/{name}") as sink,
-            pa.ipc.new_file(sink, RAW_SCHEMA) as writer,
+            pa.ipc.new_file(sink, schema) as writer,
         ):
             yield name, writer.write_batch
 
@@ -62,6 +62,18 @@ class Scratch:
                     yield reader.get_batch(number)
         except pa.ArrowInvalid as error:
             raise _unreachable(log, "reading", error) from error
+
+    def read_all(self, name: str) -> Iterator[pa.RecordBatch]:
+        """All batches of a complete file."""
+        path, log = f"{self._folder}/{name}", self._log
+        opened = pa.memory_map if log.local else log.filesystem.open_input_file
+        with _store_errors(log, "reading"), opened(path) as file:
+            count = pa.ipc.open_file(file).num_record_batches
+        yield from self.read(name, range(count))
+
+    def remove_file(self, name: str) -> None:
+        with _store_errors(self._log, "removing from"):
+            self._log.filesystem.delete_file(f"{self._folder}/{name}")
 
     def remove(self) -> None:
         with _store_errors(self._log, "removing from"):

@@ -129,7 +129,6 @@ class StreamSection(DestinationSection):
     takes_tombstones: ClassVar[bool] = False
     takes_avro: ClassVar[bool] = True
     not_yet: ClassVar[tuple[str, ...]] = (
-        "snapshot",
         "timeout",
         "processors",
     )

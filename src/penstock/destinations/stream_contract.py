@@ -29,7 +29,8 @@ must not hold up the others. A shard's place therefore lists such tables with a 
 **Copied rows.** The rows that a table had before its first change are published as `read` events, in pieces that are
 numbered from 0 (`ShardPlace.copies`). The place says which copy it is, by the id of its snapshot, and how many pieces
 the shard has of it; that number moves in the same step as the records of the pieces. Meanwhile the table stands behind,
-at the position of the snapshot: its changes follow when its rows are complete.
+at the position of the snapshot: its changes follow when all shards have all of its rows. A copy that is begun again
+has another id, and all of its rows are published again.
 
 A destination keeps a ShardPlace as the text of `to_text`, and need not look into it.
 
@@ -80,10 +81,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """How much a shard has of the rows that a table was copied with: `pieces` of the copy `snapshot`."""
+    """How much a shard has of a table's copied rows: `pieces` of the copy `snapshot`, or all of them."""
 
     snapshot: str
     pieces: int
+    complete: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ same holds for dead letters: records that cannot be rendered or that the destina
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -21,9 +21,9 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
-from penstock.destinations.contract import JobRunner
+from penstock.destinations.contract import JobRunner, Task
 from penstock.destinations.key_layout import KeyLayout
-from penstock.destinations.stream_contract import Layout, ShardPlace, StreamDestination, StreamId
+from penstock.destinations.stream_contract import Layout, Publisher, ShardPlace, StreamDestination, StreamId
 from penstock.errors import (
     DeadLettersFull,
     EventRefused,
@@ -40,36 +40,27 @@ from penstock.model.feed import Feed
 from penstock.model.place import Place, place_at, position_of
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount, merged
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
+from penstock.runtime.publish.published_table import PublishedTable
+from penstock.runtime.publish.row_copier import RowCopier
+from penstock.runtime.publish.row_publication import RowPublication
 from penstock.runtime.publish.schema_numbers import SchemaNumbers
 from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("publish")
+_WAY_TO_READY: Mapping[State, tuple[State, ...]] = {  # states in between
+    State.DATA_SYNC: (State.INIT,),
+    State.FINISHED_COPY: (State.INIT,),
+    State.SYNC_WAIT: (State.CATCHUP, State.SYNC_DONE),
+    State.CATCHUP: (State.SYNC_DONE,),
+}
 ADVANCE_EVERY = 60.0  # seconds, after which places move on over what held no events
-
-
-@dataclass
-class PublishedTable:
-    """A table whose changes are published. `lost`: the log no longer holds what it needs. `incomplete`: events of it
-    were never captured, or are not now, so trying again does not help."""
-
-    feed: Feed
-    errored: bool = False
-    lost: bool = False
-    incomplete: bool = False
-    changes: int = 0
-    tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
-    letters: set[str] = field(default_factory=set)  # records of this batch kept as dead letters, by name
-
-    @property
-    def name(self) -> TableId:
-        return self.feed.name
 
 
 @dataclass
@@ -94,12 +85,13 @@ class PublishLoop:
         state: StateStore,
         *,
         from_now: bool = False,
+        rows: RowCopier | None = None,
         dlq: DeadLetterConfig = DeadLetterConfig(),
         origin: Origin | None = None,
         format: EventFormat = NATIVE,
     ) -> None:
-        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning. `origin` and
-        `format` say how events are written."""
+        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning. `rows` reads
+        what tables hold, for streams that publish that as well. `origin` and `format` say how events are written."""
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._limits, self._state, self._from_now = limits, state, from_now
         self._planner = BatchPlanner(log, limits)
@@ -107,10 +99,11 @@ class PublishLoop:
         self._origin, self._format = origin or Origin(source), format
         self._sender = LetterSender(self._origin, format, destination, runner, state)
         self._numbers = SchemaNumbers(log, state)
+        self._rows = RowPublication(self, rows, self._origin, format, destination.name, limits.max_bytes, state)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
         self.is_unrecorded = False  # the stream is there, and the state store does not know it
-        self._layout: Layout = KeyLayout()
+        self.layout: Layout = KeyLayout()
         self._shards = 0  # 0: not begun
         self._places: list[ShardPlace] = []
         self._advanced_at = self._recorded_at = time.monotonic()
@@ -131,7 +124,7 @@ class PublishLoop:
             self.is_unrecorded = bool(self._destination.places(self._source))
             if not self.is_unrecorded:  # recorded first: a stream that is there without a record has lost it
                 self._state.set_processed(self._destination.name, position_of(wanted.start))
-        self._layout = self._destination.ensure(wanted)
+        self.layout = self._destination.ensure(wanted)
         self._places = self._destination.places(self._source)
         self.processed = self._least()
         if self.processed < start:
@@ -142,7 +135,7 @@ class PublishLoop:
                 f"log ends at {position_text(end)}",
                 "The log lost its newest part: start a new stream under another `path` or name",
             )
-        self._shards = self._layout.shards
+        self._shards = self.layout.shards
         where = position_text(self.processed)
         LOG.info("stream begins", stream=self._destination.name, shards=self._shards, position=where)
         return True
@@ -153,21 +146,29 @@ class PublishLoop:
             self._state.set_processed(self._destination.name, self.processed)
             self.is_unrecorded = False
 
-    def follow(self, feed: Feed, *, errored: bool = False) -> PublishedTable:
-        """Take a table in: from now on, or from its own place if it stands behind. It is Ready unless `errored`."""
+    def follow(self, feed: Feed, *, errored: bool = False, copying: bool = False) -> PublishedTable:
+        """Take a table in: from now on, or from its own place if it stands behind. It is Ready unless it is `errored`
+        or its rows come first."""
         known = self.tables.get(feed.name)
         if known is not None:
             return known
         before = self._state.progress(self._destination.name).get(feed.name)
-        table = PublishedTable(feed, errored=errored, changes=before.changes if before else 0)
+        table = PublishedTable(feed, errored=errored, copying=copying, changes=before.changes if before else 0)
         self.tables[feed.name] = table
-        if not errored:
+        if not errored and not copying:
             self._mark_ready(table)
         return table
 
     def forget(self, name: TableId) -> None:
         """Publish no more of a table; what is published of it stays."""
         self.tables.pop(name, None)
+        self._rows.remove(name)
+
+    def copy(self, table: PublishedTable, schema: TableSchema) -> None:
+        """Publish a table's rows, all of them, and then what follows."""
+        table.errored = table.lost = table.incomplete = False
+        table.copying = True
+        self._rows.add(table, schema)
 
     def retry(self, table: PublishedTable) -> None:
         """Try an Errored table again, from its own place."""
@@ -178,13 +179,7 @@ class PublishLoop:
         """Let a table that stands behind go on from where the others are, without the events in between. Events before
         `upto` may be missing as well."""
         behind = self._behind(table)
-        for shard in range(self._shards):
-            publisher = self._destination.publisher(self._source, shard)
-            at = publisher.open()
-            if place_name(table.name) in at.behind:
-                rest = {name: place for name, place in at.behind.items() if name != place_name(table.name)}
-                publisher.advance(replace(at, behind=rest))
-        self._places = self._destination.places(self._source)
+        self._leave_behind(table)
         said = []
         if behind is not None:
             said.append(f"events from {behind} to {place_at(self.processed)} were left out")
@@ -196,18 +191,30 @@ class PublishLoop:
         table.lost = False
         self.retry(table)
 
+    def _leave_behind(self, table: PublishedTable) -> None:
+        """Put a table where the others are, in every shard, without publishing anything of it."""
+        own = place_name(table.name)
+        for shard in range(self._shards):
+            publisher = self.publisher(shard)
+            at = publisher.open()
+            if own in at.behind:
+                behind = {name: place for name, place in at.behind.items() if name != own}
+                copies = {name: copy for name, copy in at.copies.items() if name != own}
+                publisher.advance(replace(at, behind=behind, copies=copies))
+        self._places = self._destination.places(self._source)
+
     @property
     def is_level(self) -> bool:
         """Whether no table is behind that could go on, and no dead letter is to be sent again."""
-        return self._sender.is_idle and all(
-            table.errored or self._behind(table) is None for table in self.tables.values()
-        )
+        return self._sender.is_idle and all(table.errored or self._is_level(table) for table in self.tables.values())
 
     @property
     def needed_from(self) -> Position:
         """What the log must keep for tables that are well."""
-        behind = [self._behind(table) for table in self.tables.values() if not table.errored]
-        return min([self._least(), *(position_of(place) for place in behind if place is not None)])
+        copies = self._rows.needed_from()  # before the others: a copy that ends stands behind
+        needed = [self._least(), *([] if copies is None else [copies])]
+        behind = [self._behind(table) for table in self.tables.values() if not table.errored and not table.copying]
+        return min([*needed, *(position_of(place) for place in behind if place is not None)])
 
     @property
     def held_from(self) -> Position:
@@ -218,7 +225,7 @@ class PublishLoop:
     def pass_over(self, before: Position) -> None:
         """Do without the log before this position. StreamBroken when the stream itself needs it."""
         for table in self.tables.values():
-            behind = self._behind(table)
+            behind = None if table.copying else self._behind(table)
             if behind is not None and position_of(behind) < before and not table.lost:
                 self.mark_errored(table, self._lost(table, behind, before))
         if self._shards and self.processed < before:
@@ -230,8 +237,8 @@ class PublishLoop:
         if not self.begin():
             return False
         self._letters.expire()
-        worked = self._send_letters() | self._bring_on()
-        level = [table for table in self.tables.values() if not table.errored and self._behind(table) is None]
+        worked = self._send_letters() | self._rows.step() | self._bring_on()
+        level = [table for table in self.tables.values() if self._is_level(table)]
         batch = self._planner.next(self.processed, {table.feed: self.processed for table in level}, now=now)
         if batch is None:
             self._advance_if_due()
@@ -269,10 +276,17 @@ class PublishLoop:
     def _mark_ready(self, table: PublishedTable) -> None:
         name, now = self._destination.name, datetime.now(UTC)
         before = self._state.table_status(name).get(table.name)
+        if before is not None and before.state is State.READY:
+            return
+        for state in _WAY_TO_READY.get(State.INIT if before is None else before.state, ()):
+            self._state.set_table_status(name, table.name, TableStatus(state, now))
         if before is None:
             self._state.set_table_status(name, table.name, TableStatus(State.INIT, now))
-        if before is None or before.state is not State.READY:
-            self._state.set_table_status(name, table.name, TableStatus(State.READY, now))
+        self._state.set_table_status(name, table.name, TableStatus(State.READY, now))
+
+    def _is_level(self, table: PublishedTable) -> bool:
+        """Whether the table takes part in batches with the others."""
+        return not table.errored and not table.copying and self._behind(table) is None
 
     def _least(self) -> Position:
         """How far every shard is published: where the next start begins."""
@@ -301,9 +315,14 @@ class PublishLoop:
         """One batch for each table that stands behind and is well."""
         worked = False
         for table in list(self.tables.values()):
-            behind = None if table.errored else self._behind(table)
-            if behind is not None:
-                worked |= self._bring_one_on(table, behind)
+            behind = None if table.errored or table.copying else self._behind(table)
+            if behind is None:
+                continue
+            if any(at.place < behind for at in self._places):  # a copy may be ahead of the others
+                if behind > place_at(self.processed):
+                    continue
+                self._advance()
+            worked |= self._bring_one_on(table, behind)
         return worked
 
     def _bring_one_on(self, table: PublishedTable, behind: Place) -> bool:
@@ -315,31 +334,25 @@ class PublishLoop:
         reached = max(position_of(at.place) for at in self._places)
         segments = [name for name in segments if name.start < reached]
         batch = gather(self._log, segments, {table.feed: position}, self._limits)
-        if batch is None:
+        if batch is not None:
+            work = batch.tables.get(table.name, TableWork(table.feed))
+            self._record(self._publish(batch, [work], alone=True))
+        elif any(at.of(place_name(table.name)) < at.place for at in self._places):
             return False
-        work = batch.tables.get(table.name, TableWork(table.feed))
-        self._record(self._publish(batch, [work], alone=True))
+        else:  # it stands where the others are
+            self._leave_behind(table)
         if self._behind(table) is None and not table.errored:
             table.tolerated.clear()
+            self._mark_ready(table)
             LOG.info("table joined", table=str(table.name), position=position_text(self.processed))
         return True
 
     def _publish(self, batch: Batch, works: Iterable[TableWork], *, alone: bool = False) -> dict[TableId, _Sum]:
         began = time.monotonic()
-        works, published = list(works), list[ShardOutcome]()
-        while True:
-            outcomes = self._runner.run(publish, self._tasks(batch, works, alone))
-            reach("publish.batch_done")
-            self._places = [outcome.at for outcome in outcomes]
-            moved = [outcome for outcome in outcomes if not outcome.stays]
-            published += moved
-            self._take_failures(moved)
-            if len(moved) == len(outcomes):
-                break
-            self._clear_the_way(outcomes)
+        works = list(works)
+        sums = _summed(self.run_shards(publish, lambda: self._tasks(batch, works, alone)))
         for work in works:
             self.tables[work.feed.name].letters.clear()
-        sums = _summed(published)
         LOG.debug(
             "published",
             events=sum(one.events for one in sums.values()),
@@ -349,6 +362,28 @@ class PublishLoop:
         )
         return sums
 
+    def run_shards(
+        self, function: Callable[[Task], ShardOutcome], tasks: Callable[[], Sequence[Task]]
+    ) -> list[ShardOutcome]:
+        """Run a task for each shard, again while one must stay where it is; return what those did that moved.
+
+        `tasks` is asked for them each time: none ends it."""
+        published: list[ShardOutcome] = []
+        while given := tasks():
+            outcomes = self._runner.run(function, given)
+            reach("publish.batch_done")
+            self._places = [outcome.at for outcome in outcomes]
+            moved = [outcome for outcome in outcomes if not outcome.stays]
+            published += moved
+            self._take_failures(outcomes)
+            if len(moved) == len(outcomes):
+                break
+            self._clear_the_way(outcomes)
+        return published
+
+    def publisher(self, shard: int) -> Publisher:
+        return self._destination.publisher(self._source, shard)
+
     def _tasks(self, batch: Batch, works: Iterable[TableWork], alone: bool) -> list[PublishTask]:
         parts = []
         for work in works:
@@ -356,17 +391,17 @@ class PublishLoop:
             if not table.errored:
                 kept = frozenset(table.tolerated), frozenset(table.letters)
                 parts.append(TablePart(work.feed, tuple(work.slices), *kept))
-        waiting = [table for table in self.tables.values() if table.errored or self._behind(table) is not None]
+        waiting = [table for table in self.tables.values() if not self._is_level(table)]
         numbers = self._numbers.of(one for part in parts for one in part.slices)
         origin = replace(self._origin, versions=numbers)
         return [
             PublishTask(
                 log=self._log,
-                publisher=self._destination.publisher(self._source, shard),
+                publisher=self.publisher(shard),
                 origin=origin,
                 format=self._format,
                 shard=shard,
-                layout=self._layout,
+                layout=self.layout,
                 tables=tuple(parts),
                 until=batch.end,
                 followed=frozenset(map(place_name, self.tables)),
@@ -395,7 +430,7 @@ class PublishLoop:
     def _look_up(self, wanted: Mapping[TableId, frozenset[str]]) -> None:
         names = sorted(frozenset().union(*wanted.values()))
         try:
-            self._layout = self._destination.topics(self._source, names)
+            self.layout = self._destination.topics(self._source, names)
         except TopicsRefused as refused:
             for table, topics in wanted.items():
                 reasons = [f"topic {name}: {refused.reasons[name]}" for name in sorted(topics & refused.reasons.keys())]
@@ -405,7 +440,7 @@ class PublishLoop:
                     )
             rest = [name for name in names if name not in refused.reasons]
             if rest:
-                self._layout = self._destination.topics(self._source, rest)
+                self.layout = self._destination.topics(self._source, rest)
 
     def _keep(self, table: PublishedTable, letters: Sequence[DeadLetter]) -> None:
         """Keep dead letters, so that the stream can go on without their events; without room its table is Errored."""
@@ -420,7 +455,7 @@ class PublishLoop:
         if not asked:
             return False
         feeds = {table.name: table.feed for table in self.tables.values()}
-        places = self._sender.send(asked, self._layout, feeds, self._look_up)
+        places = self._sender.send(asked, self.layout, feeds, self._look_up)
         if places is not None:
             self._places = places
         return True
@@ -448,7 +483,7 @@ class PublishLoop:
         self._advanced_at = time.monotonic()
         end = place_at(self.processed)
         followed = set(map(place_name, self.tables))
-        waiting = [place_name(table.name) for table in self.tables.values() if table.errored]
+        waiting = [place_name(table.name) for table in self.tables.values() if table.errored or table.copying]
         for shard, at in enumerate(self._places):
             if at.place >= end:
                 continue

@@ -1,6 +1,6 @@
 """One source's change log into one stream destination: a reader of the log, in a thread of its own.
 
-It is to streams what `runtime/destination_pipeline.py` is to tables, and much smaller: there is no copy, no structure
+It is to streams what `runtime/destination_pipeline.py` is to tables, and much smaller: there is no structure
 to follow and no upkeep. Retries and health are `runtime/retrying_reader.py`'s.
 """
 
@@ -20,6 +20,7 @@ from penstock.render.event import Origin
 from penstock.runtime.log_reader import LogNeed, Observe
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.publish.loop import PublishLoop
+from penstock.runtime.publish.row_copier import RowCopier
 from penstock.runtime.publish.stream_tables import StreamTables
 from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.retrying_reader import Reading, RetryingReader
@@ -111,6 +112,9 @@ class StreamPipeline(RetryingReader):
 
     def _open(self, cleanup: ExitStack) -> Reading:
         pipeline = self._pipeline
+        rows = self._copier() if self._section.snapshot else None
+        if rows is not None:
+            cleanup.callback(rows.stop)
         loop = PublishLoop(
             pipeline.source.name,
             self._destination,
@@ -119,17 +123,26 @@ class StreamPipeline(RetryingReader):
             pipeline.batch,
             self._state,
             from_now=self._section.start == "now",
+            rows=rows,
             dlq=self._section.dlq,
             origin=_origin(pipeline),
             format=self._section.record_format,
         )
         loop.begin()
-        tables = StreamTables(pipeline, loop, self._state, self._look_now)
+        tables = StreamTables(pipeline, loop, self._state, self._look_now, copies=rows is not None)
         tables.looked(self._look)
         tables.tend()
         self._tables = tables
+        if rows is not None:
+            rows.start()
         self._side.begun()
         return _StreamReading(loop, tables)
+
+    def _copier(self) -> RowCopier:
+        side = self._side
+        return RowCopier(
+            self._pipeline, self._runner, side.log, self._state, side.connections, floor=lambda: self.processed
+        )
 
 
 def _origin(pipeline: Pipeline) -> Origin:

@@ -1,7 +1,8 @@
 """Which tables of the source are published to a stream: those of the catalogue, as it is looked at again and again.
 
-A stream has no copy to put a table right: events that were never captured are missing for good. So a table of which
-events may be missing is Errored until an operator lets it go on without them (`penstock resync`). What the catalogue
+A stream is not put right by itself: events that were never captured are missing for good. So a table of which events
+may be missing is Errored until an operator lets it go on without them (`penstock resync`), or has its rows sent again,
+where rows are published (`copies`). What the catalogue
 said when a table was first published is kept as its baseline, and later looks are compared with it (`stream_watch.py`).
 Used by `stream_pipeline.py`.
 """
@@ -18,10 +19,11 @@ import structlog
 from penstock.config.model import Pipeline
 from penstock.errors import EventsMissing, KeyRequired, NotPublished, SourceError, StateError, TableError
 from penstock.model.feed import Feed
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, extended
 from penstock.model.table_state import GONE, State, TableStatus
-from penstock.runtime.publish.loop import PublishedTable, PublishLoop
+from penstock.runtime.publish.loop import PublishLoop
+from penstock.runtime.publish.published_table import PublishedTable
 from penstock.runtime.publish.stream_watch import StreamLook, TableFacts, stream_feed
 from penstock.state.store import Request, StateStore
 
@@ -40,11 +42,14 @@ class StreamTables:
         loop: PublishLoop,
         state: StateStore,
         look: Callable[[Collection[TableId]], StreamLook],
+        *,
+        copies: bool = False,
     ) -> None:
         """`pipeline` is as the source and the destination see it. `look` looks at the source now, for tables that get a
-        new baseline."""
+        new baseline. `copies`: the rows of a table come first."""
         self._pipeline, self._loop, self._state, self._look_now = pipeline, loop, state, look
-        self._destination = pipeline.destination.name
+        self._destination, self._copies = pipeline.destination.name, copies
+        self._schemas: dict[TableId, TableSchema] = {}
         self._looked: SimpleQueue[StreamLook] = SimpleQueue()
         self._asked_at = 0.0
 
@@ -81,6 +86,7 @@ class StreamTables:
         for schema in look.catalogue.schemas:
             feed = stream_feed(self._pipeline, schema.table)
             if feed is not None:
+                self._schemas[feed.name] = schema
                 self._take(feed, look, status.get(feed.name), baselines.get(feed.name))
         vanished = [name for name in self._loop.tables if name not in there]
         for name in vanished:
@@ -95,20 +101,30 @@ class StreamTables:
         if known is None:
             LOG.info("table is published", table=str(feed.name))
         before = status.reason if status is not None and status.state is State.ERRORED else ""
-        table = self._loop.follow(feed, errored=error is not None)
+        waits = known is not None and known.errored and not known.incomplete  # for an operator
+        copying = error is None and not waits and self._is_to_be_copied(feed.name, baseline)
+        table = self._loop.follow(feed, errored=error is not None, copying=copying)
         if error is not None:
             if not table.errored or before != error.what:
                 self._loop.mark_errored(table, error)
             table.errored, table.incomplete = True, True
             return
+        if copying:
+            if known is None or not known.copying:
+                self._loop.copy(table, self._schemas[feed.name])
+            return
         facts = look.facts.get(feed.name)
-        if facts is not None and baseline is None:
+        if facts is not None and baseline is None and not waits:
             self._keep_baseline(feed.name, facts)
         elif facts is not None and baseline is not None and (wider := extended(baseline, facts.marks)) != baseline:
             self._state.set_marks(self._destination, feed.name, wider)
         if table.incomplete:
             table.incomplete = False
             self._loop.retry(table)
+
+    def _is_to_be_copied(self, table: TableId, baseline: TableMarks | None) -> bool:
+        """Whether the rows of a table come first: it is new, or an earlier copy did not end."""
+        return self._copies and (baseline is None or self._state.copy_of(self._destination, table) is not None)
 
     def _trouble(
         self, table: TableId, look: StreamLook, status: TableStatus | None, baseline: TableMarks | None
@@ -122,6 +138,8 @@ class StreamTables:
             return EventsMissing(status.reason, status.solution)
         if self._loop.is_unrecorded:
             return self._missing(table, "the state store has no record of this stream, so what happened is not known")
+        if self._copies and self._state.copy_of(self._destination, table) is not None:
+            return None  # its copy makes up for what was missed
         if baseline is None:
             if status is None or code in NOT_CAPTURED:
                 return None  # nothing of it was published before
@@ -138,7 +156,8 @@ class StreamTables:
         return EventsMissing(f"table {table}: events may be missing, because {why}", self._way_out(table))
 
     def _way_out(self, table: TableId) -> str:
-        return f"To go on without these events: penstock resync {self._pipeline.file.name} {table}"
+        doing = "send its rows again, and then what follows" if self._copies else "go on without these events"
+        return f"To {doing}: penstock resync {self._pipeline.file.name} {table}"
 
     def _keep_baseline(self, table: TableId, facts: TableFacts) -> None:
         self._state.set_partitions(self._destination, table, facts.partitions)
@@ -183,10 +202,13 @@ class StreamTables:
         elif request.kind == "resync":
             self._go_on(table)
         elif table.errored and not table.incomplete:
-            self._loop.retry(table)
+            if self._copies and self._state.copy_of(self._destination, table.name) is not None:
+                self._loop.copy(table, self._schemas[table.name])
+            else:
+                self._loop.retry(table)
 
     def _go_on(self, table: PublishedTable) -> None:
-        """Publish a table from now on, without the events that it lacks. It gets a new baseline."""
+        """Publish a table from now on, without the events that it lacks or from its rows on. It gets a new baseline."""
         look = self._look_now([table.name])
         trouble, facts = look.troubles.get(table.name), look.facts.get(table.name)
         if trouble is not None or facts is None:
@@ -195,6 +217,9 @@ class StreamTables:
         while not self._looked.empty():
             self._looked.get()  # older than this one
         self._looked.put(look)
+        if self._copies:
+            self._loop.copy(table, self._schemas[table.name])
+            return
         self._keep_baseline(table.name, facts)
         table.incomplete = False
         self._loop.skip(table, look.position)

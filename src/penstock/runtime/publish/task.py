@@ -12,7 +12,7 @@ The task then publishes nothing and returns them all (`ShardOutcome.stays`); the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -125,7 +125,7 @@ class _NotKept(Exception):
         self.error = error
 
 
-class _MustStay(Exception):
+class MustStay(Exception):
     """Letters that are not kept yet, or topics that are not known yet."""
 
 
@@ -137,7 +137,7 @@ def publish(task: PublishTask) -> ShardOutcome:
         return ShardOutcome(at)
     try:
         task.publisher.publish(work.records(), work.upto)
-    except _MustStay:
+    except MustStay:
         return ShardOutcome(at, work.waiting_outcomes(), stays=True)
     except RecordRefused as refused:
         return _refused(task, at, refused)
@@ -155,7 +155,7 @@ def _refused(task: PublishTask, at: ShardPlace, refused: RecordRefused) -> Shard
     try:
         for _ in work.records():
             pass
-    except _MustStay:
+    except MustStay:
         return ShardOutcome(at, work.waiting_outcomes(), stays=True)
     raise refused  # none of them is ours: the same would happen again
 
@@ -166,8 +166,7 @@ class _Work:
     def __init__(self, task: PublishTask, at: ShardPlace, refused: RecordRefused | None = None) -> None:
         """`refused`: what the destination has said of some of the records."""
         self._task, self._at = task, at
-        self._refused: Mapping[str, str] = refused.reasons if refused is not None else {}
-        self._refused_code = refused.reason_code if refused is not None else ""
+        self._refused = refused
         self._select = partial(task.layout.select, task.shard)
         end = place_at(task.until)
         self._limit = min(end, at.place) if task.alone else end
@@ -189,7 +188,8 @@ class _Work:
         if self._task.alone:
             behind |= {part.name: failed.get(part.name, self._limit) for part in self._parts}
             still = {name: place for name, place in behind.items() if place < self._at.place}
-            return replace(self._at, behind=still)
+            copies = {name: copy for name, copy in self._at.copies.items() if name in still}
+            return replace(self._at, behind=still, copies=copies)
         waiting = dict.fromkeys(self._task.waiting, self._at.place)
         return replace(self._at, place=self._limit, behind={**waiting, **behind, **failed})
 
@@ -207,7 +207,7 @@ class _Work:
         return {name: TableOutcome(unknown_topics=names) for name, names in found.items() if names}
 
     def records(self) -> Iterator[Records]:
-        """Yield the shard's records in stream order, one file of the log at a time. At the end, _MustStay when there is
+        """Yield the shard's records in stream order, one file of the log at a time. At the end, MustStay when there is
         something to keep or to look up first: the whole batch is gone through, so that it is known all at once."""
         wanted: dict[str, dict[str, TablePart]] = {}  # by segment and fingerprint
         for part in self._parts:
@@ -219,7 +219,7 @@ class _Work:
                 if any(len(piece) for piece in pieces):
                     yield records_of(in_stream_order(pieces))
         if self.waiting_outcomes():
-            raise _MustStay
+            raise MustStay
 
     def _files(self, segment: str) -> Iterator[range]:
         """Yield the numbers of the slices of each file: a huge transaction has many, in stream order."""
@@ -250,7 +250,7 @@ class _Work:
         except UnknownTopics as found:
             outcome.unknown_topics |= found.names
             return []
-        except _MustStay:
+        except MustStay:
             raise
         except _NotKept as found:
             outcome.error, outcome.undecodable = found.error, True
@@ -288,37 +288,48 @@ class _Work:
 
     def _sound(self, part: TablePart, changes: RawChanges, piece: Rendered) -> Rendered:
         """Return the piece without dead letters; those that are not kept yet are noted."""
-        letters, taken_out = list(piece.failed), np.zeros(len(piece), np.bool_)
-        if self._refused or part.letters:
-            for row, place in enumerate(piece.places.to_pylist()):
-                if place in part.letters or f"{place}@{self._task.shard}" in part.letters:
-                    taken_out[row] = True
-                elif place in self._refused:
-                    taken_out[row] = True
-                    letters.append(self._refused_letter(part, piece, row))
-        fresh = [_with_message(changes, letter) for letter in letters if letter.name not in part.letters]
+        piece, letters = without_letters(piece, part.feed.name, self._task.shard, part.letters, self._refused)
+        fresh = [_with_message(changes, letter) for letter in letters]
         if fresh:
             self.outcomes[part.feed.name].letters += tuple(fresh)
             self._letters += len(fresh)
             self._letter_bytes += sum(len(one.message.data) for one in fresh if one.message is not None)
             if self._letters > MOST_LETTERS or self._letter_bytes > MOST_BYTES_KEPT:
-                raise _MustStay  # these first: the others are found the next time
-        return piece.take(np.flatnonzero(~taken_out)) if taken_out.any() else piece
+                raise MustStay  # these first: the others are found the next time
+        return piece
 
-    def _refused_letter(self, part: TablePart, piece: Rendered, row: int) -> DeadLetter:
-        place = piece.places[row].as_py()
-        headers = tuple((name, values[row].as_py()) for name, values in piece.headers if values[row].is_valid)
-        return DeadLetter(
-            table=part.feed.name,
-            place=place,
-            key=piece.keys[row].as_py(),
-            value=piece.values[row].as_py(),
-            code=self._refused_code,
-            reason=self._refused[place],
-            topic=piece.topics[row].as_py(),
-            shard=self._task.shard,
-            headers=headers,
-        )
+
+def without_letters(
+    piece: Rendered, table: TableId, shard: int, kept: frozenset[str], refused: RecordRefused | None
+) -> tuple[Rendered, list[DeadLetter]]:
+    """Return records without those that are kept as dead letters or were refused, and letters that are not kept yet."""
+    letters, taken_out = list(piece.failed), np.zeros(len(piece), np.bool_)
+    reasons = refused.reasons if refused is not None else {}
+    if reasons or kept:
+        for row, place in enumerate(piece.places.to_pylist()):
+            if place in kept or f"{place}@{shard}" in kept:
+                taken_out[row] = True
+            elif refused is not None and place in reasons:
+                taken_out[row] = True
+                letters.append(_refused_letter(piece, row, table, shard, refused))
+    sound = piece.take(np.flatnonzero(~taken_out)) if taken_out.any() else piece
+    return sound, [letter for letter in letters if letter.name not in kept]
+
+
+def _refused_letter(piece: Rendered, row: int, table: TableId, shard: int, refused: RecordRefused) -> DeadLetter:
+    place = piece.places[row].as_py()
+    headers = tuple((name, values[row].as_py()) for name, values in piece.headers if values[row].is_valid)
+    return DeadLetter(
+        table=table,
+        place=place,
+        key=piece.keys[row].as_py(),
+        value=piece.values[row].as_py(),
+        code=refused.reason_code,
+        reason=refused.reasons[place],
+        topic=piece.topics[row].as_py(),
+        shard=shard,
+        headers=headers,
+    )
 
 
 def _with_message(changes: RawChanges, letter: DeadLetter) -> DeadLetter:

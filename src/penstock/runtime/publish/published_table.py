@@ -1,0 +1,27 @@
+"""A table of a stream, as the driver keeps it in mind. `loop.py` moves it along, `stream_tables.py` judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.model.feed import Feed
+from penstock.model.table import TableId
+
+
+@dataclass
+class PublishedTable:
+    """A table whose changes are published. `lost`: the log no longer holds what it needs. `incomplete`: events of it
+    were never captured, or are not now, so trying again does not help. `copying`: its rows are published first."""
+
+    feed: Feed
+    errored: bool = False
+    lost: bool = False
+    incomplete: bool = False
+    copying: bool = False
+    changes: int = 0
+    tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
+    letters: set[str] = field(default_factory=set)  # records of this batch kept as dead letters, by name
+
+    @property
+    def name(self) -> TableId:
+        return self.feed.name
