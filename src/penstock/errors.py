@@ -41,6 +41,7 @@ PenstockError                 code                    exit  retry
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
  │   ├─ EventsMissing         events-missing          1     manual    events of a table may be missing from a stream
  │   ├─ EventRefused          event-refused           1     manual    one event cannot be published to a stream
+ │   ├─ ProcessorFailed       processor               1     manual    a processor stops its table, or cannot run at all
  │   ├─ DeadLettersFull       dead-letters-full       1     manual    no room for another dead letter of this table
  │   └─ PositionLost          position-lost           1     manual    position unknown, or behind the log
  │       └─ LogPassed         log-passed              1     manual    the log no longer reaches back; a clone is copied
@@ -273,6 +274,10 @@ class EventsMissing(TableError):
 
 class EventRefused(TableError):
     code = "event-refused"
+
+
+class ProcessorFailed(TableError):
+    code = "processor"
 
 
 class DeadLettersFull(TableError):

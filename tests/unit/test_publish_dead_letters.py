@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from penstock.config.destinations import DeadLetterConfig
 from penstock.destinations.memory_stream import MemoryPublisher
 from penstock.errors import RecordRefused, StateError, StreamHeld
 from penstock.model.dead_letter import LetterCount
+from penstock.model.feed import Feed
 from penstock.model.place import place_at
+from penstock.model.processor import ProcessorSpec
 from penstock.model.table_state import State
 from penstock.runtime.publish import dead_letters, task
 from pgoutput_messages import insert, truncate, update
@@ -216,3 +219,27 @@ def send_all(bench: PublishBench) -> None:
 
 def fails(*_: object, **__: object) -> bool:
     raise StateError("the state store is away", "")
+
+
+def test_an_event_that_a_processor_fails_on_is_sent_again_when_the_processor_is_corrected(tmp_path: Path) -> None:
+    def feed(text: str) -> Feed:
+        return stream_feed(
+            ORDERS, processors=(ProcessorSpec("sql", json.dumps({"select": "", "set": {"n": text}, "where": ""})),)
+        )
+
+    bench = PublishBench(tmp_path, feed("state::bigint"), stream_feed(PEOPLE), shards=2)
+    bench.seal(200, *((ORDERS, 100 + n, insert(str(n), str(n) if n % 2 else "x")) for n in range(6)))
+    bench.drain()
+    assert sorted(published(bench, "orders")) == [1, 3, 5]
+    assert [(one.letter.key, one.letter.code) for one in bench.state.letters("stream")] == [
+        (b'{"id":%d}' % n, "expression") for n in (0, 2, 4)
+    ]
+    send_all(bench)
+    assert [one.attempts for one in bench.state.letters("stream")] == [2, 2, 2]
+    bench.feeds = (feed("length(state)"), stream_feed(PEOPLE))
+    bench.restart()
+    send_all(bench)
+    assert bench.state.letters("stream") == []
+    found = {event["key"]["id"]: event["after"]["n"] for share in bench.events() for event in share}
+    assert found == {0: 1, 1: 1, 2: 1, 3: 3, 4: 1, 5: 5}
+    assert len(published(bench, "orders")) == 6

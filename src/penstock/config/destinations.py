@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
@@ -20,6 +20,7 @@ from penstock.config.event_formats import (
     TemplateText,
     event_format,
 )
+from penstock.config.processors import AnyProcessor
 from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
@@ -130,7 +131,6 @@ class StreamSection(DestinationSection):
     takes_avro: ClassVar[bool] = True
     not_yet: ClassVar[tuple[str, ...]] = (
         "timeout",
-        "processors",
     )
 
     envelope: AnyEnvelope = EnvelopeSection()
@@ -145,7 +145,7 @@ class StreamSection(DestinationSection):
     timeout: Duration = 30.0
     retry: RetryConfig = RetryConfig()
     dlq: DeadLetterConfig = DeadLetterConfig()
-    processors: list[dict[str, Any]] = Field(default_factory=list)
+    processors: list[AnyProcessor] = Field(default_factory=list)
     start: Literal["log", "now"] = "log"
 
     @property
@@ -175,6 +175,11 @@ class StreamSection(DestinationSection):
             deletes=self.deletes,
             truncates=self.truncates,
         )
+
+    @property
+    def has_typed_columns(self) -> bool:
+        """Whether its records describe the types of their columns, as the source has them."""
+        return self.envelope.type == "debezium" or self.encoding.type != "json"
 
     @property
     def folder(self) -> Path | None:

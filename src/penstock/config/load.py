@@ -130,10 +130,12 @@ class _Document:
         return self.error(at, problem + more, value)
 
     def _in_file(self, at: KeyPath) -> KeyPath:
-        """A key path as the file has it: pydantic puts the type of a destination behind its number."""
-        if len(at) > 2 and at[0] == "destinations" and self._value((*at[:2], "type")) == at[2]:
-            return (*at[:2], *at[3:])
-        return at
+        """A key path as the file has it: pydantic puts the type of a destination or processor behind its number."""
+        found: KeyPath = ()
+        for part in at:
+            if not (found and isinstance(found[-1], int) and self._value((*found, "type")) == part):
+                found = (*found, part)
+        return found
 
     def _where(self, at: KeyPath) -> str:
         known = at

@@ -7,13 +7,15 @@ Models are frozen and picklable. Paths are absolute here: relative ones in the f
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
-from penstock.config.destinations import AnyDestination, IcebergDestination
+from penstock.config.destinations import AnyDestination, IcebergDestination, StreamSection
+from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.sources import PostgresSource, require_distinct
@@ -26,6 +28,7 @@ from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import WIDEST, TypeMap
+from penstock.processors.writes import writes_anything
 
 
 def _spark_names(given: dict[str, str]) -> dict[str, str]:
@@ -83,6 +86,7 @@ class Pipeline(Section):
     sid_column: Identifier = "sid"
     mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
+    processors: list[AnyProcessor] = Field(default_factory=list)
     destinations: list[AnyDestination] = Field(min_length=1)
     commit_policy: CommitPolicyConfig = CommitPolicyConfig()
     given_home: Annotated[Located | None, Field(alias="home")] = None
@@ -337,7 +341,16 @@ class Pipeline(Section):
         salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
         if rule is None:
             return ()
-        return rule.feeds(table, self.source.name, self.sid, salt, type_map=self.type_map, strict=self._strict)
+        feeds = rule.feeds(table, self.source.name, self.sid, salt, type_map=self.type_map, strict=self._strict)
+        specs = specs_of(self._processors(rule), table, str(self.file.parent))
+        return tuple(replace(feed, processors=specs) for feed in feeds) if specs else feeds
+
+    def _processors(self, rule: TableRule) -> list[AnyProcessor]:
+        """Those of a table's events on their way to the destination whose view this is: the file's, the rule's, and the
+        destination's own, in that order."""
+        destination = self._destination_view
+        own = destination.processors if isinstance(destination, StreamSection) else []
+        return [*self.processors, *rule.processors, *own]
 
     def strictly(self) -> Pipeline:
         """The same, but a value that fits no column is not rescued: its table becomes Errored."""
@@ -394,7 +407,30 @@ def require_destinations(pipeline: Pipeline) -> None:
         ruled = [rule for rule in (rule.at(destination.name) for rule in pipeline.tables) if rule is not None]
         if not ruled:
             raise misplaced(("destinations", number, "name"), f"is {destination.name}, and no rule goes there")
+    require_streams_for_processors(pipeline)
     try:
         policy_of(pipeline.commit_policy, [(one.name, one.required) for one in pipeline.destinations])
     except ValueError as never:
         raise misplaced("commit_policy", str(never)) from None
+
+
+def require_streams_for_processors(pipeline: Pipeline) -> None:
+    """Raise where processors would act on tables of a lake, or on columns in a format that takes its own from the
+    source's schema."""
+    streams = {one.name: one for one in pipeline.destinations if isinstance(one, StreamSection)}
+    lakes = [one.name for one in pipeline.destinations if one.name not in streams]
+    if pipeline.processors and lakes:
+        raise misplaced("processors", f"act on streams only, and {lakes[0]} is none: name them in the destination")
+    for number, rule in enumerate(pipeline.tables):
+        wrong = [name for name in lakes if rule.processors and rule.at(name) is not None]
+        if wrong:
+            problem = f"act on streams only, and the rule's tables go to {wrong[0]} as well; give the rule `to`"
+            raise misplaced(("tables", number, "processors"), problem)
+    for number, destination in enumerate(pipeline.destinations):
+        if not isinstance(destination, StreamSection) or not destination.has_typed_columns:
+            continue
+        ruled = [one for rule in pipeline.tables if rule.at(destination.name) is not None for one in rule.processors]
+        specs = [one.spec("") for one in (*pipeline.processors, *ruled, *destination.processors)]
+        if writes_anything(specs):
+            problem = "is one whose columns have the types of the source; processors there may keep, leave out or route"
+            raise misplaced(("destinations", number, "envelope"), f"{problem} events, and write no columns")

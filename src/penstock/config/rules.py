@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.config.facts import FACTS, expand_facts
 from penstock.config.patterns import compile_pattern, matches, names_one_table
+from penstock.config.processors import AnyProcessor
 from penstock.config.section import Identifier, Section
 from penstock.decode.choices import parse_choice, parse_key
 from penstock.decode.dialect import Choices
@@ -171,6 +172,7 @@ class TableRule(Section):
         default_factory=dict
     )
     types: Types = Field(default_factory=dict)
+    processors: list[AnyProcessor] = Field(default_factory=list)
 
     @property
     def modes(self) -> list[Mode]:

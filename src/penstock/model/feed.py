@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from penstock.model.processor import ProcessorSpec
 from penstock.model.table import TableId
 from penstock.model.type_map import WIDEST, TypeMap
 
@@ -90,6 +91,7 @@ class Feed:
     projection: Projection = EVERYTHING
     markers: bool = False  # in mode events: begin and commit are events too
     anomalies: bool = False  # changes that do not suit what is there are counted
+    processors: tuple[ProcessorSpec, ...] = ()  # of events on their way into a stream
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

@@ -29,7 +29,7 @@ from penstock.model.table import ColumnType, TableId
 
 Numbers = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-PARTS = pa.array(["", ".1", ".2"])  # behind the place of an event's further records
+PARTS = pa.array(["", *(f".{number}" for number in range(1, 128))])  # behind the place of an event's further records
 _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 

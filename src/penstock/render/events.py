@@ -25,13 +25,17 @@ from penstock.model.change import RawChanges
 from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed, Projection
 from penstock.model.place import place_at
+from penstock.model.processor import ProcessorSpec
 from penstock.model.quarantine import raw_message
 from penstock.model.rescue import RescueCount
 from penstock.model.table import ColumnType, TableSchema
+from penstock.processors.batch import Route
+from penstock.processors.chain import Failure
 from penstock.render.envelopes import native
 from penstock.render.event import Events, Mask, Numbers, Origin
 from penstock.render.format import NATIVE, EventFormat
-from penstock.render.images import ImageWriter
+from penstock.render.images import WRITTEN, ImageWriter
+from penstock.render.processed import processed
 from penstock.render.records import TOMBSTONE, Divided, NamedValues, divided, image_of, key_texts, moves, parted
 from penstock.render.values import avro_keys, rendered_values
 
@@ -107,6 +111,7 @@ def render_changes(
         format,
         select=select,
         rescued=None if net.rescued is None else _whole(net.rescued),
+        processors=feed.processors,
     )
     letters = _with_messages(made.failed, changes, feed) if made.failed else ()
     return replace(made, last_commit_time=net.last_commit_time, rescues=net.rescues, failed=letters)
@@ -121,17 +126,21 @@ def render_events(
     *,
     select: Select = every_record,
     rescued: pa.Array | None = None,
+    processors: Sequence[ProcessorSpec] = (),
 ) -> Rendered:
     """Return events that `fold/envelope.py` has made, of changes or of copied rows, as records.
 
     `schema` is the one that they were decoded under: `verbatim(…)` of the source's, so that a key is written alike in
     changes and in copied rows; or that schema itself, where a processor needs values with their types."""
+    given, done = made, processed(made, schema, projection, processors)
+    made, rescued = done.made, rescued if rescued is None or not processors else rescued.take(pa.array(done.origin))
     columns = {name: _whole(made[name]) for name in made.column_names}
     types = {column.name: column.type for column in kept_schema(projection, schema).columns}
+    types |= {one.name: WRITTEN for one in columns["after"].type if one.name in done.written}
     writer = ImageWriter(types, schema.dialect)
     images = image_of(columns["after"], columns["before"])
     now, old = key_texts(images, schema.key, writer), key_texts(columns["before"], schema.key, writer)
-    records = divided(columns["op"], now, old, format)
+    records = _numbered(divided(columns["op"], now, old, format), done.origin)
     taken = pa.array(records.index)
     now, old = now.take(taken), old.take(taken)
     texts = pc.if_else(pa.array(records.from_old), old, now) if records.from_old.any() else now
@@ -143,6 +152,8 @@ def render_events(
         keys = avro_keys(columns, records, schema, types, origin, format, topics)
     else:
         keys = texts.cast(pa.binary())
+    if done.route is not None:
+        topics, keys, lost = _routed(done.route.take(taken), topics, keys, lost)
     everywhere = np.asarray(pc.equal(columns["op"].take(taken), "truncate"))
     own, partitions = select(topics, keys, everywhere)
     if lost.any():
@@ -153,7 +164,12 @@ def render_events(
     events = replace(events, keys=texts.take(chosen), moves=moves(role, now.take(chosen), old.take(chosen)))
     topics, keys = topics.take(chosen), keys.take(chosen)
     values, failed = rendered_values(events, format, topics, role == TOMBSTONE)
-    letters = _letters(events, keys, failed)
+    headers = [(name, named.filled(template).take(chosen).cast(pa.binary())) for name, template in format.headers]
+    if done.route is not None:
+        route = done.route.take(pa.array(records.index[own]))
+        values = pc.if_else(pa.array(role == TOMBSTONE), values, pc.coalesce(route.value, values))
+        headers = [*((name, one) for name, one in headers if name not in route.headers), *route.headers.items()]
+    letters = _letters(events, keys, failed) + _unprocessed(given, schema, projection, done.failed)
     if lost.any():
         without = _events(columns, schema, types, origin, records, np.flatnonzero(lost), rescued)
         letters += _topicless(replace(without, keys=texts.filter(pa.array(lost))), format)
@@ -168,7 +184,7 @@ def render_events(
         pa.array(partitions),
         0,
         (),
-        tuple((name, named.filled(template).take(chosen).cast(pa.binary())) for name, template in format.headers),
+        tuple(headers),
         letters,
     )
     return rendered if not failed else rendered.take(np.setdiff1d(np.arange(len(values)), list(failed)))
@@ -260,6 +276,43 @@ def _topics(named: NamedValues, format: EventFormat, schema: TableSchema, rows: 
     lost = np.asarray(filled.is_null()) | np.asarray(pc.fill_null(pc.equal(filled, ""), True))
     encoded = pc.fill_null(filled, "").dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), encoded.dictionary), lost
+
+
+def _numbered(records: Divided, origin: npt.NDArray[np.int64]) -> Divided:
+    """Number records among those of their change: processors may have made several events of it."""
+    of = origin[records.index]
+    begins = np.ones(len(of), np.bool_)
+    begins[1:] = of[1:] != of[:-1]
+    numbers = np.arange(len(of))
+    first = np.maximum.accumulate(np.where(begins, numbers, 0)) if len(of) else numbers
+    return replace(records, part=(numbers - first).astype(np.int8))
+
+
+def _routed(
+    route: Route, topics: pa.DictionaryArray, keys: pa.Array, lost: Mask
+) -> tuple[pa.DictionaryArray, pa.Array, Mask]:
+    """Return topics and keys of records as processors say, where they say something."""
+    if route.topic.null_count < len(route.topic):
+        encoded = pc.coalesce(route.topic, topics.cast(pa.string())).dictionary_encode()
+        topics = pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), encoded.dictionary)
+    return topics, pc.coalesce(route.key, keys), lost & np.asarray(route.topic.is_null())
+
+
+def _unprocessed(
+    made: pa.Table, schema: TableSchema, projection: Projection, failed: Mapping[int, Failure]
+) -> tuple[DeadLetter, ...]:
+    """Return dead letters for events that a processor failed on: they are kept as they were before it."""
+    if not failed:
+        return ()
+    rows = sorted(failed)
+    as_given = render_events(
+        made.take(pa.array(rows)), schema, projection, Origin(""), replace(NATIVE, split_moves=False)
+    )
+    parts = zip(rows, as_given.places.to_pylist(), as_given.keys.to_pylist(), as_given.values.to_pylist(), strict=True)
+    return tuple(
+        DeadLetter(schema.table, place, key, value, failed[row].code, failed[row].reason)
+        for row, place, key, value in parts
+    )
 
 
 def _letters(events: Events, keys: pa.Array, failed: Mapping[int, str]) -> tuple[DeadLetter, ...]:

@@ -19,6 +19,7 @@ from penstock.render.event import Events
 from penstock.render.json_text import JsonRows, json_texts
 
 UNCHANGED_TOAST = "__unchanged_toast__"
+WRITTEN = ColumnType(0, "json", carried_as="json")  # of a column that a processor wrote: its values are JSON already
 
 
 class ImageWriter:
@@ -30,6 +31,8 @@ class ImageWriter:
     def column(self, name: str, values: pa.Array) -> pa.Array:
         """Return the JSON of one column; null where the value is null."""
         type = self._types.get(name)
+        if type == WRITTEN:
+            return values
         if type is None or not is_verbatim(type):
             return json_texts(values)
         return self._dialect.json_texts(typed(type), values, raw=self._raw)
@@ -37,6 +40,8 @@ class ImageWriter:
     def texts(self, name: str, values: pa.Array) -> pa.Array:
         """Return one column as plain text, for topics and headers: a JSON string without its quotes and escapes."""
         type = self._types.get(name)
+        if type == WRITTEN:
+            return pc.utf8_trim(values, '"')
         if (type is not None and is_verbatim(type)) or pa.types.is_string(values.type):
             return values
         return pc.utf8_trim(json_texts(values), '"')

@@ -1,0 +1,1 @@
+"""Processors: what becomes of events between decoding and rendering. Arrow in, Arrow out."""

@@ -1,0 +1,83 @@
+"""`outbox`: rows that an application inserts into an outbox table become messages of their own.
+
+A row says what it is about (`aggregate_type`), whose it is (`aggregate_id`) and what to send (`payload`). It becomes a
+record with the payload as its value, the aggregate's id as its key, and the topic that follows from its type. Only
+inserts are messages: an application that tidies its outbox up deletes rows, and nobody wants to hear of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.processors.batch import EventBatch, Route, StepFailed, columns_of
+
+NAMES = ("aggregate_type", "aggregate_id", "payload", "event_type", "event_id", "topic")
+REQUIRED = ("aggregate_id", "payload")
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class OutboxStep:
+    """`columns` are the names of the outbox's columns, by what they are. `topic` is a template over them."""
+
+    columns: tuple[tuple[str, str], ...]
+    topic: str
+    headers: tuple[tuple[str, str], ...] = ()  # further headers: name, column
+    raw_payload: bool = True
+    strict: bool = False
+
+    def run(self, batch: EventBatch) -> EventBatch:
+        wanted = np.asarray(pc.is_in(batch.op, value_set=pa.array(["insert", "read"])))
+        if self.strict and not wanted.all():
+            at = int(np.flatnonzero(~wanted)[0])
+            raise StepFailed("not-an-insert", f"an outbox has inserts only, and this is a {batch.op[at].as_py()}")
+        batch = batch if wanted.all() else batch.take(np.flatnonzero(wanted))
+        if not len(batch):
+            return batch
+        row = columns_of(batch.after)
+        found = {name: self._texts(row, column) for name, column in self.columns if column in row}
+        for name in REQUIRED:
+            if name not in found:
+                raise StepFailed("no-column", f"the outbox has no column {dict(self.columns)[name]}")
+        topics = self._topics(found, len(batch))
+        if topics.null_count:
+            raise StepFailed("no-topic", f"its topic `{self.topic}` is not known: a column that it names is null")
+        headers = {"id": "event_id", "eventType": "event_type", "aggregateType": "aggregate_type"}
+        sent = {header: found[name].cast(pa.binary()) for header, name in headers.items() if name in found}
+        sent |= {header: self._texts(row, column).cast(pa.binary()) for header, column in self.headers if column in row}
+        value = found["payload"].cast(pa.binary()) if self.raw_payload else pa.nulls(len(batch), pa.binary())
+        return replace(batch, route=Route(topics, found["aggregate_id"].cast(pa.binary()), value, sent))
+
+    def _texts(self, row: Mapping[str, pa.Array], column: str) -> pa.Array:
+        values = row[column]
+        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+            return values
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowException as error:
+            raise StepFailed("no-text", f"column {column} has no text: {error}") from error
+
+    def _topics(self, found: Mapping[str, pa.Array], rows: int) -> pa.Array:
+        parts: list[pa.Array] = []
+        for number, part in enumerate(_PLACEHOLDER.split(self.topic)):
+            if number % 2 == 0:
+                parts.append(pa.repeat(part, rows))
+            elif part in found:
+                parts.append(found[part].cast(pa.string()))
+            else:
+                raise StepFailed("no-column", f"the outbox has no column for {part}, which `topic` names")
+        named = pc.binary_join_element_wise(*parts, "")
+        if "topic" in found:  # a row may say it itself
+            named = pc.coalesce(found["topic"].cast(pa.string()), named)
+        return pc.if_else(pc.equal(named, ""), pa.scalar(None, pa.string()), named)
+
+
+def unknown_placeholder(topic: str) -> str | None:
+    """Return what a template names that no outbox has."""
+    return next((name for name in _PLACEHOLDER.findall(topic) if name not in NAMES), None)
