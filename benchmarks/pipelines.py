@@ -147,8 +147,9 @@ class Drained:
     roles: dict[str, Usage]
 
 
-def run_once(file: Path, seconds: float = 3600) -> Drained:
-    """`penstock run --once`, bounded in time. Ends the benchmark, with the run's last words, when it fails."""
+def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Drained:
+    """`penstock run --once`, bounded in time. Ends the benchmark, with the run's last words, when it fails, or does
+    nothing although it is not `idle`."""
     began_whole = time.monotonic()
     process = start(file, "--once")
     assert process.stderr is not None
@@ -164,12 +165,15 @@ def run_once(file: Path, seconds: float = 3600) -> Drained:
             elif " applied " in line:
                 ended = time.monotonic()
                 changes += int(line.partition("changes=")[2].split()[0])
+            elif " published " in line and "events=" in line:
+                ended = time.monotonic()
+                changes += int(line.partition("events=")[2].split()[0])
             elif re.search(r"\bcopied +.*\brows=\d+", line):
                 ended = time.monotonic()
                 rows += int(line.partition("rows=")[2].split()[0])
         process.wait()
     bound.cancel()
-    if process.returncode or not ended:
+    if process.returncode or not (ended or idle):
         raise SystemExit("penstock run --once failed:\n" + "".join(said[-30:]))
     return Drained(ended - began, ended - began_whole, changes, rows, watch.roles)
 

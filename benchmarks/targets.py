@@ -33,4 +33,8 @@ BATCH_BY_TABLES = Target(15, 6, more_is_better=False)
 READ_WHILE_STREAMING = Target(2.5, 1.5, more_is_better=False)
 CAPTURE_MEBIBYTES = Target(300, 150, more_is_better=False)
 LONGEST_HOLD = Target(2, 2, more_is_better=False)  # seconds that a batch waits for maintenance
+STREAM_INTO_KAFKA = Target(100_000, 150_000)  # changes per second
+STREAM_AGAINST_DEBEZIUM = Target(3.5, 5)
+STREAM_FRESHNESS_P50 = Target(0.4, 0.2, more_is_better=False)
+STREAM_FRESHNESS_P99 = Target(1.0, 0.5, more_is_better=False)
 HISTORY_BY_ENDED = Target(2, 2, more_is_better=False)

@@ -1,0 +1,354 @@
+"""How fast waiting changes reach streams, and how old a change is when a consumer has it.
+
+    python benchmarks/streams.py [drain] [freshness] [--scale 10] [--rounds 2] [--seconds 30] [--into kafka files …]
+
+drain: W1 (see `drain.py`) waits in a slot, and `run --once` publishes it, by two shards, exactly once; the clock runs
+from the moment when capture reads the slot until the last batch is published. Beside it, in the same run: Kafka's own
+`ProducerPerformance`, with transactions and the same values, and Debezium's engine with a handler that only
+counts. What is in Kafka is counted by a consumer with `read_committed`.
+
+freshness: small transactions at a steady rate; a consumer with `read_committed` notes when it gets the newest row of
+each. p50 and p99 are from the commit at the source to the consumer.
+
+The servers share the cores with penstock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import debezium
+from harness import Result, only, parser, report, run_parts, say
+from penstock.demo.server import PostgresServer
+from penstock.source.postgres.connect import connect
+from penstock.source.postgres.slot import create_slot
+from pipelines import Drained, Run, copy_slot, drop_slot, run_once, write_pipeline
+from source_rows import BIG_WAL, change_eight_columns, create_eight_columns, pgbench_tables, pgbench_transactions
+from targets import STREAM_AGAINST_DEBEZIUM, STREAM_FRESHNESS_P50, STREAM_FRESHNESS_P99, STREAM_INTO_KAFKA
+from traffic import Traffic
+from watch import Usage, Watch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from kafka_server import KafkaServer
+
+PUBLICATION = "penstock_bench"
+SHARDS, PARTITIONS = 2, 6
+QUICK = ("-Xmx384m", "-Xms256m")
+SETTLE_SECONDS = 10.0
+LATE_SECONDS = 120.0
+SAMPLED = 100  # one of so many records is what ProducerPerformance sends
+
+Section = Callable[[int], dict[str, Any]]  # of a destination, by the number of the round
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--scale", type=int, default=10, help="of W1; 10 is what the figures in docs/ are taken at")
+    arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--into", nargs="*", default=["kafka", "files"])
+    arguments.add_argument("--seconds", type=float, default=30, help="of traffic, for freshness")
+    arguments.add_argument("--rate", type=int, default=1_000, help="of that traffic, in row changes per second")
+    arguments.add_argument("--without-debezium", action="store_true")
+    arguments.add_argument("--debezium-seconds", type=float, default=300, help="after which Debezium's part is enough")
+    run_parts(arguments, {"drain": _drain, "freshness": _freshness})
+
+
+# drain
+
+
+def _drain(options: argparse.Namespace) -> None:
+    with (
+        PostgresServer(settings=BIG_WAL) as server,
+        KafkaServer(options=QUICK) as kafka,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+    ):
+        sections: dict[str, Section] = {
+            "kafka": lambda number: _kafka_section(kafka, number),
+            "files": lambda number: {"type": "files", "path": f"{scratch}/changes-{number}", "shards": SHARDS},
+        }
+        _measure_drain(server, kafka, Path(scratch), {name: sections[name] for name in options.into}, options)
+
+
+def _kafka_section(kafka: KafkaServer, number: int) -> dict[str, Any]:
+    return {
+        "type": "kafka",
+        "brokers": kafka.brokers,
+        "topic": f"round{number}.${{source.schema}}.${{source.table}}",
+        "positions_topic": f"positions{number}",
+        "partitions": PARTITIONS,
+        "shards": SHARDS,
+    }
+
+
+def _measure_drain(
+    server: PostgresServer,
+    kafka: KafkaServer,
+    scratch: Path,
+    sections: dict[str, Section],
+    options: argparse.Namespace,
+) -> None:
+    url, scale = server.url(), options.scale
+    say(f"pgbench at scale {scale}")
+    pgbench_tables(server, scale)
+    create_eight_columns(url, "w1")
+    backlogs = {  # the first one makes the publication that Debezium reads, too
+        name: StreamBacklog(scratch, url, f"bench_{name}" if number else "bench", section)
+        for number, (name, section) in enumerate(sections.items())
+    }
+    with connect(url) as connection:
+        create_slot(connection, url, "kept")
+    say("writing W1")
+    pgbench_transactions(server, 10_000 * scale)
+    change_eight_columns(url, "w1", 50_000 * scale, 30_000 * scale, 5_000 * scale)
+
+    took: dict[str, list[float]] = {name: [] for name in backlogs}
+    roles: dict[str, dict[str, Usage]] = {}
+    changes, performance = 0, list[Performance]()
+    for number in range(1, options.rounds + 1):
+        for name, backlog in backlogs.items():
+            drained = backlog.drain(number)
+            took[name].append(drained.seconds)
+            changes, roles[name] = drained.changes, drained.roles
+            say(f"{name}: {drained.changes:,} changes in {drained.seconds:.2f} s")
+        if "kafka" in backlogs:
+            read = _read_back(kafka, f"round{number}.")
+            if read.records != changes:
+                raise SystemExit(f"{changes:,} changes were published, and {read.records:,} are in Kafka")
+            performance.append(_producer_performance(kafka, number, read, scratch / "payloads"))
+            say(f"ProducerPerformance: {performance[-1].rate:,.0f} records/s of {performance[-1].size} bytes")
+    counted = None
+    if not options.without_debezium:
+        copy_slot(url, "kept", "debezium")
+        counted = debezium.stream(server, "debezium", PUBLICATION, changes, options.debezium_seconds)
+    _report_drain(options, took, roles, changes, performance, counted)
+
+
+def _report_drain(
+    options: argparse.Namespace,
+    took: dict[str, list[float]],
+    roles: dict[str, dict[str, Usage]],
+    changes: int,
+    performance: list[Performance],
+    counted: debezium.Counted | None,
+) -> None:
+    best = {name: min(some) for name, some in took.items()}
+    rows: list[tuple[object, ...]] = [(name, best[name], round(changes / best[name])) for name in best]
+    results = []
+    limit = max(performance, key=lambda one: one.rate, default=None)
+    if limit is not None:
+        rows.append((f"ProducerPerformance, {limit.size} bytes", changes / limit.rate, round(limit.rate)))
+    if counted is not None:
+        rows.append((str(counted), counted.seconds, round(counted.rate)))
+    for name, seconds in best.items():
+        rate = changes / seconds
+        beside = f"ProducerPerformance {limit.rate:,.0f}/s" if limit is not None and name == "kafka" else ""
+        target = STREAM_INTO_KAFKA if name == "kafka" else None
+        results.append(Result(f"drain into {name}", f"{rate:,.0f} changes/s", beside, rate, "changes/s", target))
+        if counted is not None:
+            what = f"drain into {name}, against Debezium's engine with no sink"
+            against = STREAM_AGAINST_DEBEZIUM if name == "kafka" else None
+            figure = rate / counted.rate
+            results.append(Result(what, f"{rate:,.0f} changes/s", str(counted), figure, "× its speed", against))
+    report(
+        "streams_drain",
+        f"{changes:,} row changes into streams, exactly once, best of {options.rounds}",
+        ("what", "seconds", "per second"),
+        rows,
+        options=only(options, "scale", "rounds", "into", "without_debezium", "debezium_seconds"),
+        results=results,
+        processes=roles,
+        seconds=took,
+    )
+
+
+class StreamBacklog:
+    """A pipeline into one stream whose slot keeps everything from its first start on: each drain begins there, as
+    another stream."""
+
+    def __init__(self, folder: Path, url: str, name: str, section: Section) -> None:
+        self._work, self._before = folder / name, folder / f"{name}-before"
+        self._url, self._name, self._section = url, name, section
+        self._slot = f"penstock_{name}"
+        run_once(self._write(0), idle=True)
+        shutil.copytree(self._work, self._before)
+        copy_slot(url, self._slot, f"kept_{self._slot}")
+
+    def drain(self, number: int) -> Drained:
+        shutil.rmtree(self._work)
+        shutil.copytree(self._before, self._work)
+        copy_slot(self._url, f"kept_{self._slot}", self._slot)
+        drained = run_once(self._write(number))
+        drop_slot(self._url, self._slot)
+        return drained
+
+    def _write(self, number: int) -> Path:
+        return write_pipeline(self._work, self._url, name=self._name, destinations=[self._section(number)])
+
+
+@dataclass(frozen=True)
+class ReadBack:
+    """`sample` are some of the values."""
+
+    records: int
+    size: int  # in bytes
+    sample: list[bytes]
+
+
+def _read_back(kafka: KafkaServer, prefix: str) -> ReadBack:
+    """Read the topics of a round, as any consumer does it."""
+    with _consumer(kafka, enable_partition_eof=True) as consumer:
+        topics = {name: one for name, one in consumer.list_topics(timeout=10).topics.items() if name.startswith(prefix)}
+        wanted = [TopicPartition(name, number, 0) for name, one in topics.items() for number in one.partitions]
+        consumer.assign(wanted)
+        records = size = ended = 0
+        sample: list[bytes] = []
+        while ended < len(wanted):
+            for message in consumer.consume(10_000, 1.0):
+                error = message.error()
+                if error is None:
+                    records += 1
+                    size += len(message.key() or b"") + len(message.value() or b"")
+                    if records % SAMPLED == 0:
+                        sample.append(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended += 1
+                else:
+                    raise SystemExit(f"Kafka cannot be read: {error}")
+        return ReadBack(records, size, sample)
+
+
+@dataclass(frozen=True)
+class Performance:
+    """What Kafka's own tool reaches."""
+
+    rate: float
+    size: int
+
+
+def _producer_performance(kafka: KafkaServer, number: int, read: ReadBack, payloads: Path) -> Performance:
+    """As many records as were read, chosen from the same values, so that they compress alike."""
+    payloads.write_bytes(b"\n".join(read.sample) + b"\n")
+    topic = f"performance{number}"
+    _create_topic(kafka, topic)
+    properties = ["acks=all", "compression.type=lz4", "batch.size=1000000", "linger.ms=5"]
+    said = kafka.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(read.records), "--payload-file", str(payloads), "--throughput", "-1"),
+        *("--bootstrap-server", kafka.brokers, "--transaction-duration-ms", "1000"),
+        *("--command-property", *properties),
+        seconds=1800,
+    )
+    found = re.findall(r"([\d.]+) records/sec", said)
+    if not found:
+        raise SystemExit(f"ProducerPerformance said nothing of its speed: {said[-800:]}")
+    return Performance(float(found[-1]), round(read.size / read.records))
+
+
+def _create_topic(kafka: KafkaServer, topic: str) -> None:
+    kafka.run(
+        "org.apache.kafka.tools.TopicCommand",
+        *("--bootstrap-server", kafka.brokers, "--create", "--topic", topic, "--partitions", str(PARTITIONS)),
+    )
+
+
+@contextmanager
+def _consumer(kafka: KafkaServer, **settings: Any) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.brokers,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+# freshness
+
+
+def _freshness(options: argparse.Namespace) -> None:
+    with (
+        PostgresServer() as server,
+        KafkaServer(options=QUICK) as kafka,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        Traffic(server.url(), ["t0"], options.rate) as traffic,
+        Run(Path(scratch), server.url(), destinations=[_kafka_section(kafka, 0)]) as run,
+    ):
+        run.wait_for(lambda: any(" streaming " in line for line in run.said), "the stream", 300)
+        traffic.run(1.0)
+        run.wait_for(lambda: any(" topic created " in line for line in run.said), "the topic", 120)
+        with _Reader(kafka, "round0.public.t0") as reader, Watch(run.pid) as watch:
+            traffic.run(SETTLE_SECONDS)
+            written = traffic.run(options.seconds)["t0"]
+            reached = traffic.reached
+            traffic.run(LATE_SECONDS, until=lambda: written[-1].key in reader.seen or not run.alive)
+            missing = [one for one in written if one.key not in reader.seen]
+        if missing:
+            raise SystemExit(f"{len(missing)} transactions did not arrive:\n" + "".join(run.said[-20:]))
+    ages = sorted(reader.seen[one.key] - one.at for one in written)
+    percentiles = {percent: ages[min(len(ages) - 1, len(ages) * percent // 100)] for percent in (50, 95, 99, 100)}
+    what = f"commit to consumer of Kafka at {options.rate:,}/s"
+    targets = {50: STREAM_FRESHNESS_P50, 99: STREAM_FRESHNESS_P99} if options.rate == 1_000 else {}
+    report(
+        "streams_freshness",
+        what,
+        ("transactions", "p50 s", "p95 s", "p99 s", "max s", "changes/s written"),
+        [(len(ages), *percentiles.values(), round(reached))],
+        options=only(options, "seconds", "rate"),
+        results=[
+            Result(f"{what}, p{percent}", f"{percentiles[percent]:.2f} s", "", percentiles[percent], "s", target)
+            for percent, target in targets.items()
+        ],
+        processes={"penstock": watch.roles},
+    )
+
+
+class _Reader:
+    """A consumer that notes when it got each new row; `seen` is by the row's id."""
+
+    def __init__(self, kafka: KafkaServer, topic: str) -> None:
+        self.seen: dict[int, float] = {}
+        self._kafka, self._topic = kafka, topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with _consumer(self._kafka, fetch_wait_max_ms=20) as consumer:
+            consumer.assign([TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)])
+            while not self._stopping.is_set():
+                for message in consumer.consume(1_000, 0.01):
+                    key = message.key()
+                    if message.error() is None and key is not None:
+                        self.seen.setdefault(json.loads(key)["id"], time.monotonic())
+
+
+if __name__ == "__main__":
+    main()
