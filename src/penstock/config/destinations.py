@@ -129,9 +129,7 @@ class StreamSection(DestinationSection):
 
     takes_tombstones: ClassVar[bool] = False
     takes_avro: ClassVar[bool] = True
-    not_yet: ClassVar[tuple[str, ...]] = (
-        "timeout",
-    )
+    not_yet: ClassVar[tuple[str, ...]] = ("timeout",)
 
     envelope: AnyEnvelope = EnvelopeSection()
     encoding: AnyEncoding = EncodingSection()

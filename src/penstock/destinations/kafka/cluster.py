@@ -49,6 +49,15 @@ SETTLING = NO_TOPIC | {  # of a topic that is there: it was just created, or its
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError._WAIT_CACHE,
 }
+AWAY = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _WRONG_SETTINGS = frozenset({KafkaError._INVALID_ARG, KafkaError._CONFLICT, KafkaError._NOT_CONFIGURED})
 _SAYS_WHY = REFUSED_LOGIN | {KafkaError._SSL, KafkaError._RESOLVE}
@@ -79,7 +88,7 @@ class Cluster:
 
     def failure(self, doing: str, error: KafkaError, noted: Noted | None = None) -> DestinationError:
         """Return what an error of the library means; `doing` says what was tried."""
-        if noted is not None and noted.reason is not None and error.code() not in FENCED | FORBIDDEN | NO_TOPIC:
+        if noted is not None and noted.reason is not None and error.code() in AWAY:
             error = noted.reason
         where = f"Kafka at {self.brokers}"
         if error.code() in FENCED:
@@ -98,6 +107,10 @@ class Cluster:
             return DestinationUnreachable(
                 f"{where} does not allow {doing}: {error.str()}",
                 "Grant the user of `client` the rights that docs/kafka.md lists",
+            )
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            return DestinationUnreachable(
+                f"{where}: {error.str()}", "Set `transaction.timeout.ms` under `client` to what the brokers allow"
             )
         return DestinationUnreachable(
             f"{where}: {doing} failed: {error.str()}", "Check that the brokers run and can be reached from every host"

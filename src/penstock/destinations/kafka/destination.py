@@ -79,7 +79,7 @@ class KafkaDestination:
     def ensure(self, stream: StreamId) -> KafkaLayout:
         positions = self._positions(stream.source)
         wanted = Description(FORMAT, stream.source, stream.history, self._settings.shards, stream.start)
-        known = reader_of(self._cluster).description(positions) if self._admin.exists(positions) else None
+        known = self._read_description(positions)
         if known is None:
             self._admin.ensure_positions(positions, 1 + self._settings.shards)
             known = self._describe(positions, wanted)
@@ -101,11 +101,10 @@ class KafkaDestination:
 
     def places(self, source: str) -> list[ShardPlace]:
         positions, reader = self._positions(source), reader_of(self._cluster)
-        known = reader.description(positions) if self._admin.exists(positions) else None
+        known = self._read_description(positions)
         if known is None:
             return []
-        for shard, end in enumerate(self._admin.ends(positions, 1 + known.shards)[1:]):
-            reader.await_end(positions, shard, end)
+        reader.await_ends(positions, self._admin.ends(positions, 1 + known.shards))
         found = [reader.place(positions, shard)[0] for shard in range(known.shards)]
         return [at or ShardPlace(known.start) for at in found]
 
@@ -130,6 +129,13 @@ class KafkaDestination:
 
     def _positions(self, source: str) -> str:
         return f"{self._settings.positions_topic or f'penstock.{self.name}'}.{source}"
+
+    def _read_description(self, positions: str) -> Description | None:
+        if not self._admin.exists(positions):
+            return None
+        reader = reader_of(self._cluster)
+        reader.await_ends(positions, self._admin.ends(positions, 1))
+        return reader.description(positions)
 
     def _known(self, source: str) -> Description:
         if source not in self._described:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -84,13 +84,15 @@ class PositionReader:
         """Return where the committed records of a shard end."""
         return self._bounds(topic, 1 + shard)[1]
 
-    def await_end(self, topic: str, shard: int, end: int) -> None:
-        """Wait until what was written before `end` is committed or aborted; not for long, for it may stay open.
+    def await_ends(self, topic: str, ends: Sequence[int]) -> None:
+        """Wait until what was written before the ends of the first partitions is committed or aborted; not for long,
+        for it may stay open.
 
-        A commit is answered before its marker is written."""
+        A commit is answered before its markers are written."""
         deadline = time.monotonic() + MARKER_SECONDS
-        while self.end(topic, shard) < end and time.monotonic() < deadline:
-            time.sleep(0.005)
+        for partition, end in enumerate(ends):
+            while self._bounds(topic, partition)[1] < end and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def place(self, topic: str, shard: int) -> tuple[ShardPlace | None, int]:
         """Return the newest place of a shard, None before the first, and where the shard's records end."""

@@ -17,14 +17,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from penstock.destinations.kafka.cluster import FORBIDDEN, NO_TOPIC, Cluster, Noted, kafka_error
+from penstock.destinations.kafka.cluster import AWAY, FORBIDDEN, NO_TOPIC, Cluster, Noted, kafka_error
 from penstock.destinations.kafka.positions import KnownTopic
 from penstock.errors import DestinationUnreachable, StreamBroken, TopicsRefused
 
 LOG = structlog.get_logger("kafka")
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
 VISIBLE_SECONDS = 15.0
-_AWAY = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class Topics:
             what = kafka_error(error)
             if what.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            if what.code() in _AWAY:
+            if what.code() in AWAY:
                 raise self._failure(f"creating topic {name}", error) from error
             raise _MayNotCreate(f"it cannot be created: {what.str()}", f"Allow it, or: {by_hand}") from error
 

@@ -28,7 +28,7 @@ from penstock.destinations.kafka.cluster import FENCED, NO_TOPIC, TOO_LARGE, Clu
 from penstock.destinations.kafka.layout import topic_name
 from penstock.destinations.kafka.positions import PLACE, PositionReader
 from penstock.destinations.stream_contract import Records, ShardPlace
-from penstock.errors import CommitUnknown, DestinationError, Overtaken, UnknownTopics
+from penstock.errors import CommitUnknown, DestinationError, Overtaken, StreamBroken, UnknownTopics
 
 AT_ONCE = 4_000  # records handed over by one call
 BYTES_AT_ONCE = 4 << 20
@@ -293,6 +293,11 @@ class Writer:
             return self._overtaken(error)
         blamed = NO_TOPIC | TOO_LARGE
         stale = {self._rendered.get(topic, topic) for topic, one in self._refused if one.code() in blamed}
+        if self.made_for.positions in stale:
+            return StreamBroken(
+                f"topic {self.made_for.positions}, which holds the places of the stream, is gone",
+                "Restore it, or start a new stream with another `positions_topic`: readers then get events again",
+            )
         if stale:
             return UnknownTopics(stale)
         cause = next((one for _, one in self._refused if one.code() != KafkaError._PURGE_QUEUE), error)
