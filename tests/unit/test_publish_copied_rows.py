@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.stream_contract import CopyPlace
 from penstock.errors import SourceUnreachable, ValueDoesNotFit
 from penstock.model.place import place_at
+from penstock.model.processor import ProcessorSpec
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State
@@ -332,3 +334,23 @@ def test_a_refused_row_is_a_dead_letter(copying: Copying) -> None:
     assert len(bench.state.letters("stream")) == 8
     assert bench.store.topics == {"public.orders"}
     assert place_at(149) <= min(one.letter.place for one in bench.state.letters("stream"))
+
+
+def test_processors_hold_for_rows_as_for_changes(copying: Copying) -> None:
+    settings = {"select": "", "set": {"tenth": "10 / (id - 7)"}, "where": "id % 2 = 1"}
+    processors = (ProcessorSpec("sql", json.dumps(settings)),)
+    copying.bench.feeds = (stream_feed(ORDERS, processors=processors), stream_feed(PEOPLE))
+    copying.copier.stop()
+    copying.restart()
+    copying.bench.seal(200, (ORDERS, 160, insert("50", "b")), (ORDERS, 170, insert("51", "b")))
+    copying.copy()
+    copying.drain()
+    wanted = [*(("read", row) for row in range(1, 20, 2) if row != 7), ("insert", 51)]
+    assert sorted(copying.events()) == sorted(wanted)
+    (kept,) = copying.bench.state.letters("stream")
+    assert (kept.letter.op, kept.letter.key, kept.letter.code) == ("read", b'{"id":7}', "expression")
+    copying.bench.state.ask_letters([kept.id])
+    copying.drain(lambda: not copying.bench.state.asked_letters("stream"))
+    (kept,) = copying.bench.state.letters("stream")
+    assert "it can be sent by another copy only" in kept.letter.reason
+    assert sorted(copying.events()) == sorted(wanted)

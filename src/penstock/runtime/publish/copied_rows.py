@@ -32,6 +32,7 @@ from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.copy.low_priority import at_low_priority
 from penstock.runtime.copy.task import AsEvents, counting, read_as_events
 from penstock.runtime.publish.task import (
+    MOST_LETTERS,
     RENDERING,
     MustStay,
     ShardOutcome,
@@ -227,6 +228,7 @@ class _Rows:
                 task.format,
                 select=partial(task.layout.select, task.shard),
                 rescued=rescued,
+                processors=task.copy.feed.processors,
             )
         except UnknownTopics as found:
             self._outcome.unknown_topics |= found.names
@@ -239,7 +241,9 @@ class _Rows:
             self._outcome.error = unexpected(task.copy.feed.name, error, RENDERING)
         else:
             piece, letters = without_letters(made, task.copy.feed.name, task.shard, task.letters, self._refused)
-            self._outcome.letters += tuple(letters)
+            self._outcome.letters += tuple(replace(letter, op="read") for letter in letters)
+            if len(self._outcome.letters) > MOST_LETTERS:
+                raise MustStay  # these first: the others are found the next time
             self._outcome.events += len(piece)
             return piece
         raise MustStay

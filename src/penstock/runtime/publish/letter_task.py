@@ -113,8 +113,14 @@ class _Failed(Exception):
 def _records(task: LetterTask, one: LetterToSend) -> Records:
     """Return the letter's records that belong to the shard."""
     letter = one.letter
-    if letter.shard not in (EVERY_SHARD, task.shard):
-        return _as_rendered(task, letter, [])
+    if letter.op == "truncate" and letter.shard not in (EVERY_SHARD, task.shard):
+        return _as_rendered(task, letter, [])  # a truncate is in every shard, and only this one has refused it
+    if letter.message is None and letter.shard == EVERY_SHARD:
+        raise _Failed(
+            letter.code,
+            f"{letter.reason}. It is a row of the initial copy, from before it was rendered: it can be sent by another "
+            "copy only (`penstock resync`)",
+        )
     if letter.message is None:
         return _as_rendered(task, letter, [0])
     raw = as_changes(letter.message)
