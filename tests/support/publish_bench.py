@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from loop_bench import AT_ONCE, addressed
 from penstock.changelog.log import ChangeLog
@@ -59,14 +59,14 @@ class PublishBench:
         self,
         *,
         limits: BatchConfig = AT_ONCE,
-        from_now: bool = False,
+        start: int | Literal["log", "now"] = "log",
         dlq: DeadLetterConfig = KEEP_TEN,
         rows: RowCopier | None = None,
     ) -> PublishLoop:
         """A new process: nothing is left but the log, the stream and the state store."""
         stream = MemoryStreamDestination("stream", self.store, self.shards)
         self.loop = PublishLoop(
-            "shop", stream, self.runner, self.log, limits, self.state, from_now=from_now, rows=rows, dlq=dlq
+            "shop", stream, self.runner, self.log, limits, self.state, start=start, rows=rows, dlq=dlq
         )
         for feed in self.feeds:
             self.loop.follow(feed)

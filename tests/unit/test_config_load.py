@@ -345,11 +345,18 @@ def test_a_stream_of_files(folder: Path) -> None:
     assert pipeline.home.parent == folder, "a pipeline without a warehouse has its folder beside the file"
     for given, problem in (
         ("path: s3://bucket/changes.jsonl", "destinations[0].path names one growing file, which must be local"),
+        ("path: ./x\n    start: yesterday", "destinations[0].start is 'yesterday', but must be log, now, copy or a"),
         ("path: ./x\n    shards: 0", "destinations[0].shards is 0, but must be at least 1"),
         ("warehouse: ./x", "destinations[0].warehouse is an unknown key"),
     ):
         error = refused(folder, GOOD.replace(iceberg, f"type: files\n    {given}"))
         assert problem in error.what
+    for start, position, rows in (("now", "now", False), ("copy", "now", True), ("0/16B3748", 0x16B3748, False)):
+        (stream,) = loaded(
+            folder, GOOD.replace(iceberg, f'type: files\n    path: ./x\n    start: "{start}"')
+        ).destinations
+        assert isinstance(stream, FilesDestination)
+        assert (stream.first_position, stream.publishes_rows) == (position, rows)
     with pytest.raises(UsageError, match="no destination of tables"):
         _ = pipeline.lake
 

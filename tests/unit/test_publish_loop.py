@@ -187,11 +187,28 @@ def test_a_message_that_cannot_be_decoded_is_kept_and_passed_over(bench: Publish
 
 def test_a_stream_that_starts_now_leaves_out_what_the_log_has(bench: PublishBench) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "a")))
-    bench.restart(from_now=True)
+    bench.restart(start="now")
     bench.drain()
     bench.seal(300, (ORDERS, 210, insert("2", "b")))
     bench.drain()
     assert bench.ids() == [2]
+
+
+def test_a_stream_starts_at_a_position_that_the_log_has(bench: PublishBench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (ORDERS, 150, insert("2", "b")), (ORDERS, 160, insert("3", "c")))
+    bench.restart(start=50)
+    with pytest.raises(StreamBroken, match="to start at 0/32, and the change log begins at 0/64"):
+        bench.drain()
+    bench.restart(start=250)
+    bench.drain()
+    assert not bench.loop.has_begun, "the log has not got there"
+    bench.restart(start=150)
+    bench.drain()
+    assert bench.ids() == [2, 3]
+    bench.restart(start=50)
+    bench.seal(300, (ORDERS, 210, insert("4", "d")))
+    bench.drain()
+    assert bench.ids() == [2, 3, 4], "a stream that is there knows where it is"
 
 
 def test_nothing_happens_while_the_log_is_empty(bench: PublishBench) -> None:

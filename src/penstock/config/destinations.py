@@ -24,6 +24,7 @@ from penstock.config.processors import AnyProcessor
 from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
+from penstock.model.position import Position, parse_position
 from penstock.render.format import EventFormat
 
 
@@ -68,6 +69,15 @@ def _webhook(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
         raise ValueError("must be an http:// or https:// address")
     return url
+
+
+def _start(text: str) -> str:
+    if text not in ("log", "now", "copy"):
+        try:
+            parse_position(text)
+        except ValueError:
+            raise ValueError('must be log, now, copy or a position like "0/16B3748"') from None
+    return text
 
 
 class Maintenance(Section):
@@ -144,7 +154,19 @@ class StreamSection(DestinationSection):
     retry: RetryConfig = RetryConfig()
     dlq: DeadLetterConfig = DeadLetterConfig()
     processors: list[AnyProcessor] = Field(default_factory=list)
-    start: Literal["log", "now"] = "log"
+    start: Annotated[str, AfterValidator(_start)] = "log"
+
+    @property
+    def publishes_rows(self) -> bool:
+        """Whether a table begins with the rows that it has."""
+        return self.snapshot or self.start == "copy"
+
+    @property
+    def first_position(self) -> Position | Literal["log", "now"]:
+        """Where a new stream starts: at the beginning of the change log, at its end, or at a position."""
+        if self.start == "log":
+            return "log"
+        return "now" if self.start in ("now", "copy") else parse_position(self.start)
 
     @property
     def where(self) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import BinaryIO
 
@@ -40,14 +40,12 @@ def midway(opened: ShardPlace, final: ShardPlace, reached: Place) -> ShardPlace:
     """Return how far the shard is when a publication from `opened` to `final` is out up to `reached`."""
     if final.place > opened.place:  # all tables that do not stand behind
         behind = {table: place for table, place in final.behind.items() if place < reached}
-        return ShardPlace(reached, behind, opened.copies)
+        return replace(opened, place=reached, behind=behind)
     behind = {
         table: max(place, min(reached, final.of(table)))  # one table is brought on; of the others nothing is there
         for table, place in opened.behind.items()
     }
-    return ShardPlace(
-        opened.place, {table: place for table, place in behind.items() if place < opened.place}, opened.copies
-    )
+    return replace(opened, behind={table: place for table, place in behind.items() if place < opened.place})
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
 def check_streams(pipeline: Pipeline) -> Iterator[Finding]:
     """What a stream does not have, so that nobody waits for it."""
     for destination in pipeline.destinations:
-        if isinstance(destination, StreamSection) and not destination.snapshot:
+        if isinstance(destination, StreamSection) and not destination.publishes_rows:
             yield Finding(
                 "note",
                 f"destination {destination.name}: a stream has the changes from where it begins on; rows that the "

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import structlog
 
@@ -84,16 +85,17 @@ class PublishLoop:
         limits: BatchConfig,
         state: StateStore,
         *,
-        from_now: bool = False,
+        start: Position | Literal["log", "now"] = "log",
         rows: RowCopier | None = None,
         dlq: DeadLetterConfig = DeadLetterConfig(),
         origin: Origin | None = None,
         format: EventFormat = NATIVE,
     ) -> None:
-        """`from_now`: a stream that does not exist yet starts at the end of the log, not at its beginning. `rows` reads
-        what tables hold, for streams that publish that as well. `origin` and `format` say how events are written."""
+        """`start` is where a stream starts that does not exist yet: at the beginning of the log, at its end, or at a
+        position. `rows` reads what tables hold, for streams that publish that as well. `origin` and `format` say how
+        events are written."""
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
-        self._limits, self._state, self._from_now = limits, state, from_now
+        self._limits, self._state, self._start = limits, state, start
         self._planner = BatchPlanner(log, limits)
         self._letters = DeadLetterBox(state, destination.name, dlq)
         self._origin, self._format = origin or Origin(source), format
@@ -113,16 +115,21 @@ class PublishLoop:
         return bool(self._shards)
 
     def begin(self) -> bool:
-        """Create the stream, or find where it is. False while the log is empty: there is no history yet."""
+        """Create the stream, or find where it is. False while the log is empty, for there is no history yet, or has not
+        reached the position where the stream starts."""
         if self._shards:
             return True
         history, start, end = self._log.history(), self._log.start(), self._log.end()
         if history is None or start is None or end is None:
             return False
-        wanted = StreamId(self._source, history, place_at(end if self._from_now else start))
+        first = start if self._start == "log" else end if self._start == "now" else self._start
+        is_there = bool(self._destination.places(self._source))
+        if not is_there and not self._can_start(first, start, end):
+            return False
+        wanted = StreamId(self._source, history, place_at(first))
         if self._state.processed(self._destination.name) is None:
-            self.is_unrecorded = bool(self._destination.places(self._source))
-            if not self.is_unrecorded:  # recorded first: a stream that is there without a record has lost it
+            self.is_unrecorded = is_there
+            if not is_there:  # recorded first: a stream that is there without a record has lost it
                 self._state.set_processed(self._destination.name, position_of(wanted.start))
         self.layout = self._destination.ensure(wanted)
         self._places = self._destination.places(self._source)
@@ -139,6 +146,16 @@ class PublishLoop:
         where = position_text(self.processed)
         LOG.info("stream begins", stream=self._destination.name, shards=self._shards, position=where)
         return True
+
+    def _can_start(self, first: Position, start: Position, end: Position) -> bool:
+        """Whether a new stream can start at `first`. False: the log will get there."""
+        if first < start:
+            raise StreamBroken(
+                f"stream {self._destination.name} is to start at {position_text(first)}, and the change log begins at "
+                f"{position_text(start)}: the events in between are not there",
+                f'Set `start` to "{position_text(start)}" or later, or to `log`',
+            )
+        return first <= end
 
     def note_recorded(self) -> None:
         """Note that the state store knows the stream's tables from now on."""

@@ -112,7 +112,7 @@ class StreamPipeline(RetryingReader):
 
     def _open(self, cleanup: ExitStack) -> Reading:
         pipeline = self._pipeline
-        rows = self._copier() if self._section.snapshot else None
+        rows = self._copier() if self._section.publishes_rows else None
         if rows is not None:
             cleanup.callback(rows.stop)
         loop = PublishLoop(
@@ -122,7 +122,7 @@ class StreamPipeline(RetryingReader):
             self._side.log,
             pipeline.batch,
             self._state,
-            from_now=self._section.start == "now",
+            start=self._section.first_position,
             rows=rows,
             dlq=self._section.dlq,
             origin=_origin(pipeline),
