@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from loop_bench import ORDERS, PEOPLE, numbered, schema
-from penstock.errors import StreamBroken
+from penstock.destinations.memory_stream import MemoryPublisher
+from penstock.destinations.stream_contract import Published, Records, ShardPlace
+from penstock.errors import StreamBroken, UnknownTopics
 from penstock.model.place import place_at
 from penstock.model.table_state import State
 from penstock.runtime.publish import loop as publish_loop
@@ -274,3 +277,29 @@ def test_topics_are_looked_up_when_they_are_first_met(bench: PublishBench) -> No
     bench.loop.retry(bench.loop.tables[PEOPLE.table])
     bench.drain()
     assert bench.ids(table="people") == [2]
+
+
+def test_topics_that_have_changed_are_looked_up_again(bench: PublishBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that the layout knows is gone when it is published to: that concerns the tables in it, and no other."""
+    bench.store.topics = set()
+    bench.restart()
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (PEOPLE, 120, insert("2", "Ann", "x")))
+    bench.drain()
+    publish, gone = MemoryPublisher.publish, "public.people"
+
+    def publishing(self: MemoryPublisher, records: Iterable[Records], upto: Callable[[], ShardPlace]) -> Published:
+        given = list(records)
+        if any(gone in some.topics.to_pylist() for some in given) and gone in bench.store.forbidden:
+            raise UnknownTopics([gone])
+        return publish(self, given, upto)
+
+    monkeypatch.setattr(MemoryPublisher, "publish", publishing)
+    bench.store.forbidden = {gone}
+    bench.seal(300, (ORDERS, 210, insert("3", "b")), (PEOPLE, 220, insert("4", "Bob", "y")))
+    bench.drain()
+    assert bench.ids() == [1, 2, 3]
+    assert f"topic {gone}: it may not be made" in bench.state.table_status("stream")[PEOPLE.table].reason
+    bench.store.forbidden = set()
+    bench.loop.retry(bench.loop.tables[PEOPLE.table])
+    bench.drain()
+    assert bench.ids(table="people") == [2, 4]
