@@ -195,6 +195,10 @@ def test_rows_come_first_and_then_what_follows_the_snapshot(copying: Copying) ->
     assert bench.state.copy_of("stream", ORDERS.table) is None
     assert bench.state.copy_progress("stream")[ORDERS.table].rows == 20
     assert bench.state.marks("stream")[ORDERS.table].taken == 1, "the baseline is the snapshot's"
+    (version,) = [one for one in bench.state.schema_versions() if one.table == ORDERS.table]
+    assert {event["schema_version"] for share in bench.events() for event in share if event["op"] == "read"} == {
+        version.fingerprint
+    }
 
 
 def test_other_tables_go_on_meanwhile(copying: Copying) -> None:
@@ -320,6 +324,17 @@ def test_a_row_that_cannot_be_read_makes_the_table_errored(copying: Copying) -> 
     copying.bench.drain()
     assert copying.state is State.READY
     assert len(copying.events()) == 20
+
+
+def test_a_strict_run_takes_no_value_that_does_not_fit(copying: Copying) -> None:
+    copying.bench.seal(160)
+    copying.bench.feeds = (stream_feed(ORDERS, strict=True),)
+    copying.restart()
+    copying.table.rows = [1, 2**70]
+    copying.copy()
+    copying.drain(lambda: copying.state is State.ERRORED)
+    assert f"'{2**70}' does not fit column id" in copying.bench.state.table_status("stream")[ORDERS.table].reason
+    assert copying.events() == []
 
 
 def test_a_refused_row_is_a_dead_letter(copying: Copying) -> None:

@@ -8,7 +8,7 @@ finds there what it has to do, if anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from penstock.changelog.scratch import Scratch
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, whole
+from penstock.decode.verbatim import is_verbatim, typed_values
 from penstock.destinations.stream_contract import CopyPlace, Layout, Publisher, Records, ShardPlace
-from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics
+from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics, ValueDoesNotFit
 from penstock.failpoints import reach
 from penstock.fold.projection import kept_schema, project_batches
 from penstock.model.feed import Feed
@@ -107,6 +108,8 @@ def _stage(task: StageTask) -> Staged:
         strict=feed.strict,
         rescuing=told.extend,
     )
+    if feed.strict:
+        batches = _fitting(schema, batches)
     kept = counting(project_batches(feed.projection, schema, batches), told, rescues)
     snapshot = AsEvents(task.copy.position, task.moment)
     events = read_as_events(snapshot, schema, kept_schema(feed.projection, schema), task.range.number, kept)
@@ -125,6 +128,23 @@ def _stage(task: StageTask) -> Staged:
                 break
             uniform = _with_rescued(following)
     return Staged(name, rows, merged(rescues))
+
+
+def _fitting(schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches. A value that does not fit its column's type is an error, though a text has room for it."""
+    for batch in batches:
+        for column in schema.columns:
+            if not is_verbatim(column.type):
+                continue
+            texts = batch.column(column.name)
+            _, unfit = typed_values(schema, column.type, texts)
+            if unfit.any():
+                value = texts.filter(pa.array(unfit))[0].as_py()
+                raise ValueDoesNotFit(
+                    f"table {schema.table}: {value!r} does not fit column {column.name}",
+                    "Correct the value, choose another type for the column, or run without --strict",
+                )
+        yield batch
 
 
 def _with_rescued(events: pa.Table) -> pa.Table:

@@ -228,7 +228,8 @@ class RowCopier:
             return [one for one in self._tables.values() if one.copy is None and one.not_before <= now]
 
     def _copy_set(self, tables: Sequence[_Wanted]) -> None:
-        """Copy these tables under one snapshot, one after the other."""
+        """Copy these tables under one snapshot, one after the other. When its time is up, the rest waits for the next:
+        the source's vacuum is held back as long as it lives."""
         for wanted in tables:
             wanted.replay_from = self._floor()
         try:
@@ -243,9 +244,12 @@ class RowCopier:
                 self._give_up(wanted, error)
             return
         with snapshot:
+            until = time.monotonic() + self._settings.snapshot_for
             for wanted in tables:
                 wanted.replay_from = snapshot.position
             for wanted in tables:
+                if time.monotonic() > until:
+                    return
                 try:
                     self._copy(wanted, snapshot, counters[wanted.feed.table])
                 except PenstockError as error:

@@ -8,11 +8,13 @@ the next start knows that the table still needs one. Neighbours: `row_copier.py`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
+from penstock.decode.choices import unchosen
 from penstock.destinations.contract import Task
 from penstock.destinations.stream_contract import Layout, Publisher
 from penstock.errors import PenstockError
@@ -30,6 +32,7 @@ from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("publish")
 NOT_BEGUN = ""  # in place of a snapshot's id
+ROWS_AT_ONCE = 64 * 2**20  # bytes: other tables wait as long as these take
 
 
 class ShardRunner(Protocol):
@@ -84,14 +87,12 @@ class RowPublication:
         """Publish the next pieces. False when there are none."""
         if self._copier is None:
             return False
-        if self._copier.failure is not None:
-            raise self._copier.failure
         for begun in self._copier.begun():
             self._begin(begun)
         for name, error in self._copier.failed():
             if name in self._loop.tables:
                 self._loop.mark_errored(self._loop.tables[name], error)
-        pieces = self._copier.take(self._most_bytes)
+        pieces = self._copier.take(min(self._most_bytes, ROWS_AT_ONCE))
         if not pieces:
             return False
         self._publish(self._copier, self._loop.tables[pieces[0].copy.feed.name], pieces)
@@ -106,10 +107,13 @@ class RowPublication:
         if facts.counters is not None:
             self._state.set_write_counters(self._destination, name, facts.counters)
         self._state.set_marks(self._destination, name, facts.marks)
+        self._state.record_schemas([(name, unchosen(begun.copy.schema), begun.copy.position)])
         self._set_state(name, State.DATA_SYNC)
 
     def _publish(self, copier: RowCopier, table: PublishedTable, pieces: Sequence[Piece]) -> None:
         copy = pieces[0].copy
+        known = [one for one in self._state.schema_versions() if one.table == table.name]
+        origin = replace(self._origin, versions={one.fingerprint: (one.version, one.sequence) for one in known})
 
         def tasks() -> list[RowsTask]:
             if table.errored:
@@ -117,7 +121,7 @@ class RowPublication:
             return [
                 RowsTask(
                     publisher=self._loop.publisher(shard),
-                    origin=self._origin,
+                    origin=origin,
                     format=self._format,
                     shard=shard,
                     layout=self._loop.layout,

@@ -33,8 +33,8 @@ from penstock.state.store import StateStore
 class _StreamReading:
     """A stream that is open, with its tables taken in: a Reading (retrying_reader.py)."""
 
-    def __init__(self, loop: PublishLoop, tables: StreamTables) -> None:
-        self._loop, self._tables = loop, tables
+    def __init__(self, loop: PublishLoop, tables: StreamTables, rows: RowCopier | None) -> None:
+        self._loop, self._tables, self._rows = loop, tables, rows
 
     @property
     def processed(self) -> Position:
@@ -49,8 +49,8 @@ class _StreamReading:
         return self._tables.followed
 
     @property
-    def failure(self) -> None:
-        return None
+    def failure(self) -> BaseException | None:
+        return None if self._rows is None else self._rows.failure
 
     def log_need(self) -> LogNeed | None:
         return LogNeed(self._loop.needed_from, self._loop.held_from) if self._loop.has_begun else None
@@ -136,7 +136,7 @@ class StreamPipeline(RetryingReader):
         if rows is not None:
             rows.start()
         self._side.begun()
-        return _StreamReading(loop, tables)
+        return _StreamReading(loop, tables, rows)
 
     def _copier(self) -> RowCopier:
         side = self._side
