@@ -11,12 +11,14 @@ import pytest
 
 from loop_bench import ORDERS, PEOPLE, schema
 from penstock.config.load import load
-from penstock.errors import NotPublished
+from penstock.errors import NotPublished, PenstockError, ValueDoesNotFit
+from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
 from penstock.model.table_state import GONE, State
 from penstock.model.write_counters import WriteCounters
+from penstock.runtime.publish.row_copier import Begun, Piece, RowCopier
 from penstock.runtime.publish.stream_tables import StreamTables
 from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.watch.catalogue import Catalogue
@@ -54,15 +56,19 @@ class Source:
         self.begin()
 
     only: TableId | None
+    copier: Copier | None = None
 
     def begin(self) -> None:
         self.file.write_text(self.text)
         pipeline = load(self.file).strictly()
         self.watch = StreamWatch(pipeline, self.state)
-        self.tables = StreamTables(pipeline, self.bench.loop, self.state, self.seen)
+        copies = self.copier is not None
+        self.tables = StreamTables(pipeline, self.bench.loop, self.state, self.seen, copies=copies)
 
     def restart(self, schemas: list[TableSchema] | None = None) -> None:
-        self.bench.restart()
+        if self.copier is not None:
+            self.copier.wanted.clear()
+        self.bench.restart(rows=self.copier)
         self.bench.loop.begin()
         self.begin()
         self.look(self.schemas if schemas is None else schemas)
@@ -330,3 +336,92 @@ def test_what_operators_ask_for(bench: PublishBench, source: Source) -> None:
     assert states(bench) == {"prices": State.READY}
     assert bench.ids() == [2]
     assert [request.destination for request in bench.state.requests()] == ["other"]
+
+
+class Copier(RowCopier):
+    """Notes whose rows are wanted, and reads none."""
+
+    def __init__(self) -> None:
+        self.wanted: list[str] = []
+
+    def add(self, feed: Feed, schema: TableSchema) -> None:
+        self.wanted.append(feed.name.name)
+
+    def remove(self, table: TableId) -> None:
+        self.wanted = [name for name in self.wanted if name != table.name]
+
+    def needed_from(self) -> None:
+        return None
+
+    def begun(self) -> list[Begun]:
+        return []
+
+    def failed(self) -> list[tuple[TableId, PenstockError]]:
+        return []
+
+    def take(self, most_bytes: int) -> list[Piece]:
+        return []
+
+
+@pytest.fixture
+def copying(source: Source, bench: PublishBench) -> Source:
+    source.copier = Copier()
+    bench.restart(rows=source.copier)
+    source.begin()
+    return source
+
+
+def _copied(bench: PublishBench, schema: TableSchema) -> None:
+    """As `RowPublication` leaves a table whose rows are published."""
+    bench.state.set_marks("stream", schema.table, MARKS)
+    bench.state.end_copy("stream", schema.table)
+    table = bench.loop.tables[schema.table]
+    table.copying = False
+    bench.loop.retry(table)
+
+
+def test_new_tables_begin_with_their_rows(bench: PublishBench, copying: Source) -> None:
+    copying.look([ORDERS])
+    copying.look([ORDERS, PEOPLE])
+    assert copying.copier is not None
+    assert copying.copier.wanted == ["orders", "people"]
+    assert states(bench) == {"orders": State.INIT, "people": State.INIT}
+    assert not bench.state.marks("stream"), "the snapshot's count"
+    _copied(bench, ORDERS)
+    copying.restart()
+    assert copying.copier.wanted == ["people"], "what did not end is begun again, and nothing else"
+    assert states(bench) == {"orders": State.READY, "people": State.INIT}
+
+
+def test_a_resync_sends_rows_again(bench: PublishBench, copying: Source) -> None:
+    copying.look([ORDERS])
+    _copied(bench, ORDERS)
+    copying.marks = replace(MARKS, place="9:9", taken=20)
+    copying.look([ORDERS])
+    assert states(bench)["orders"] is State.ERRORED
+    status = bench.state.table_status("stream")[ORDERS.table]
+    assert "To send its rows again, and then what follows: penstock resync" in status.solution
+    assert copying.copier is not None
+    copying.copier.wanted.clear()
+    copying.ask("retry", ORDERS)
+    assert copying.copier.wanted == []
+    copying.ask("resync", ORDERS)
+    assert copying.copier.wanted == ["orders"]
+    copying.look([ORDERS])
+    assert states(bench)["orders"] is State.INIT
+    assert copying.copier.wanted == ["orders"]
+
+
+def test_a_copy_that_failed_waits_for_an_operator(bench: PublishBench, copying: Source) -> None:
+    copying.look([ORDERS])
+    assert copying.copier is not None
+    bench.loop.mark_errored(bench.loop.tables[ORDERS.table], ValueDoesNotFit("too large", "Correct it"))
+    copying.copier.wanted.clear()
+    copying.look([ORDERS])
+    assert copying.copier.wanted == []
+    copying.ask("retry", ORDERS)
+    assert copying.copier.wanted == ["orders"]
+    copying.look([])
+    assert copying.copier.wanted == [], "it is gone"
+    copying.look([ORDERS])
+    assert copying.copier.wanted == ["orders"], "its rows make up for what was missed"
