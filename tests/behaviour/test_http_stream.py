@@ -332,6 +332,19 @@ def test_what_the_records_raise_is_raised_and_nothing_is_sent(receiver: Webhook,
     assert not receiver.seen
 
 
+def test_an_outbox_that_is_lost_is_not_passed_over(
+    receiver: Webhook, folder: Folder, crash_at: Callable[..., None]
+) -> None:
+    crash_at("publish.recorded")
+    with pytest.raises(Killed):
+        publish(publisher(receiver, folder), 200, [100])
+    outbox = folder.under("shop").under("0000").under("_outbox")
+    (name,) = outbox.names()
+    outbox.delete(name)
+    with pytest.raises(StreamBroken, match="events that were being sent"):
+        publish(publisher(receiver, folder), 200, [100])
+
+
 def test_another_history_or_number_of_shards_is_refused(receiver: Webhook, folder: Folder) -> None:
     publish(publisher(receiver, folder), 200, [100])
     with pytest.raises(StreamBroken, match="another change log"):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.places.folder import Folder, storing
 from penstock.destinations.stream_contract import Records
+from penstock.errors import StreamBroken
 
 SCHEMA = pa.schema([("place", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 MOST_BYTES = 4 << 20  # of a request, unless a single event is larger
@@ -47,10 +48,18 @@ def write(folder: Folder, name: str, records: Iterable[Records], batch: int, del
 
 @contextmanager
 def requests(folder: Folder, name: str) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Give the requests of a file, in order, one in memory at a time."""
-    with storing(folder), folder.reading(name) as file:
-        reader = pa.ipc.open_file(file)
-        yield (reader.get_batch(number) for number in range(reader.num_record_batches))
+    """Give the requests of a file, in order, one in memory at a time. StreamBroken if it is not there."""
+    with storing(folder):
+        try:
+            opened = folder.reading(name)
+        except FileNotFoundError:
+            raise StreamBroken(
+                f"{folder}/{name} is missing: it holds events that were being sent",
+                "Put it back, or give the destination another `name` to start a new stream",
+            ) from None
+        with opened as file:
+            reader = pa.ipc.open_file(file)
+            yield (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
 def digests(batch: pa.RecordBatch) -> list[bytes]:
