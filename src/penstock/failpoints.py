@@ -35,6 +35,7 @@ FAILPOINTS = (
     "publish.file_written",  # a task of a stream: its records are durable, nothing is committed
     "publish.recorded",  # of a webhook: what will be sent is recorded, nothing is sent
     "publish.taken",  # of a webhook: a request was taken, nothing of it is recorded
+    "publish.piece_out",  # a part of its records is published, with a place of its own, and not all of them
     "publish.committed",  # its place has moved, its file has not got its name
     "publish.rows_published",  # a shard has pieces of a copy, the driver does not know
     "publish.rows_complete",  # every shard has all rows of a copy, the state store does not know

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BINARIES = Path(sys.executable).parent
@@ -103,3 +105,35 @@ def make_certificates(folder: Path) -> tuple[Path, Path]:
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     return certificate, key
+
+
+@contextmanager
+def tls_in_front(port: int, certificate: Path, key: Path) -> Iterator[int]:
+    """A port with TLS that leads to another one without: the Redis of the wheel is built without it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while octets := one.recv(1 << 16):
+                other.sendall(octets)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = listener.accept()
+                with suppress(OSError):
+                    outer = context.wrap_socket(plain, server_side=True)
+                    inner = socket.create_connection(("127.0.0.1", port))
+                    for pair in ((outer, inner), (inner, outer)):
+                        threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

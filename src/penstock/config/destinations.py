@@ -393,13 +393,13 @@ def _shown(url: str) -> str:
 class RedisDestination(StreamSection):
     """Streams of a Redis server."""
 
-    not_yet: ClassVar[tuple[str, ...]] = ("stream", *(key for key in StreamSection.not_yet if key != "timeout"))
+    not_yet: ClassVar[tuple[str, ...]] = tuple(key for key in StreamSection.not_yet if key != "timeout")
 
     name: Name = "redis"
     type: Literal["redis"]
     url: Annotated[str, _server_url("redis", "rediss"), Field(repr=False)]
     ca_file: Located | None = None
-    stream: Annotated[str, Field(min_length=1)] = "${source.schema}.${source.table}"
+    stream: TemplateText = "${source.schema}.${source.table}"
     maxlen: Annotated[int, Field(ge=1)] | None = None
     fields: Literal["penstock", "deltaforge"] = "penstock"
     timeout: Annotated[Duration, Field(gt=0)] = 30.0
@@ -407,6 +407,17 @@ class RedisDestination(StreamSection):
     @property
     def where(self) -> str:
         return f"Redis at {_shown(self.url)}"
+
+    @property
+    def topic_template(self) -> str:
+        return self.stream
+
+
+def _begins_fixed(subject: str) -> str:
+    """What a stream takes is all that begins with the same words, so there must be one."""
+    if not re.match(r"(\$\{source\.name\}|[^\s*>$%.{}])+\.\S", subject):
+        raise ValueError("must begin with a fixed word and a dot, like shop.${source.table}")
+    return subject
 
 
 def _listed(value: object) -> object:
@@ -416,7 +427,7 @@ def _listed(value: object) -> object:
 class NatsDestination(StreamSection):
     """Streams of NATS JetStream, one per shard. `url` may list several servers of a cluster."""
 
-    not_yet: ClassVar[tuple[str, ...]] = ("subject", *(key for key in StreamSection.not_yet if key != "timeout"))
+    not_yet: ClassVar[tuple[str, ...]] = tuple(key for key in StreamSection.not_yet if key != "timeout")
 
     name: Name = "nats"
     type: Literal["nats"]
@@ -429,7 +440,7 @@ class NatsDestination(StreamSection):
     password: SecretStr | None = None
     token: SecretStr | None = None
     stream: Annotated[str, Field(pattern=r"^(\$\{source\.name\}|[A-Za-z0-9_-])+$")]
-    subject: Annotated[str, Field(pattern=r"^[^\s*>$%.{}]+\.\S+$")] | None = None
+    subject: Annotated[TemplateText, AfterValidator(_begins_fixed)] | None = None
     create: bool = True
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     timeout: Annotated[Duration, Field(gt=0)] = 30.0
@@ -439,8 +450,7 @@ class NatsDestination(StreamSection):
         return f"NATS at {', '.join(map(_shown, self.url))}"
 
     @property
-    def subjects(self) -> str:
-        """The template of subjects."""
+    def topic_template(self) -> str:
         return self.subject or f"{self.stream.lower()}.${{source.schema}}.${{source.table}}"
 
     @property

@@ -50,7 +50,7 @@ class NatsSettings(Protocol):
     def stream(self) -> str: ...
 
     @property
-    def subjects(self) -> str:
+    def topic_template(self) -> str:
         """The template of subjects."""
 
     @property
@@ -116,7 +116,7 @@ class NatsDestination:
         return name if (shards or self._settings.shards) == 1 else f"{name}_{shard}"
 
     def _subjects(self, source: str, shard: int) -> Subjects:
-        prefix = fixed_prefix(self._settings.subjects.replace(SOURCE_NAME, source))
+        prefix = fixed_prefix(self._settings.topic_template.replace(SOURCE_NAME, source))
         return Subjects(prefix, None if self._settings.shards == 1 else shard)
 
     def _info(self, connection: NatsConnection, name: str) -> dict[str, Any] | None:

@@ -147,6 +147,8 @@ class NatsPublisher:
         for records in spool.pieces(AT_ONCE, BYTES_AT_ONCE, work):
             waiting.append(self._send_chunk(connection, records, _headers(records, work, sent, spool.records)))
             sent += len(records)
+            if sent < spool.records:
+                reach("publish.piece_out")
             if len(waiting) > UNDER_WAY:
                 self._stored(connection, waiting.popleft())
         while waiting:

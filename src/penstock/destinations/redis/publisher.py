@@ -79,6 +79,8 @@ class RedisPublisher:
                     sent += len(piece)
                     whole = sent == spool.records
                     self._commit(connection, piece, work.end if whole else work.after(piece.places[-1].as_py(), sent))
+                    if not whole:
+                        reach("publish.piece_out")
             reach("publish.committed")
             return Published(spool.records, spool.bytes)
 
