@@ -154,6 +154,7 @@ def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Draine
     process = start(file, "--once")
     assert process.stderr is not None
     bound = threading.Timer(seconds, process.kill)
+    bound.daemon = True  # an error here must not wait for it
     bound.start()
     began = ended = 0.0
     changes, rows, said = 0, 0, []
@@ -168,6 +169,8 @@ def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Draine
             elif " published " in line and "events=" in line:
                 ended = time.monotonic()
                 changes += int(line.partition("events=")[2].split()[0])
+            elif "stream begins" in line:
+                ended = time.monotonic()
             elif re.search(r"\bcopied +.*\brows=\d+", line):
                 ended = time.monotonic()
                 rows += int(line.partition("rows=")[2].split()[0])

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.destinations.lake import key_index
 from penstock.destinations.lake.file_list import LiveFile
-from penstock.destinations.lake.instances import require_positions
 from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, sorted_order
+from penstock.destinations.lake.row_instances import require_positions
 from penstock.errors import RowsMissing
 from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST

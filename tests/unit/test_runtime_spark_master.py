@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.check import check_destination
 from penstock.config.load import load
+from penstock.control.check.environment import check_destination
 from penstock.errors import ConfigError, EnvironmentMissing
 from penstock.runtime.spark.session import session
 from penstock.runtime.spark.standalone_master import is_registered, require_master, why_ended

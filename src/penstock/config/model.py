@@ -390,7 +390,7 @@ class Pipeline(Section):
 
 
 def require_destinations(pipeline: Pipeline) -> None:
-    """Raises when two destinations are one, or when rules or the policy ask for what no destination can give."""
+    """Raise when two destinations are one, or when rules or the policy ask for what no destination can give."""
     names = [destination.name for destination in pipeline.destinations]
     for number, name in enumerate(names):
         if not name:

@@ -58,7 +58,7 @@ class PostgresSource(Section):
 
 
 def require_distinct(sources: Sequence[PostgresSource]) -> None:
-    """Raises what makes two of the sources one, or leaves one without a name of its own."""
+    """Raise what makes two of the sources one, or leaves one without a name of its own."""
     sids = [source.sid if source.sid is not None else source.name for source in sources]
     if len({type(sid) for sid in sids}) > 1:
         raise misplaced("sources", "must have sids that are all text or all numbers, for they are one column")

@@ -51,7 +51,7 @@ def watch(
     every: float = LOOK_EVERY,
     transient: bool = False,
 ) -> Status:
-    """Shows what `look` sees until `done` says so, and returns the last look. A transient view leaves no trace."""
+    """Show what `look` sees until `done` says so, and return the last look. A transient view leaves no trace."""
     rates = Rates()
     line_due = time.monotonic() + LINE_EVERY
     live = Live(console=console, auto_refresh=False, transient=transient) if console.is_terminal else None

@@ -61,7 +61,7 @@ GROUP BY p.sku, p.title, p.price, p.stock ORDER BY sold DESC, p.sku LIMIT 5""",
 
 
 def demo(console: Console, seconds: float) -> None:
-    """Returns when lake and source are equal. CheckFailed when they are not, or when the pipeline failed."""
+    """Return when lake and source are equal. CheckFailed when they are not, or when the pipeline failed."""
     require_java()
     started = time.monotonic()
     with _ends_in_order() as ending, ExitStack() as cleanup:
@@ -162,7 +162,7 @@ def _running(pipeline: Pipeline) -> Iterator[_Run]:
 
 
 def _trade(console: Console, url: str, session: Session, run: _Run, observer: Observer, seconds: float) -> None:
-    """Fills the shop, lets it trade, and returns when everything it did has been applied."""
+    """Fill the shop, let it trade, and return when everything it did has been applied."""
 
     def look() -> Status:
         run.require_alive()

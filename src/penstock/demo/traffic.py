@@ -240,7 +240,7 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when every transaction has ended. Raises what made a worker fail."""
+        """Return when every transaction has ended. Raises what made a worker fail."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:

@@ -223,7 +223,7 @@ class CopyPlan(Protocol):
 
 
 class JobRunner(Protocol):
-    """Runs a function over picklable tasks, somewhere; results in the order of the tasks.
+    """Run a function over picklable tasks, somewhere; results in the order of the tasks.
 
     A task's attribute `weight`, if it has one, says how much work it is. The first error of a task is raised, after
     all are done. May be called from several threads at once; jobs of different functions then share what there is."""
@@ -278,7 +278,7 @@ class TableDestination(Protocol):
         layout: Layout = ROWS,
         sid: Sid | None = None,
     ) -> Position | None:
-        """Creates the table at `start` if it is missing, in one step with its position; gives the table's position.
+        """Create the table at `start` if it is missing, in one step with its position, and return the table's position.
         `schema` has the columns that are kept of the source's table, `layout` says what is around them.
 
         `start` None creates it without a position: it has to be copied. None is given as long as it is not.
@@ -310,7 +310,7 @@ class TableDestination(Protocol):
         ...
 
     def drop_table(self, target: TableId, source: str) -> None:
-        """Removes the table, with its rows and files, whatever its layout; `ensure_table` makes it again. A table that
+        """Remove the table, with its rows and files, whatever its layout; `ensure_table` makes it again. A table that
         is gone is fine. TableError, and nothing is removed, when it also has rows of other sources or is not ours."""
         ...
 
@@ -324,7 +324,7 @@ class TableDestination(Protocol):
         thorough: bool = False,
         presumed: bool = False,
     ) -> WritePlan:
-        """Reads the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
+        """Read the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
         commit, every column numbered; None: it stays.
 
         `presumed`: the table as this destination's own last commit left it will do, without looking. If somebody else
@@ -406,11 +406,11 @@ class TableDestination(Protocol):
         ...
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        """Moves the position alone, if it is `expected`; StaleBase otherwise. To the same position: only looks."""
+        """Move the position alone, if it is `expected`; StaleBase otherwise. To the same position: only looks."""
         ...
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
-        """Keeps the contents as they are now readable; gives what the destination calls them, "" if it has none."""
+        """Keep the contents as they are now readable, and return what the destination calls them, "" if it has none."""
         ...
 
     def release(self, target: TableId, source: str, name: str) -> None:
@@ -418,13 +418,13 @@ class TableDestination(Protocol):
         ...
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
-        """Does what is due, between batches: the contents stay equal, positions stay. What takes long is begun by one
+        """Do what is due, between batches: the contents stay equal, positions stay. What takes long is begun by one
         call, goes on beside batches, and is ended by a later call. Of a table of several sources it touches this
         source's share only. Several threads may call at once, for different tables."""
         ...
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
-        """Removes parts that will not be committed."""
+        """Remove parts that will not be committed."""
         ...
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:

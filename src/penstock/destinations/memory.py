@@ -116,7 +116,7 @@ class MemoryDestination:
         return table.positions.get(source)
 
     def _take_in(self, target: TableId, schema: TableSchema, source: str, layout: Layout, sid: Sid) -> None:
-        """Makes the source one of those that feed the table."""
+        """Make the source one of those that feed the table."""
         columns = layout.columns(arrow_schema(layout.kept(schema)))
         if sid.column in columns.names:
             raise SchemaChanged(f"table {target}: the source has a column {sid.column}", "Set another `sid_column`")

@@ -38,7 +38,7 @@ Observe = Callable[[Session, Catalogue], None]
 
 
 class LogReader(Protocol):
-    """Reads one source's change log into one destination. `run` is its thread; everything else is asked from others."""
+    """Read one source's change log into one destination. `run` is its thread; everything else is asked from others."""
 
     @property
     def name(self) -> str:

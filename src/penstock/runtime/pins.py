@@ -1,6 +1,6 @@
-"""Makes pins (state/pin.py): brings a table to exactly one position, puts rows right there, and keeps it readable.
+"""Make pins (state/pin.py): bring a table to exactly one position, repair rows there, and keep it readable.
 
-Acted on between two batches. A table that is held falls behind alone; when its position is told it is brought there,
+Acted on between two batches. A table that is held falls behind alone; when its position is known it is brought there,
 by the same batches as ever, but ended within a segment. Then its contents are bookmarked, and it joins the others
 again.
 """
@@ -51,7 +51,7 @@ class Pins:
         self._looked_at = 0.0
 
     def tend(self) -> None:
-        """Raises what concerns the destination as a whole; then call again."""
+        """Move pins on. Raise what concerns the destination as a whole; then call again."""
         if not self._holding and time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = time.monotonic()
@@ -142,7 +142,7 @@ class Pins:
         LOG.info("table pinned", table=str(pin.table), position=position_text(position), repaired=bool(pin.repair))
 
     def _repair(self, pin: Pin, tracked: FollowedTable, position: Position) -> None:
-        """Commits the rows that were read at this very position. Done twice it changes nothing more."""
+        """Commit the rows that were read at this very position. Done twice it changes nothing more."""
         destination = self._loop.destination
         try:
             net = read_repair(Path(pin.repair))

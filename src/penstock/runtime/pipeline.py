@@ -1,7 +1,7 @@
 """`penstock run`: the whole pipeline in one process, and beside it a capture process for each source.
 
 Order of things: lock, source made ready, capture started, Spark and destination opened, tables made, then batches
-until it is told to stop (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
+until it is stopped (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
 to the source's position at the start has been applied, or as long as an `errand` takes. With several sources
 (`source_threads`) the destination comes first, for no source waits for another.
 """
@@ -44,11 +44,13 @@ def run(
     may_leave: bool = False,
     errand: Callable[[SparkSession], None] | None = None,
 ) -> None:
-    """Returns when stopped, with `once` when drained, with an `errand` when that is done: it is called in a thread of
-    its own. Raises what the errand raises, and what no retry can mend; with several sources, when none is left to go
-    on, but not beside an errand: that finds in the state store which sources failed. With `strict` a value that fits no
-    column makes its table Errored; without, it is rescued. With `may_leave`, tables that no rule matches any more leave
-    the publication."""
+    """Run the pipeline. Return when stopped; with `once`, when drained; with an `errand`, when that is done.
+
+    The errand is called in a thread of its own. Raise what the errand raises, and what no retry can fix; with several
+    sources only when none is left, and not beside an errand: that finds in the state store which sources failed. With
+    `strict` a value that fits no column makes its table Errored; without, it is rescued. With `may_leave`, tables that
+    no rule matches any more leave the publication.
+    """
     pipeline = pipeline.whole  # the log is kept for all destinations, whoever asked for the run
     pipeline = pipeline.strictly() if strict else pipeline
     stop = SignalFlag()

@@ -268,7 +268,7 @@ class SourcePipeline:
         record_health(self.state, component, health, error, attempts, since)
 
     def _prepare(self, session: Session) -> Prepared:
-        """A gap that shows here is told for every table."""
+        """Prepare the source. A gap that shows here makes every table Errored."""
         try:
             return prepare_source(session, self.pipeline, self._log, self._publisher)
         except GapError as gap:

@@ -1,8 +1,8 @@
 """Run the pipelines of several sources side by side, each in a thread of its own: none holds another up.
 
 What may pass (a source or a destination that cannot be reached at the start) is tried again and again. A source that
-ends by an error that no retry can mend (a gap, a setting that an operator must change) is shown in its state as
-component `source`, and the others go on. The run ends when it is told to, or when all have ended, and then raises what
+ends by an error that no retry can fix (a gap, a setting that an operator must change) is shown in its state as
+component `source`, and the others go on. The run ends when it is stopped, or when all have ended, and then raises what
 made them fail. Only what takes away what all share (Spark's Java process) ends them all at once. With `once` nothing
 waits for a source that cannot be reached.
 """
@@ -107,7 +107,7 @@ def run_sources(
     *,
     once: bool,
 ) -> None:
-    """Run until told to stop or, with `once`, until all have drained; then raise what made any fail.
+    """Run until stopped or, with `once`, until all have drained; then raise what made any fail.
 
     `pipelines` makes each source's."""
     threads = [SourceThread(name, make, destinations, runner, stop, once=once) for name, make in pipelines.items()]

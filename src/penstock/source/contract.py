@@ -312,7 +312,7 @@ class CopyRange(Protocol):
 
 
 class TableReader(Protocol):
-    """Reads a table in a snapshot. Picklable: it works on any machine while the snapshot is open. Batches have the
+    """Read a table in a snapshot. Picklable: it works on any machine while the snapshot is open. Batches have the
     columns of decode's `arrow_schema`, and RESCUED where cells do not fit."""
 
     @property

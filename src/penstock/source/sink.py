@@ -66,7 +66,7 @@ class SegmentSink(Protocol):
         """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""
 
     def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
-        """Seals everything up to `end`: whole transactions, or what remains of the one whose parts were written."""
+        """Seal everything up to `end`: whole transactions, or what remains of the one whose parts were written."""
 
     def advance(self, end: Position) -> None:
         """Nothing happened up to `end`."""

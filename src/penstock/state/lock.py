@@ -27,7 +27,7 @@ class PipelineLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Raises LockedError with the holder's process id when another process has it."""
+        """Take the lock. Raise LockedError with the holder's process id when another process has it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

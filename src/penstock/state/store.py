@@ -143,21 +143,22 @@ class TableStates(Protocol):
     def table_status(self, destination: str) -> dict[TableId, TableStatus]: ...
 
     def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
-        """Refuses moves that LEGAL_MOVES does not list. The same state again is legal: it replaces reason and times."""
+        """Set a table's state. Refuse moves that LEGAL_MOVES does not list; the same state again replaces reason and
+        times."""
 
     def forget_table(self, destination: str, table: TableId) -> None:
-        """Removes all that is kept of a table that is no longer followed, but for events and versions of its
+        """Remove all that is kept of a table that is no longer followed, but for events and versions of its
         structure. One that is not known is fine."""
 
     def forget_destination(self, destination: str) -> None:
-        """Removes all that is kept of a destination, its health and events too. One that is not known is fine."""
+        """Remove all that is kept of a destination, its health and events too. One that is not known is fine."""
 
 
 class Progress(Protocol):
     """How far each table, and the log, is processed: figures, not positions to go on from."""
 
     def record_progress(self, destination: str, progress: Mapping[TableId, TableProgress]) -> None:
-        """Replaces the progress of the tables named; all of them at once or none."""
+        """Replace the progress of the tables named; all of them at once or none."""
 
     def progress(self, destination: str) -> dict[TableId, TableProgress]: ...
 
@@ -212,7 +213,7 @@ class CopyRecords(Protocol):
         """Every table's copy in figures: under way, waiting to begin, or the last whole one."""
 
     def end_copy(self, destination: str, table: TableId) -> None:
-        """Forgets ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
+        """Forget ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
 
 
 class CopyFacts(Protocol):
@@ -244,14 +245,14 @@ class RowFindings(Protocol):
     """Values and changes that did not suit their table, counted."""
 
     def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
-        """Adds to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
+        """Add to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
         replaced."""
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         """Of each table with rescued cells its columns, by name."""
 
     def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
-        """Adds to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
+        """Add to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
         stay."""
 
     def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
@@ -262,7 +263,7 @@ class UpkeepReports(Protocol):
     """How tables are kept quick to read."""
 
     def record_upkeep(self, destination: str, upkeep: Mapping[TableId, Upkeep]) -> None:
-        """Replaces what is known of how these tables are kept."""
+        """Replace what is known of how these tables are kept."""
 
     def upkeep(self, destination: str) -> dict[TableId, Upkeep]: ...
 
@@ -286,7 +287,7 @@ class SchemaVersions(Protocol):
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None
     ) -> None:
-        """Adds versions of structures, in stream order, each from its position on; all of them at once. One that says
+        """Add versions of structures, in stream order, each from its position on; all of them at once. One that says
         nothing new, or that lies before its table's newest, is passed over. `seen`: the log was
         looked at up to there, and the next look begins there."""
 
@@ -297,15 +298,15 @@ class SchemaVersions(Protocol):
         """Of all tables, by sequence number."""
 
     def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
-        """Forgets versions of these tables that no position from `before` on is under, but for the newest SCHEMAS_KEPT
-        of each; gives their number."""
+        """Forget versions of these tables that no position from `before` on is under, but for the newest SCHEMAS_KEPT
+        of each, and return their number."""
 
 
 class Quarantine(Protocol):
     """Messages that cannot be decoded."""
 
     def quarantine(self, destination: str, table: TableId, messages: Sequence[RawMessage]) -> None:
-        """Keeps messages that cannot be decoded, all or none. One that is there already gets its new reason."""
+        """Keep messages that cannot be decoded, all or none. One that is there already gets its new reason."""
 
     def quarantined(self, destination: str) -> list[Quarantined]:
         """By table, and in stream order."""
@@ -314,10 +315,10 @@ class Quarantine(Protocol):
         """Of each table that has some."""
 
     def release(self, numbers: Collection[int]) -> None:
-        """Forgets messages by their ids. Those that are gone already are fine."""
+        """Forget messages by their ids. Those that are gone already are fine."""
 
     def release_before(self, destination: str, table: TableId, position: Position) -> int:
-        """Forgets the table's messages before the position, and gives their number."""
+        """Forget the table's messages before the position and return their number."""
 
 
 class DeadLetters(Protocol):
@@ -357,7 +358,7 @@ class Pins(Protocol):
     """Pins (`pin.py`)."""
 
     def ask_pins(self, destination: str, tables: Sequence[TableId]) -> list[int]:
-        """Asks for a pin of each table, all of them at once; gives their ids, which are never used again."""
+        """Ask for a pin of each table, all of them at once, and return their ids, which are never used again."""
 
     def pins(self, destination: str | None = None) -> list[Pin]:
         """Oldest first; of one destination, or of all."""
@@ -366,7 +367,7 @@ class Pins(Protocol):
         """The run holds the table. False when the pin is not, or no longer, asked for."""
 
     def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
-        """Says where, and which file has the rows to put right. False unless the table is held."""
+        """Say at which position to pin the table, and which file has the rows to repair. False unless it is held."""
 
     def answer_pin(
         self,
@@ -380,7 +381,7 @@ class Pins(Protocol):
         """The pin is made, or has failed when `snapshot` is None. One that is gone already is fine."""
 
     def renew_pins(self, numbers: Sequence[int]) -> None:
-        """Shows that they are still wanted."""
+        """Note that the pins are still wanted."""
 
     def drop_pins(self, numbers: Sequence[int]) -> None:
         """When nobody needs them any more. Those that are gone already are fine."""
@@ -417,7 +418,7 @@ class StateStore(
 
 
 def require_legal(table: TableId, present: State | None, wanted: State) -> None:
-    """Raises ValueError on a move that no part of penstock may make. An unknown table starts as if it were Init."""
+    """Raise ValueError on a move that no part of penstock may make. An unknown table starts as if it were Init."""
     origin = State.INIT if present is None else present
     if wanted is not origin and wanted not in LEGAL_MOVES[origin]:
         raise ValueError(f"table {table} may not move from {origin} to {wanted}")

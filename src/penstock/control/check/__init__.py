@@ -1,1 +1,1 @@
-"""Foresee what a changed file will do, and show what must be fixed."""
+"""Check the file against source and machine, foresee what a changed file will do, and show what must be fixed."""

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from penstock.control.text.figures import bytes_text, count_text, of_about_text, percent_text, rate_text, seconds_text
 from penstock.model.scoped_name import ScopedName
-from penstock.runtime.copy.progress_view import Copied
+from penstock.runtime.copy.progress_view import CopyFigures
 
 LINE_EVERY = 5.0
 RATE_WINDOW = 15.0  # long enough for a range or two to be finished in it
@@ -108,14 +108,14 @@ class CopyView:
         self._switch = threading.Lock()  # over starting and stopping the bars
         self._live: Live | None = None
 
-    def update(self, destination: str, table: ScopedName, copied: Copied) -> None:
+    def update(self, destination: str, table: ScopedName, figures: CopyFigures) -> None:
         """Take note of what is copied by now."""
         now = self._clock()
-        sample = Sample(now, copied.rows, copied.bytes_done)
+        sample = Sample(now, figures.rows, figures.bytes_done)
         line = None
         with self._lock:
             copy = self._copies.setdefault((destination, table), TableCopy(sample, now + LINE_EVERY, sample))
-            copy.see(sample, copied.rows_estimate, copied.bytes_total)
+            copy.see(sample, figures.rows_estimate, figures.bytes_total)
             if not self._console.is_terminal and now >= copy.line_due:
                 copy.line_due = now + LINE_EVERY
                 line = progress_line(self._name((destination, table)), copy, now)

@@ -82,7 +82,7 @@ def require_warehouse(settings: IcebergSettings) -> None:
 
 
 def open_warehouse(settings: IcebergSettings, index: Path) -> None:
-    """Makes a local warehouse at the very first opening, which the index folder's absence tells.
+    """Make a local warehouse when it is opened for the first time, which is when there is no index folder.
 
     Later a missing warehouse is one that cannot be reached: made again, empty, it would take changes without the rows
     before them.

@@ -50,7 +50,7 @@ class StrictTransaction:
         update.commit()
 
     def stand(self, properties: Mapping[str, str]) -> None:
-        """Sets where the source stands, with the snapshot at which it stands there. Comes last: it must be the snapshot
+        """Set the source's position, with the snapshot that holds it. Comes last: it must be the snapshot
         that the transaction makes."""
         snapshot = self._transaction.table().currentSnapshot()
         self.set_properties({**properties, lineage_property(self._opened.source): lineage_text(snapshot)})
@@ -230,7 +230,7 @@ def strict(
 
 
 def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
-    """Remembers that what follows the metadata file `start` was made for this source. Not to know costs others a
+    """Remember that what follows the metadata file `start` was made for this source. Not to know costs others a
     redo."""
     if opened.slice is None:
         return

@@ -53,8 +53,8 @@ from penstock.destinations.lake.data_files import COPY_PREFIX
 from penstock.destinations.lake.file_list import TableState
 from penstock.destinations.lake.history_files import Kind, kind_of
 from penstock.destinations.lake.history_plan import HistoryPlan
-from penstock.destinations.lake.instances import require_positions
 from penstock.destinations.lake.key_index import IndexedFile
+from penstock.destinations.lake.row_instances import require_positions
 from penstock.destinations.lake.storage import reaching, remove, sizes
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
 from penstock.destinations.spark_session import Session

@@ -142,7 +142,7 @@ class Java:
 
 
 class Collected:
-    """Takes strings from Java, which hands them to a consumer one by one, without a call for each."""
+    """Take strings from Java, which hands them to a consumer one by one, without a call for each."""
 
     def __init__(self, java: Java) -> None:
         self._java, self.consumer = java, java.streams.builder()

@@ -30,7 +30,7 @@ MOST_WITNESSES = 8
 
 
 class Diagnosis:
-    """Decides for the tables of one destination, and remembers how often which file could not be read."""
+    """Decide for the tables of one destination, and remember how often which file could not be read."""
 
     def __init__(self, tables: Tables, settings: IcebergSettings, java: Java) -> None:
         self._tables, self._settings, self._java = tables, settings, java

@@ -51,7 +51,7 @@ def compact(
     run: JobRunner,
     background: BackgroundWork,
 ) -> Choice:
-    """Merges what is due, here and now if it is little, or beside batches; gives what has been merged. StaleBase if
+    """Merge what is due, here and now if it is little, or beside batches, and return what has been merged. StaleBase if
     somebody else has changed the table."""
     state = opened.state
     if state is None or state.snapshot is None or not state.only_positional:
@@ -152,7 +152,7 @@ def _tasks(
 
 
 def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, background: BackgroundWork) -> Choice:
-    """Commits a merge that is done; gives what was merged: nothing, if it is void by now, or if so much has come
+    """Commit a merge that is done, and return what was merged: nothing, if it is void by now, or if so much has come
     meanwhile that it has to be followed up first."""
     opened.upkeep.merging = None
     assert opened.state is not None
@@ -215,8 +215,8 @@ def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
 
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
-    """Removes files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
-    reads them; gives how many snapshots."""
+    """Remove files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
+    reads them, and return how many snapshots."""
     with reaching(f"table {opened.target}: files of old snapshots cannot be removed"):
         opened.upkeep.deferred.remove_due()
     state, sweeping = opened.state, opened.upkeep.sweeping

@@ -21,7 +21,7 @@ LONGEST_BOUND = 16
 
 
 class Metrics:
-    """Collects over the batches of one file. `exact` keeps bounds uncut: delete files are matched by them."""
+    """Collect over the batches of one file. `exact` keeps bounds uncut: delete files are matched by them."""
 
     def __init__(self, fields: list[tuple[int, pa.DataType]], *, exact: bool = False) -> None:
         self._fields = fields

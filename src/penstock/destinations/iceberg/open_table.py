@@ -175,7 +175,7 @@ def moment_of(metadata: JavaObject, source: str) -> int:
 
 
 def copy_property(source: str) -> str:
-    """Tells how a table stands that was made to be copied from a source: COPYING or COPIED."""
+    """Name the property that says whether a source's copy is under way (COPYING) or done (COPIED)."""
     return f"penstock.source.{source}"
 
 

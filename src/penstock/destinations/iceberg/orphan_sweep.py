@@ -60,7 +60,7 @@ def sweep(
     marker: Path,
     mark: bool,
 ) -> int:
-    """Begins a sweep that is due, or goes on with it; gives how many files it has removed. StaleBase if somebody else
+    """Begin a sweep that is due, or continue it, and return how many files it has removed. StaleBase if somebody else
     commits at this very moment. `load` gives the table for another thread. A search that fails, since somebody else's
     expiry removes what it reads, say, costs nothing but time: the next one comes when it is due."""
     state, sweeping = opened.state, opened.upkeep.sweeping

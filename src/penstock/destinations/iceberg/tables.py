@@ -304,7 +304,7 @@ class Tables:
             self.make_views(opened)
 
     def clean_up_after_copy(self, opened: OpenTable) -> None:
-        """Removes what was written for the copy and is not in it."""
+        """Remove what was written for the copy and is not in it."""
         try:
             if opened.state is not None:
                 self._clean_up(opened, opened.state, [])
@@ -418,7 +418,7 @@ class Tables:
     def _take_in(
         self, opened: OpenTable, state: TableState, schema: TableSchema, start: Position | None, sid: Sid
     ) -> None:
-        """Makes the source one of those that feed the table: its columns, and where it stands."""
+        """Make the source one of those that feed the table: its columns, and where it stands."""
         marked = opened.layout.has_identifiers
         kept = opened.layout.kept(schema)
         steps = union_steps(self._java, opened.table, opened.target, kept, sid, marked=marked)
@@ -432,7 +432,7 @@ class Tables:
         opened.table.refresh()
 
     def _clean_up(self, opened: OpenTable, state: TableState, keep: Sequence[str]) -> None:
-        """Removes what killed writers left behind; put off when somebody commits at this very moment."""
+        """Remove what killed writers left behind; put off when somebody commits at this very moment."""
         self.index_of(opened).remove_all_but([*(file.path for file in state.data), *keep])
         try:
             orphans = find_orphans(self._java, opened, state, keep)

@@ -71,7 +71,7 @@ class Merging:
         return [self.written, *(move.written for move in self.moves)]
 
     def discard(self) -> None:
-        """Removes what has been written, of one that is done."""
+        """Remove what a task that is done has written."""
         for made in self._made:
             if made.exception() is None:
                 discard(made.result())
@@ -155,7 +155,7 @@ class BackgroundWork:
         return self.submit(partial(self._merge, run, tasks))
 
     def close(self) -> None:
-        """Waits for the task that runs; what a merge that is not done has written goes."""
+        """Wait for the task that runs, and remove what an unfinished merge has written."""
         self._closing.set()
         self._threads.shutdown()
 

@@ -216,7 +216,7 @@ class DataFile:
 
 
 class Cursor:
-    """Reads some rows of a data file, a few at a time: what is held does not grow with the row groups. Rows that are
+    """Read some rows of a data file, a few at a time: what is held does not grow with the row groups. Rows that are
     asked for in ascending order, in one call or several, are read in one pass."""
 
     def __init__(self, file: DataFile, columns: Sequence[LakeColumn]) -> None:
@@ -235,7 +235,7 @@ class Cursor:
             at = end
 
     def _go_to(self, row: int) -> None:
-        """Makes the slice that has the row the current one."""
+        """Make the slice that has the row the current one."""
         group = self._file.group_of(row)
         if group != self._group or row < self._begin:
             self._group, self._slices = group, self._file.slices(self._columns, group)

@@ -36,7 +36,7 @@ class DeferredDeletes:
         self._left: list[str] | None = None  # of the first list, as far as it has been read
 
     def put(self, locations: Sequence[str], due: float) -> None:
-        """Notes files that may be removed at that time, in seconds since 1970. OSError if they cannot be noted."""
+        """Note files that may be removed at that time, in seconds since 1970. OSError if they cannot be noted."""
         if not locations:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class DeferredDeletes:
         return {location for place in self._listed() for location in _read(place)}
 
     def remove_due(self) -> int:
-        """Removes as many as batches may wait for of those whose time has come; gives how many."""
+        """Remove as many as batches may wait for of those whose time has come, and return how many."""
         removed = 0
         while self._lists and removed < AT_ONCE and _due(self._lists[0]) <= time.time():
             place = self._lists[0]
@@ -76,7 +76,7 @@ class DeferredDeletes:
 
 
 def remove_some(locations: Sequence[str], most: int, failpoint: str) -> int:
-    """Removes the first files, as many as batches may wait for; gives how many."""
+    """Remove the first files, as many as batches may wait for, and return how many."""
     until = time.monotonic() + LONGEST
     for number, location in enumerate(locations[:most], 1):
         remove(location)

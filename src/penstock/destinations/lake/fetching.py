@@ -151,7 +151,7 @@ class BaseCells:
 
 
 class Picker:
-    """Picks rows of a table of any size. Arrow's own `take` joins a column's chunks, and 32-bit offsets reach 2 GiB."""
+    """Pick rows of a table of any size. Arrow's own `take` joins a column's chunks, and 32-bit offsets reach 2 GiB."""
 
     def __init__(self, table: pa.Table) -> None:
         ranges = _ranges(table)

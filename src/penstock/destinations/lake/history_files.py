@@ -62,7 +62,7 @@ def ended_index(index: KeyIndex) -> KeyIndex:
 
 @dataclass(frozen=True)
 class KeyReader:
-    """Reads the keys of a file again, for an index that has lost them. What does not count for it is null."""
+    """Read the keys of a file again, for an index that has lost them. What does not count for it is null."""
 
     table_format: TableFormat
     columns: tuple[LakeColumn, ...]

@@ -127,7 +127,7 @@ class KeyIndex:
         return json.dumps([[column.id, str(column.type)] for column in self.row] if self.row else self.key)
 
     def write(self, data_file: str, keys: pa.Array) -> Sidecar:
-        """Makes the sidecar of a data file from its encoded keys, in row order. Rows whose key is null are left out."""
+        """Make the sidecar of a data file from its encoded keys, in row order. Rows whose key is null are left out."""
         there = np.flatnonzero(np.asarray(keys.is_valid()))
         rows = there[sorted_order(keys.drop_null())].astype(np.int32)
         sidecar = Sidecar(keys.take(pa.array(rows)), rows)
@@ -183,13 +183,13 @@ class KeyIndex:
         return Places(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     def remove(self, data_files: Sequence[str]) -> None:
-        """Drops the sidecars of files that are no longer in the table."""
+        """Drop the sidecars of files that are no longer in the table."""
         for data_file in data_files:
             for path in (self._path(data_file), self._path(data_file).with_suffix(".gone")):
                 path.unlink(missing_ok=True)
 
     def remove_all_but(self, data_files: Sequence[str]) -> None:
-        """Drops sidecars of files that are no longer in the table, and leftovers of killed writers."""
+        """Drop sidecars of files that are no longer in the table, and leftovers of killed writers."""
         kept = {data_file.rpartition("/")[2] for data_file in data_files}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.name.rpartition(".")[0] not in kept:

@@ -51,7 +51,7 @@ def opened(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def remove(location: str) -> None:
-    """Removes a file; one that is not there is no error."""
+    """Remove a file; one that is not there is no error."""
     system, path = opened(location)
     try:
         system.delete_file(path)
@@ -61,7 +61,7 @@ def remove(location: str) -> None:
 
 @contextmanager
 def removed_on_error(location: str) -> Iterator[None]:
-    """Removes the file that is written inside, if that fails."""
+    """Remove the file that is written inside, if that fails."""
     try:
         yield
     except BaseException:

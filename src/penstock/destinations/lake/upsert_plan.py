@@ -24,9 +24,9 @@ from penstock.destinations.lake.columns import FIELD_ID, LakeColumn
 from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX, DataFile, WrittenFile, in_groups
 from penstock.destinations.lake.fetching import PIECE_BYTES, BaseCells, Filled, Located, filled_pieces
 from penstock.destinations.lake.history_files import KeyReader
-from penstock.destinations.lake.instances import removed_rows
 from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, Places
 from penstock.destinations.lake.recorded_structure import Move
+from penstock.destinations.lake.row_instances import removed_rows
 from penstock.destinations.lake.source_partition import SourceSlice, stored
 from penstock.destinations.lake.storage import reaching
 from penstock.destinations.lake.table_format import TableFormat

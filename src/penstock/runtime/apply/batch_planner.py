@@ -1,4 +1,4 @@
-"""Plans a batch: which segments of the change log, and what of them belongs to which table. Reads headers only.
+"""Plan a batch: which segments of the change log, and what of them belongs to which table. Reads headers only.
 
 A batch is made of whole segments, and a segment of whole transactions, so a batch never splits a transaction; one that
 is cut within a segment, at a position, takes the transactions that commit before it.
@@ -80,7 +80,7 @@ class Batch:
 
 
 class BatchPlanner:
-    """Watches the log from `processed` on and gives the next batch once it is large or old enough.
+    """Watch the log from `processed` on and return the next batch once it is large or old enough.
 
     So batches fit the load by themselves: what came while one was applied makes the next, at once if it is old enough
     by then, up to the limits when there is much of it."""

@@ -256,7 +256,7 @@ class BatchWriter:
         return tasks_for(self._log, work, plan.position, plan, followed, until=work.until, slots=slots)
 
     def _commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
-        """Commits one table; None when it has to be done again from its new state."""
+        """Commit one table. Return None when that has to be done again from the table's new state."""
         table, followed = results[0].table, planned.followed
         tracked = self._tables[table]
         truncated = any(result.truncated for result in results)

@@ -1,4 +1,4 @@
-"""Applies the change log to one destination, batch by batch: one Spark job a batch, one commit a table.
+"""Apply the change log to one destination, batch by batch: one Spark job per batch, one commit per table.
 
 Progress is the tables' own positions, committed with their data; nothing here needs to survive a crash. A table that
 cannot take its changes becomes Errored and holds up no other. While more waits in the log, the next batch is written
@@ -103,7 +103,7 @@ class ApplyLoop:
         self._mark_ready(tracked)
 
     def track_errored(self, feed: Feed, schema: TableSchema, error: TableError, position: Position = 0) -> None:
-        """Takes in a table that the destination cannot take, or that cannot go on from its position."""
+        """Take in a table that the destination cannot take, or that cannot go on from its position."""
         self.tables[feed.name] = FollowedTable(feed, schema, position)
         self.mark_errored(self.tables[feed.name], error)
 
@@ -113,11 +113,11 @@ class ApplyLoop:
         self.processed = min(positions, default=start)
 
     def join(self, feed: Feed, schema: TableSchema, position: Position) -> None:
-        """Takes a copied table in at the next batch boundary. May be called from any thread."""
+        """Take a copied table in at the next batch boundary. May be called from any thread."""
         self._joining.append(FollowedTable(feed, schema, position, level=position))
 
     def resume(self, tracked: FollowedTable) -> None:
-        """Tries an Errored table again, from its own position."""
+        """Try an Errored table again, from its own position."""
         tracked.errored = tracked.lacks_key = tracked.lacks_columns = False
         tracked.level = tracked.position
 
@@ -150,8 +150,8 @@ class ApplyLoop:
             self._joining.remove(joining)
 
     def step(self, *, now: bool = False, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Applies the next batch, if there is one, and those that follow it at once, for a while; False when nothing
-        was to do. Raises what concerns the destination as a whole; then call again."""
+        """Apply the next batch, if there is one, and those that follow it at once, for a while. Return False when there
+        was nothing to do. Raises what concerns the destination as a whole; then call again."""
         caught_up = self._catch_up()
         batch = self._next(self.processed, now=now)
         if batch is None:
@@ -187,7 +187,7 @@ class ApplyLoop:
     def _written_beside(
         self, flight: InFlightBatch, following: Batch, ahead: Mapping[TableId, Planned]
     ) -> InFlightBatch:
-        """Writes the next batch while the flight is committed, which has landed when this returns or raises."""
+        """Write the next batch while the one before it is committed, which is done when this returns or raises."""
         self._planner.take()
         try:
             follower = self._writer.write(following, ahead)
@@ -204,7 +204,7 @@ class ApplyLoop:
         return follower
 
     def _land(self, flight: InFlightBatch) -> None:
-        """What the flight has committed is told."""
+        """Record what the batch has committed."""
         committed = self._writer.finish(flight)
         if committed:
             reach("apply.batch_committed")
@@ -385,7 +385,7 @@ class ApplyLoop:
         return None
 
     def take_structure(self, tracked: FollowedTable, structure: TableSchema) -> None:
-        """Follow a structure that the catalogue has and no row has told, or copy the table again if its rows cannot.
+        """Follow a structure that the catalogue has and no row has shown, or copy the table again if its rows cannot.
 
         The table must be level with the others, and everything up to the moment of the look applied: then no row of an
         earlier structure is still to come. A commit that somebody else's crosses is left to the next look. TableError
@@ -416,7 +416,7 @@ class ApplyLoop:
         return [str(remark.relation) for remark in looked.remarks if remark.kind == "kept"] if looked else []
 
     def want_resync(self, tracked: FollowedTable, why: str) -> None:
-        """Takes no more changes; copied again, by itself, unless a copy would remove what it keeps."""
+        """Apply no more changes to the table, and have it copied again, unless a copy would remove what it keeps."""
         kept = self.kept_partitions(tracked.name)
         if kept and tracked.feed.mode is Mode.CLONE:
             raise SchemaChanged(

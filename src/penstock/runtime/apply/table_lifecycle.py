@@ -96,7 +96,7 @@ class TableLifecycle:
         self._unknown: Mapping[TableId, str] = {}
 
     def admit(self, schema: TableSchema) -> None:
-        """Takes the table in, with all of its feeds."""
+        """Take the table in, with all of its feeds."""
         self._take_findings()
         schema = self._pipeline.carried(schema)
         self._known[schema.table] = schema
@@ -258,9 +258,9 @@ class TableLifecycle:
             self._unsettled = replace(look, followed=followed)
 
     def _compare_structures(self) -> None:
-        """Follow structures that no row has told, and copy again what was altered so that its rows have other values.
+        """Follow structures that no row has shown, and copy again what was altered so that its rows have other values.
 
-        What the stream told after the look, or has still to tell of the time before it, is left to the stream.
+        What the stream has shown since the look, or has still to show of the time before it, is left to the stream.
         """
         look = self._unsettled
         if look is None or self._loop.processed < look.position:

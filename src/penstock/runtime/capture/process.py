@@ -85,7 +85,7 @@ def require_free_log(pipeline: Pipeline) -> None:
 
 
 def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
-    """Fills the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
+    """Fill the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
     settings = SegmentSettings(
         segment_bytes=pipeline.log.segment_bytes,
         segment_age=pipeline.log.segment_age,

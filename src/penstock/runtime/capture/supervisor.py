@@ -1,4 +1,4 @@
-"""Keeps one capture process alive beside the pipeline, and knows when it must not be started again.
+"""Keep one capture process alive beside the pipeline, and know when it must not be started again.
 
 The process is `penstock.runtime.capture.process`; it holds the read end of a pipe whose other end is ours, so it goes
 when we go, however we end. It reports as JSON lines on its standard output. What it says becomes the health of the
@@ -30,7 +30,7 @@ SETTLED_AFTER = 10.0
 
 
 class CaptureSupervisor:
-    """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can mend."""
+    """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can fix."""
 
     def __init__(self, pipeline: Pipeline, state: HealthReports) -> None:
         """`pipeline` and `state` are as the source sees them."""
@@ -48,7 +48,7 @@ class CaptureSupervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Lets capture seal what it holds, and waits for its end."""
+        """Let capture seal what it holds, and wait for its end."""
         self._stopping.set()
         if self._thread is None:
             return
@@ -81,7 +81,7 @@ class CaptureSupervisor:
         self._tell("stopped", "", "", 0)
 
     def _run_once(self) -> PenstockError | None:
-        """Runs the process to its end; gives the error that it reported, if any."""
+        """Run the process to its end, and return the error that it reported, if any."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.runtime.capture.process", *arguments(self._pipeline)],
             stdin=subprocess.PIPE,

@@ -50,7 +50,7 @@ from penstock.model.write_counters import WriteCounters
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.copy.copying_table import CopyingTable
-from penstock.runtime.copy.progress_view import Copied, ProgressView
+from penstock.runtime.copy.progress_view import CopyFigures, ProgressView
 from penstock.runtime.copy.range_planner import RangePlanner
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
@@ -171,7 +171,7 @@ class Copier:
             self.failure = error
 
     def _await_history(self, snapshot: Snapshot) -> bool:
-        """Waits until the log has begun, which says its history: a copy's ranges belong to that, and so will its table.
+        """Wait until the log has begun, and with it its history, which a copy's ranges and its table belong to.
 
         Making the snapshot has written to the WAL, so there is something for the log. False when it was stopped, or the
         snapshot has gone meanwhile."""
@@ -440,8 +440,8 @@ class Copier:
             raise SourceError("the copy was stopped while it waited for a snapshot", "It goes on at the next start")
 
     def _report(self, copying: CopyingTable) -> None:
-        copied = Copied(copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
-        self._progress.update(self._destination.name, copying.name, copied)
+        figures = CopyFigures(copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
+        self._progress.update(self._destination.name, copying.name, figures)
 
     def _set_state(
         self,

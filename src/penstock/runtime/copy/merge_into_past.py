@@ -1,4 +1,4 @@
-"""Puts a copy into a table whose past is to be kept, instead of in its place: one job over the copy's parts.
+"""Put a copy into a table whose past is to be kept, instead of in its place: one job over the copy's parts.
 
 The copy holds the table as it was at one position. Each of its rows is compared with what the table has: in a history,
 rows that differ, appear or are gone close and open versions at the snapshot's time, and all others stay as they are; in

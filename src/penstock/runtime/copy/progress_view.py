@@ -12,7 +12,7 @@ Named = TypeVar("Named", contravariant=True)  # how a table is named: within a s
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyFigures:
     """What is copied by now, of about how much. An estimate that is not known is None; a size, 0."""
 
     rows: int
@@ -22,9 +22,9 @@ class Copied:
 
 
 class View(Protocol[Named]):
-    """Shows operators how copies fare. May be called from any thread."""
+    """Show operators how copies fare. May be called from any thread."""
 
-    def update(self, destination: str, table: Named, copied: Copied) -> None: ...
+    def update(self, destination: str, table: Named, figures: CopyFigures) -> None: ...
 
     def finish(self, destination: str, table: Named) -> None: ...
 
@@ -41,8 +41,8 @@ class ScopedProgress:
     def __init__(self, view: ScopedProgressView, source: str | None) -> None:
         self._view, self._source = view, source
 
-    def update(self, destination: str, table: TableId, copied: Copied) -> None:
-        self._view.update(destination, ScopedName(self._source, table), copied)
+    def update(self, destination: str, table: TableId, figures: CopyFigures) -> None:
+        self._view.update(destination, ScopedName(self._source, table), figures)
 
     def finish(self, destination: str, table: TableId) -> None:
         self._view.finish(destination, ScopedName(self._source, table))
@@ -54,7 +54,7 @@ class ScopedProgress:
 class Unseen:
     """Progress that nobody looks at."""
 
-    def update(self, destination: str, table: object, copied: Copied) -> None: ...
+    def update(self, destination: str, table: object, figures: CopyFigures) -> None: ...
 
     def finish(self, destination: str, table: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Hands a copied table to the stream: replays the log over the copy's files, unseen by readers, then commits them all.
+"""Hand a copied table to the stream: replay the log over the copy's files, unseen by readers, then commit them all.
 
 Each range was read under a snapshot of its own position C. The log is replayed from the lowest C until every C has been
 passed: a key that has not changed since then has not moved and was read once; a changed key is replaced by its last
@@ -88,14 +88,14 @@ def catch_up(
     reread: Reread,
     rescuing: Callable[[tuple[RescueCount, ...]], None],
 ) -> Position | None:
-    """Brings the copy to a position near the log's end and commits it; gives that position, None when told to stop.
+    """Bring the copy to a position near the log's end, commit it, and return that position; None when stopped.
 
     `taken_at` is the position of the newest snapshot, which counts even when the table had no range to read; `moment`
     the source's time then. A copy that is merged into its table is brought to that position exactly: what follows
     counts change by change.
     Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows,
     or as soon as their keys take more than MOST_DOUBT_BYTES.
-    `rescuing` is told what each batch had to rescue.
+    `rescuing` is called with what each batch had to rescue.
     """
     replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing)
     rereads = 0
@@ -171,7 +171,7 @@ class _Replay:
         return self._reread is None and self.position >= self._passed
 
     def step(self, batch: Batch) -> None:
-        """Replays the batch, or as much of it as comes before rows that were read again."""
+        """Replay the batch, or as much of it as comes before rows that were read again."""
         end = batch.end if self._reread is None else min(batch.end, self._reread.position)
         if self.merges and self.position < self._passed:
             end = min(end, self._passed)

@@ -76,7 +76,7 @@ class Copied:
 def counting(
     batches: Iterable[pa.RecordBatch | pa.Table], told: list[RescueCount], rescues: list[RescueCount]
 ) -> Iterator[pa.RecordBatch | pa.Table]:
-    """Counts into `rescues` what is rescued of the batches, which may be less than the reader has `told` of: not all of
+    """Count into `rescues` what is rescued of the batches, which may be less than the reader has `told` of: not all of
     a row is kept."""
     for batch in batches:
         if RESCUED in batch.schema.names:

@@ -26,7 +26,7 @@ class CompanionTask:
         self._stop.wait()
 
     def end(self) -> None:
-        """Raises what it raised; KeyboardInterrupt when it is not done: then the pipeline was asked to stop."""
+        """Raise what the task raised; KeyboardInterrupt when it is not done: the pipeline was asked to stop."""
         if self._failure is not None:
             raise self._failure
         if not self._done:

@@ -1,8 +1,9 @@
 """Publish copied rows between two batches, piece by piece: the destination's half of `snapshot: true`.
 
 A table whose rows are copied stands behind until every shard has all of them, and then goes on from the position of the
-snapshot (`stream_contract.py`, "Copied rows"). The state store has a record of the copy while it is under way, so that
-the next start knows that the table still needs one. Neighbours: `row_copier.py` reads the rows, `loop.py` calls `step`.
+snapshot (`destinations/stream_contract.py`, "Copied rows"). The state store has a record of the copy while it is under
+way, so that the next start knows that the table still needs one. Neighbours: `row_copier.py` reads the rows, `loop.py`
+calls `step`.
 """
 
 from __future__ import annotations

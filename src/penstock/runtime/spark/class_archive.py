@@ -32,7 +32,7 @@ EXIT_SECONDS = 120
 
 
 def build() -> None:
-    """Puts the archive in its place, whole or not at all."""
+    """Put the archive in its place, whole or not at all."""
     place = jars.class_archive()
     partial = place.with_suffix(".partial")
     partial.unlink(missing_ok=True)

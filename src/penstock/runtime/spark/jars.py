@@ -53,7 +53,7 @@ def installed() -> list[Path] | None:
 
 
 def fetch() -> list[Path]:
-    """Brings the missing jars into the folder. A jar appears there whole or not at all."""
+    """Bring the missing jars into the folder. A jar appears there whole or not at all."""
     present = installed()
     if present is not None:
         return present

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class SparkRunner:
-    """Runs tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
+    """Run tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
     (bytes).
 
     May be called from several threads at once: each has its own thread in Java. Jobs of one function and destination

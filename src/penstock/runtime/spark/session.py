@@ -79,7 +79,7 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
 
 
 def start_context(name: str, settings: Mapping[str, str], log: Path, where: str = "spark.master") -> SparkContext:
-    """Starts Java and Spark; `log` takes what the Java process writes. `settings` win over ours, and `where` says where
+    """Start Java and Spark; `log` takes what the Java process writes. `settings` win over ours, and `where` says where
     their master comes from. EnvironmentMissing unless a context is there that can run jobs."""
     require_java()
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable

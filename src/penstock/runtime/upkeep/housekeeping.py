@@ -44,7 +44,7 @@ class Housekeeping:
         self._told_at = time.monotonic() - TELL_EVERY
 
     def run(self) -> None:
-        """Does what is due, as far as batches may wait. Raises what concerns the destination or the log as a whole."""
+        """Do what is due, as far as batches may wait. Raises what concerns the destination or the log as a whole."""
         with self.holds.between_batches():
             now = time.monotonic()
             until = now + self._pause(now)
@@ -65,7 +65,7 @@ class Housekeeping:
         return max(pause, min(now - self._ended_at, 2 * pause))
 
     def advance_idle(self) -> None:
-        """Moves the position of tables that had nothing to apply to what has been processed."""
+        """Move the position of tables that had nothing to apply to what has been processed."""
         self._behind = self._idle()
         self._advance_some(math.inf)
 
@@ -150,7 +150,7 @@ class Housekeeping:
         return next((one.written_at for one in log.segments(after=self._loop.processed) if log.slices(one)), None)
 
     def _note(self, table: TableId, report: MaintenanceReport) -> None:
-        """Adds a report to what people are told of the table."""
+        """Add a report to what `status` shows of the table."""
         if not report.did_something and report.shape is None:
             return
         known = self._known().get(table)

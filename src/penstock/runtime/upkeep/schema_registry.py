@@ -1,4 +1,4 @@
-"""Keeps the schema registry in step with the change log: every version of every table, from the segments' headers.
+"""Keep the schema registry in step with the change log: every version of every table, from the segments' headers.
 
 The log is the truth; the registry is for people, who ask which structure a table had at some position. A registry that
 was lost is rebuilt from what the log still holds, and from the structures that the destination's tables have.
@@ -26,7 +26,7 @@ class SchemaRegistry:
         self._began = False
 
     def look(self) -> None:
-        """Takes up what the log has got since the last look."""
+        """Record structures that are new in the log since the last look."""
         try:
             if not self._began:
                 self._seen, self._began = self._state.schemas_seen(), True
@@ -57,7 +57,7 @@ class SchemaRegistry:
             LOG.warning("structure not recorded", what=error.what)
 
     def prune(self, before: Position) -> None:
-        """Forgets what lies behind all positions."""
+        """Forget what lies behind all positions."""
         try:
             self._state.prune_schemas(before, {version.table for version in self._state.schema_versions()})
         except StateError as error:

@@ -20,7 +20,7 @@ TOO_LONG = 2.0
 
 
 class StallMeter:
-    """`longest` is the most that a batch has been held up since the start, in seconds. A new longest one is told, and
+    """`longest` is the most that a batch has been held up since the start, in seconds. A new longest one is logged, and
     every one that is too long, with what took most of it."""
 
     def __init__(self, waiting_since: Callable[[], float | None], clock: Callable[[], float] = time.time) -> None:

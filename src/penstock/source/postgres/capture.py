@@ -202,7 +202,7 @@ class _Session:
         self._asked_for_more_at = time.monotonic()
 
     def pump(self) -> None:
-        """Raises _Stopped, or what ended the stream."""
+        """Read the stream until it ends. Raise _Stopped, or what ended it."""
         if self._overlap.verified:
             self._verify()
         self._stream.tell(self._durable, reply=True)
@@ -404,7 +404,7 @@ class _Session:
             self._unreported_bytes = 0
 
     def _durably(self, step: Callable[[], None]) -> None:
-        """Does it, however long there is no room. Meanwhile nothing is read or confirmed, but the stream stays up."""
+        """Write, however long there is no room. Meanwhile nothing is read or confirmed, but the stream stays up."""
         if self._stream.complaint is not None:
             raise self._stream.complaint
         attempt = 0

@@ -148,7 +148,7 @@ def connect(url: str, *, autocommit: bool = True, application_name: str = "penst
 
 
 def replication_connection(url: str, *, application_name: str = "penstock") -> pq.abc.PGconn:
-    """Speaks the replication protocol to the URL's database, with SESSION_SETTINGS. The caller finishes it."""
+    """Connect to the URL's database by the replication protocol, with SESSION_SETTINGS. The caller finishes it."""
     conninfo = make_conninfo(_conninfo(url, application_name), replication="database")
     pgconn = pq.PGconn.connect(conninfo.encode())
     if pgconn.status != pq.ConnStatus.OK:
@@ -174,7 +174,7 @@ def everywhere(url: str, connection: Connection) -> str:
 
 @contextmanager
 def source_errors(doing: str) -> Iterator[None]:
-    """Turns what psycopg raises inside into a SourceError that says what was being done."""
+    """Turn what psycopg raises inside into a SourceError that says what was being done."""
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:

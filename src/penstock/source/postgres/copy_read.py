@@ -1,4 +1,4 @@
-"""Reads one range of a table's initial copy (copy_ranges.py) as typed Arrow batches. Runs in tasks; no Spark in it.
+"""Read one range of a table's initial copy (copy_ranges.py) as typed Arrow batches. Runs in tasks; no Spark in it.
 
 The batches have the columns of decode's `arrow_schema`, and every value is the one that the stream gives for the same
 row (copy_columns.py); a batch with cells that fit no column has a further one, RESCUED, with their texts. They are
@@ -67,10 +67,11 @@ def read_range(
     """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
 
     With `conditions` (copy_keys.py), those of the whole relation that satisfy one of them, found by an index.
-    Values that do not fit are rescued, and `rescuing` is told of each batch's; with `strict`, and in a key column, they
-    are ValueDoesNotFit. RangeVoid when the table was rewritten, or changed its columns, since the snapshot or since the
-    range was planned; SourceUnreachable when connection or snapshot has gone, or after `statement_timeout` seconds, in
-    which the time counts that the caller takes, and the waits that `max_rows_per_second` makes.
+    Values that do not fit are rescued, and `rescuing` is called with each batch's; with `strict`, and in a key
+    column, they are ValueDoesNotFit. RangeVoid when the table was rewritten, or changed its columns, since the
+    snapshot or since the range was planned; SourceUnreachable when connection or snapshot has gone, or after
+    `statement_timeout` seconds, in which the time counts that the caller takes, and the waits that
+    `max_rows_per_second` makes.
     """
     schema = arrow_schema(source.schema)
     blocks = _blocks(range)
@@ -163,7 +164,7 @@ def _next(batches: Iterator[pa.RecordBatch], source: CopySource, range: CopyRang
 
 
 def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange) -> None:
-    """Compares the relation as the snapshot sees it (plain reads of the catalogue) with what it is (functions)."""
+    """Compare the relation as the snapshot sees it (plain reads of the catalogue) with what it is (functions)."""
     names = ", ".join(literal(column.name) for column in source.schema.columns)
     seen = session.row(
         f"""

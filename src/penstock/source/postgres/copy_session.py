@@ -91,7 +91,7 @@ class CopySession:
 
 @contextmanager
 def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterator[CopySession]:
-    """Ends with its transaction rolled back and its connection closed, also in the middle of a query."""
+    """Open a session, and end it with its transaction rolled back and its connection closed, even in a query."""
     with driver_errors(f"connecting to Postgres at {endpoint(url)} for a copy", url):
         connection = AdbcConnection(_database(_conninfo(url)))
     with connection:
@@ -113,7 +113,7 @@ def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterat
 
 @contextmanager
 def driver_errors(doing: str, url: str) -> Iterator[None]:
-    """Turns what the driver raises inside into the SourceError that the same mistake is everywhere else."""
+    """Turn what the driver raises inside into the SourceError that the same mistake is everywhere else."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -145,7 +145,7 @@ def psycopg_error(error: Exception, url: str) -> psycopg.Error:
 
 @lru_cache(maxsize=8)
 def _database(conninfo: str) -> AdbcDatabase:
-    """Reads the whole catalogue of types and columns, which takes 0.6 s where there are 75,000 columns: once a process.
+    """Read the whole catalogue of types and columns, once per process: with 75,000 columns that takes 0.6 s.
 
     That it grows old does no harm, for copy_columns.py asks for built-in types only.
     """

@@ -100,7 +100,7 @@ def read_keepalive(frame: Bytes) -> tuple[Position, bool]:
 
 
 def status_update(position: Position, now: int, *, reply: bool) -> bytes:
-    """Tells the server that everything before `position` is durable here. `now` is µs since 1970."""
+    """Tell the server that everything before `position` is durable here. `now` is µs since 1970."""
     return _STATUS.pack(b"r", position, position, position, now - POSTGRES_EPOCH, reply)
 
 

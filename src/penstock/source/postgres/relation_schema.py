@@ -8,7 +8,7 @@ domains stand for, nullability, and the columns' numbers.
 Whether the catalogue's numbers are those of the message is not decided here: the version records what the catalogue
 had, and whoever follows the table compares it with what was known before (fold/column_identity.py). Two things are
 said of a version. It is **guessed** when the catalogue has other columns than the message, or could not be read; then
-it has no numbers. It is **exact** when the DDL trigger (ddl_trigger.py) told the very same structure earlier in the
+it has no numbers. It is **exact** when the DDL trigger (ddl_trigger.py) reported the very same structure earlier in the
 stream: then nothing happened between the trigger's word and the reading of the catalogue.
 """
 
@@ -39,7 +39,7 @@ _ALTERING = """
 
 @dataclass(frozen=True)
 class ToldColumn:
-    """A column as the DDL trigger told it."""
+    """A column as the DDL trigger reported it."""
 
     number: int
     name: str
@@ -49,7 +49,7 @@ class ToldColumn:
 
 @dataclass(frozen=True)
 class ToldStructure:
-    """A relation right after a command that altered it, as the DDL trigger told it."""
+    """A relation right after a command that altered it, as the DDL trigger reported it."""
 
     relation_id: int
     columns: tuple[ToldColumn, ...]
@@ -59,7 +59,7 @@ class ToldStructure:
 
 
 class RelationSchemas:
-    """Complete Relation messages, one stream at a time, and remember what the stream has told so far."""
+    """Complete Relation messages, one stream at a time, and remember what the stream has shown so far."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

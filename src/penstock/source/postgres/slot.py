@@ -122,7 +122,7 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    """Removes the slot. SlotBusy when somebody reads from it; nothing happens when there is none."""
+    """Remove the slot. SlotBusy when somebody reads from it; nothing happens when there is none."""
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.errors.UndefinedObject:
@@ -137,7 +137,7 @@ def drop_slot(connection: Connection, name: str) -> None:
 
 
 def _await_result(pgconn: pq.abc.PGconn, tell: Callable[[], None]) -> pq.abc.PGresult:
-    """Waits so that signals are heard, which a blocking libpq call would not."""
+    """Wait for the result while signals are heard, which a blocking libpq call would prevent."""
     told = time.monotonic()
     while pgconn.is_busy():
         readable, _, _ = select.select([pgconn.socket], [], [], 0.2)

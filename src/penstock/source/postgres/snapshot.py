@@ -95,7 +95,7 @@ class ExportedSnapshot:
         self._pgconn = pgconn
 
     def note_moment(self, connection: Connection) -> None:
-        """Reads the source's clock, the first time that it is called."""
+        """Read the source's clock, the first time that it is called."""
         if self.moment is None:
             row = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
             assert row is not None
@@ -121,7 +121,7 @@ class ExportedSnapshot:
 
 
 def export_snapshot(url: str, *, timeout: float, waiting: Callable[[list[Blocker]], None]) -> ExportedSnapshot:
-    """Makes a snapshot; about once a second of waiting for it, `waiting` is told what it waits for.
+    """Make a snapshot; while that has to wait, `waiting` is called about once per second with what it waits for.
 
     SnapshotBlocked after `timeout` seconds. Whatever is raised, here or by `waiting`, leaves no slot behind.
     """
@@ -212,7 +212,7 @@ def _readable(pgconn: pq.abc.PGconn, seconds: float) -> bool:
 
 
 def _cancel(pgconn: pq.abc.PGconn) -> None:
-    """Ends the making of the slot: its backend waits for a lock and would not notice that we have gone."""
+    """End the making of the slot: its backend waits for a lock and would not notice that we have gone."""
     try:
         pgconn.get_cancel().cancel()
         until = time.monotonic() + _CANCEL_SECONDS

@@ -128,7 +128,7 @@ class TransactionBuffer:
             self.frames.append(frame)
 
     def pack(self) -> None:
-        """Frees what Python keeps for every single frame."""
+        """Free what Python keeps for every single frame."""
         if not self.frames:
             return
         if len(self.frames[-1]) >= GIANT_BYTES:
@@ -182,7 +182,7 @@ class TransactionBuffer:
         return [item for _, item in sorted(slices, key=lambda item: item[0])]
 
     def _cut(self, rows: int) -> list[_Chunk]:
-        """Removes the chunks of the first `rows` rows, and splits the one they end in."""
+        """Remove the chunks of the first `rows` rows, and split the one they end in."""
         taken: list[_Chunk] = []
         missing = rows
         while missing:
@@ -246,7 +246,7 @@ class TransactionBuffer:
         ]
 
     def _move_on(self, rows: int) -> None:
-        """Counts rows again after the first `rows` have left."""
+        """Count rows again after the first `rows` have left."""
         kept = [transaction for transaction in self._transactions if transaction.first_row >= rows]
         if self.open is not None and self._open_row < rows:
             last = self._transactions[-1]
