@@ -14,7 +14,8 @@ import pytest
 from databases import Database, fresh_database
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.query.events import events_feed, lines
+from penstock.control.query.events import lines
+from penstock.control.query.log_events import asked, events_table
 from penstock.demo.server import PostgresServer
 from penstock.model.position import parse_order
 from penstock.model.table_state import State
@@ -234,7 +235,8 @@ def test_without_a_run_the_others_are_verified_and_repaired_when_one_cannot_be_r
 
 def _told_by_events(lake: Lake, file: PipelineFile, name: str) -> list[tuple[Any, ...]]:
     """What a source's rows are, according to its events alone; each event is there once."""
-    feed = events_feed(load(file.path), f"{name}:public.account")
+    feed = events_table(*asked(load(file.path), [f"{name}:public.account"]))
+    assert feed is not None
     events = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
     assert {event["sid"] for event in events} == {name}
     places = [parse_order(event["lsn"]) for event in events]

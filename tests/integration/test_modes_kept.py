@@ -10,7 +10,8 @@ from typing import Any
 from databases import Database
 from lake import Lake
 from penstock.config.load import load
-from penstock.control.query.events import events_feed, lines, parse_place
+from penstock.control.query.events import lines, parse_place
+from penstock.control.query.log_events import asked, events_table
 from running import PipelineFactory, PipelineFile
 
 RULE = {
@@ -105,7 +106,8 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
 
 def assert_printed(file: PipelineFile, lake: Lake) -> None:
     """The events as lines of JSON, all at once, in pieces that follow each other, and from outside."""
-    feed = events_feed(load(file.path), "public.customers")
+    feed = events_table(*asked(load(file.path), ["public.customers"]))
+    assert feed is not None
     printed = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
     changes = [event for event in printed if event["op"] not in ("begin", "commit")]
     assert [(event["op"], (event["after"] or event["before"])["id"]) for event in changes] == [

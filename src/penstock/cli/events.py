@@ -1,32 +1,85 @@
-"""`penstock events FILE TABLE`: print an events table as JSON lines, from a position on."""
+"""`penstock events FILE [TABLE…]`: print events as lines of JSON, from the change log or from an events table."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 from penstock.cli.arguments import Destination, PipelineFile
 from penstock.config.load import load
-from penstock.control.query.events import events_feed, lines, parse_place
-from penstock.control.query.spark_sql import reading_session
+from penstock.config.model import Pipeline
+from penstock.control.query.log_events import EVERYTHING, LogEvents, asked, events_table, parse_after
+from penstock.errors import UsageError
+from penstock.model.feed import Feed
+from penstock.render.format import ENVELOPES, Envelope, EventFormat
 
 
 def events(
     file: PipelineFile,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="As `penstock tables` shows it.")],
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]…", help="As `penstock tables` shows them; all without.")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(ENVELOPES), help="How events are written; native without."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until interrupted.")] = False,
     after: Annotated[
-        str | None, typer.Option(metavar="LSN", help="Go on behind the line with this `lsn`; from the start without.")
+        str | None,
+        typer.Option(
+            metavar="PLACE|LSN|TIME", help="Go on behind this event, transaction or time; from the start without."
+        ),
     ] = None,
     destination: Destination = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; all without.")] = None,
 ) -> None:
-    """Print a table's events as lines of JSON, in the order in which they happened."""
-    pipeline = load(file).destination_view(destination)
+    """Print events as lines of JSON, in the order in which they happened."""
+    if format is not None and format not in ENVELOPES:
+        raise UsageError(f"--format {format} is unknown", f"It may be {', '.join(ENVELOPES)}")
+    pipeline = load(file).only(destination)
+    behind = EVERYTHING if after is None else parse_after(after)
+    source, feeds = asked(pipeline, tables or [])
+    kept = events_table(source, feeds)
+    if kept is not None and format is None and not follow and behind.moment is None:
+        _print(_from_lake(source.destination_view(destination), kept, after, limit), limit)
+        return
+    made = next((one for one in ENVELOPES if one == format), ENVELOPES[0])
+    log = LogEvents(source, feeds, EventFormat(Envelope(made), split_moves=made != "faucet"), _warn)
+    if log.reaches(behind) or after is None:
+        _print(log.lines(behind, follow=follow), limit)
+    elif behind.moment is not None:
+        _warn(f"the change log begins at {log.start_text}, later than {after}: it does not have what was before")
+        _print(log.lines(EVERYTHING, follow=follow), limit)
+    else:
+        older = "" if kept is None else f"; without --format, `penstock events` reads the events table {kept.target}"
+        raise UsageError(
+            f"the change log begins at {log.start_text}: it no longer has what follows {after}",
+            f"Leave --after out, for what the log still has{older}",
+        )
+
+
+def _warn(said: str) -> None:
+    sys.stderr.write(f"penstock: {said}\n")
+
+
+def _from_lake(pipeline: Pipeline, feed: Feed, after: str | None, limit: int | None) -> Iterable[str]:
+    # Spark takes a second to import: only those who need it wait.
+    from penstock.control.query.events import lines, parse_place  # noqa: PLC0415
+    from penstock.control.query.spark_sql import reading_session  # noqa: PLC0415
+
     place = None if after is None else parse_place(after)
-    feed = events_feed(pipeline, table)
     with reading_session(pipeline) as spark:
-        for line in lines(spark, pipeline.lake.name, feed, place, limit):
+        yield from lines(spark, pipeline.lake.name, feed, place, limit)
+
+
+def _print(lines: Iterable[str], limit: int | None) -> None:
+    try:
+        for line in islice(lines, limit):
             sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return

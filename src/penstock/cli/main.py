@@ -63,7 +63,7 @@ COMMANDS = (
     Command(("schemas",), "penstock.cli.schemas", "schemas", "List the versions of tables' structures."),
     Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
-    Command(("events",), "penstock.cli.events", "events", "Print an events table as JSON lines, in order."),
+    Command(("events",), "penstock.cli.events", "events", "Print events as JSON lines, in order."),
     Command(("quarantine", "list"), "penstock.cli.quarantine", "quarantine_list", "List messages not decodable."),
     Command(("quarantine", "show"), "penstock.cli.quarantine", "quarantine_show", "Show one: position, reason, bytes."),
     Command(("quarantine", "replay"), "penstock.cli.quarantine", "quarantine_replay", "Try them with this decoder."),

@@ -12,15 +12,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.config.model import Pipeline
 from penstock.control.query.arrow_stream import arrow_batches
-from penstock.control.tables.requests import feed_named
 from penstock.control.verify.canonical import spark_literal
 from penstock.control.verify.canonical_types import spark_quoted
 from penstock.errors import DestinationUnreachable, UsageError
 from penstock.fold.event_json import event_lines
 from penstock.java_error import java_reason
-from penstock.model.feed import Feed, Mode
+from penstock.model.feed import Feed
 from penstock.model.position import parse_order
 
 ROWS_AT_A_TIME, BYTES_AT_A_TIME = 20_000, 4 << 20  # of one range; bytes are those of Parquet
@@ -40,22 +38,6 @@ def parse_place(text: str) -> Place:
             "Give the `lsn` of a line that `penstock events` has printed, such as 0/16B3740:2; or a position such as "
             "0/16B3740, for what follows the transaction committed there",
         ) from error
-
-
-def events_feed(pipeline: Pipeline, name: str) -> Feed:
-    """The feed whose table holds the events: by its own name, or by that of the source's table."""
-    feed = feed_named(pipeline, name, "print")
-    if feed.mode is Mode.EVENTS:
-        return feed
-    source_view = next(one for one in pipeline.source_views if feed in one.feeds(feed.table))
-    events = [other for other in source_view.feeds(feed.table) if other.mode is Mode.EVENTS]
-    if events:
-        return events[0]
-    modes = ", ".join(source_view.modes(feed.table))
-    raise UsageError(
-        f"table {name} has no events: its mode is {modes}",
-        f"Say `mode: [{modes}, events]` in its rule of {pipeline.file}, and start the pipeline again",
-    )
 
 
 def lines(
