@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -86,7 +86,7 @@ def catch_up(publisher: Publisher, places: list[str], end: Place) -> None:
     """Publish what the shard lacks, as a task does: by the event that a record belongs to."""
     at = publisher.open()
     fresh = [place for place in places if place[:33] >= at.place]
-    publisher.publish([records(fresh)] if fresh else [], lambda: ShardPlace(end))
+    publisher.publish([records(fresh)] if fresh else [], lambda: replace(at, place=end))
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 5])
@@ -168,6 +168,22 @@ def test_copied_rows_go_on_by_their_number(shard: Shard) -> None:
     again = ShardPlace(at.place, {"orders": START}, {"orders": CopyPlace("snapshot 2", 1)})
     publisher.publish([rows.take(pa.array([0, 1]))], lambda: again)
     assert shard.seen[-2:] == expected[:2], "another copy starts with its first row"
+
+
+def test_dead_letters_that_are_sent_again_go_on_by_their_number(shard: Shard) -> None:
+    letters = [f"{place_at(50, number)}" for number in range(10)]
+    upto = ShardPlace(START, retried="2/1000")
+    shard.pieces = 1
+    publisher = shard.publisher()
+    publisher.open()
+    with pytest.raises(Killed):
+        publisher.publish([records(letters)], lambda: upto)
+    publisher = shard.publisher()
+    assert publisher.open() == ShardPlace(START), "none of them counts as sent"
+    publisher.publish([records(letters)], lambda: upto)
+    assert (shard.seen, shard.publisher().open()) == (values(letters), upto)
+    catch_up(shard.publisher(), [place_at(101)], place_at(200))
+    assert shard.seen[-1:] == values([place_at(101)])
 
 
 @pytest.mark.parametrize("stored", [1, 2, 3, 4, 5])

@@ -52,22 +52,22 @@ def midway(opened: ShardPlace, final: ShardPlace, reached: Place) -> ShardPlace:
 class Progress:
     """How far a shard is, to the record. Destinations keep it as text; the contract knows `at` only.
 
-    `out`: records of the event right behind the place that are out already, by place and topic. `copied`: of the copied
-    rows that come next, the pieces that they are (`copy_id`) and how many are out already."""
+    `out`: records of the event right behind the place that are out already, by place and topic. `numbered`: which
+    copied rows or dead letters come next (`numbered_id`), and how many of them are out already."""
 
     at: ShardPlace
     out: tuple[tuple[str, str], ...] = ()
-    copied: tuple[str, int] = ("", 0)
+    numbered: tuple[str, int] = ("", 0)
 
     def to_text(self) -> str:
-        return json.dumps([self.at.to_text(), self.out, self.copied])
+        return json.dumps([self.at.to_text(), self.out, self.numbered])
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Progress:
         """Return what `to_text` has written. ValueError for any other text."""
         try:
-            at, out, (copy, rows) = json.loads(text)
-            return cls(ShardPlace.from_text(at), tuple((place, topic) for place, topic in out), (copy, rows))
+            at, out, (name, count) = json.loads(text)
+            return cls(ShardPlace.from_text(at), tuple((place, topic) for place, topic in out), (name, count))
         except TypeError as error:
             raise ValueError(f"not the progress of a shard: {error}") from error
 
@@ -75,12 +75,14 @@ class Progress:
         """Return the progress when the place alone moves."""
         places = [upto.place, *upto.behind.values()]
         awaited = [(place, topic) for place, topic in self.out if any(at <= event_of(place) for at in places)]
-        return Progress(upto, tuple(awaited), self.copied)
+        return Progress(upto, tuple(awaited), self.numbered)
 
 
-def copy_id(opened: ShardPlace, final: ShardPlace) -> str:
-    """Return which pieces of copied rows a publication begins with; empty when it has changes only."""
-    begun = []
+def numbered_id(opened: ShardPlace, final: ShardPlace) -> str:
+    """Return what a publication is whose records go by their number; empty when they are changes, which have places.
+
+    These are copied rows and dead letters that are sent again."""
+    begun: list[list[str | int]] = [["letters", opened.retried]] if final.retried != opened.retried else []
     for table, copy in sorted(final.copies.items()):
         before = opened.copies.get(table)
         pieces = before.pieces if before is not None and before.snapshot == copy.snapshot else 0
@@ -97,29 +99,29 @@ class Publication:
     final: ShardPlace
 
     @property
-    def copy(self) -> str:
-        return copy_id(self.opened.at, self.final)
+    def numbered(self) -> str:
+        return numbered_id(self.opened.at, self.final)
 
     @property
-    def rows_out(self) -> int:
-        """How many of its records are out already: those of copied rows have no places to know them by."""
-        copy, rows = self.opened.copied
-        return rows if copy and copy == self.copy else 0
+    def first(self) -> int:
+        """How many of its records are out already, where they go by their number."""
+        name, count = self.opened.numbered
+        return count if name and name == self.numbered else 0
 
     @property
     def end(self) -> Progress:
         """The progress when everything is out."""
         end = self.opened.moved(self.final)
-        return Progress(end.at, end.out, ("", 0) if self.copy else end.copied)
+        return Progress(end.at, end.out, ("", 0) if self.numbered else end.numbered)
 
     def after(self, record: str, count: int, out: tuple[tuple[str, str], ...] = ()) -> Progress:
         """Return the progress behind a record, the `count`th of all. `out`: records of its event are still to come,
         and these are out."""
-        if self.copy:
-            return Progress(self.opened.at, self.opened.out, (self.copy, count))
+        if self.numbered:
+            return Progress(self.opened.at, self.opened.out, (self.numbered, count))
         boundary = event_of(record) if out else after_event(record)
         at = midway(self.opened.at, self.final, boundary)
-        return Progress(at, (*self.opened.moved(at).out, *out), self.opened.copied)
+        return Progress(at, (*self.opened.moved(at).out, *out), self.opened.numbered)
 
 
 class Spool:
@@ -161,13 +163,13 @@ class Spool:
     def pieces(self, most: int, most_bytes: int, work: Publication) -> Iterator[Records]:
         """Yield the records that are not out yet, in pieces of about `most` records and `most_bytes`.
 
-        Records of one event stay together; copied rows, which have no events, need not."""
-        after = work.rows_out
+        Records of one event stay together, unless they go by their number."""
+        after = work.first
         for records in self:
             first = min(after, len(records))
             after -= first
             rest = sliced(records, first, len(records)) if first else records
-            for start, stop in _cut(rest, most, most_bytes, together=not work.copy):
+            for start, stop in _cut(rest, most, most_bytes, together=not work.numbered):
                 yield sliced(rest, start, stop)
 
     def _write(self) -> None:

@@ -13,7 +13,7 @@ come next anyway.
     Penstock-Key      its key, where it has one that a header can hold
     Penstock-More     more records of the same event follow
     Penstock-Work     where the publication starts and ends; only while tables stand behind or are copied
-    Penstock-Row      the number of a copied row within its publication
+    Penstock-Row      the number of a copied row, or of a dead letter that is sent again, within its publication
     Penstock-Upto     how far the shard is: on the last message of a publication, and on those that move the place alone
 
 A message that moves the place alone has a subject of its own, and replaces the one before it where the stream allows it
@@ -111,7 +111,7 @@ class NatsPublisher:
             with self.servers.connected() as connection:
                 self._require_short(connection, spool, work)
                 reach("publish.file_written")
-                if spool.records > work.rows_out:
+                if spool.records > work.first:
                     self._send(connection, spool, work)
                 else:
                     self._move(connection, work.end)
@@ -143,7 +143,7 @@ class NatsPublisher:
 
     def _send(self, connection: NatsConnection, spool: Spool, work: Publication) -> None:
         waiting: deque[list[str]] = deque()
-        sent = work.rows_out
+        sent = work.first
         for records in spool.pieces(AT_ONCE, BYTES_AT_ONCE, work):
             waiting.append(self._send_chunk(connection, records, _headers(records, work, sent, spool.records)))
             sent += len(records)
@@ -245,7 +245,7 @@ def _headers(records: Records, work: Publication, before: int, total: int) -> He
     if keys.null_count < count:
         unfit = pc.fill_null(pc.match_substring_regex(keys, _LINE_BREAK), False)
         found.append((KEY, pc.if_else(unfit, pa.scalar(None, BINARY), keys) if pc.any(unfit).as_py() else keys))
-    if work.copy:
+    if work.numbered:
         found.append((ROW, pa.array(before + np.arange(count)).cast(pa.string()).cast(BINARY)))
     else:
         events = pc.utf8_slice_codeunits(records.places, 0, EVENT_LENGTH)

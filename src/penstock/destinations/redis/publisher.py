@@ -72,7 +72,7 @@ class RedisPublisher:
             work = Publication(self._opened.progress, upto())
             reach("publish.file_written")
             with self.server.connected() as connection:
-                sent = work.rows_out
+                sent = work.first
                 if sent >= spool.records:
                     self._commit(connection, None, work.end)
                 for piece in spool.pieces(AT_ONCE, BYTES_AT_ONCE, work):
