@@ -10,7 +10,7 @@ import pytest
 from loop_bench import ORDERS, PEOPLE, numbered, schema
 from penstock.destinations.memory_stream import MemoryPublisher
 from penstock.destinations.stream_contract import Published, Records, ShardPlace
-from penstock.errors import StreamBroken, UnknownTopics
+from penstock.errors import StreamBroken, TableError, UnknownTopics
 from penstock.model.place import place_at
 from penstock.model.table_state import State
 from penstock.runtime.publish import loop as publish_loop
@@ -303,3 +303,34 @@ def test_topics_that_have_changed_are_looked_up_again(bench: PublishBench, monke
     bench.loop.retry(bench.loop.tables[PEOPLE.table])
     bench.drain()
     assert bench.ids(table="people") == [2, 4]
+
+
+def test_a_table_that_is_tried_again_lacks_nothing_of_what_passed_meanwhile(bench: PublishBench) -> None:
+    """Batches that hold events of a waiting table only are processed, and move no place."""
+    bench.store.topics, bench.store.forbidden = set(), {"public.people"}
+    bench.restart()
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (PEOPLE, 120, insert("1", "Ann", "x")))
+    bench.drain()
+    bench.seal(300, (PEOPLE, 210, insert("2", "Bo", "x")))
+    bench.seal(400, (PEOPLE, 310, insert("3", "Cy", "x")))
+    bench.drain()
+    assert bench.loop.processed == 400
+    bench.store.forbidden = set()
+    bench.loop.retry(bench.loop.tables[PEOPLE.table])
+    bench.drain()
+    bench.seal(500, (PEOPLE, 410, insert("4", "Di", "x")))
+    bench.drain()
+    assert bench.ids(table="people") == [1, 2, 3, 4]
+
+
+def test_a_table_that_is_errored_between_two_batches_lacks_nothing_either(bench: PublishBench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (PEOPLE, 120, insert("1", "Ann", "x")))
+    bench.drain()
+    people = bench.loop.tables[PEOPLE.table]
+    bench.loop.mark_errored(people, TableError("somebody's mistake", "Correct it"))
+    for end in (300, 400):
+        bench.seal(end, (PEOPLE, end - 10, insert(str(end), "Bo", "x")))
+        bench.drain()
+    bench.loop.retry(people)
+    bench.drain()
+    assert bench.ids(table="people") == [1, 300, 400]

@@ -261,7 +261,11 @@ class PublishLoop:
             self._advance_if_due()
             return worked
         self._planner.take()
-        sums = self._publish(batch, batch.tables.values()) if batch.tables else {}
+        if batch.tables:
+            sums = self._publish(batch, batch.tables.values())
+        else:
+            self._note_waiting()
+            sums = {}
         self.processed = batch.end
         self._record(sums)
         self._advance_if_due()
@@ -330,16 +334,19 @@ class PublishLoop:
 
     def _bring_on(self) -> bool:
         """One batch for each table that stands behind and is well."""
+        tables = [one for one in self.tables.values() if not one.errored and not one.copying]
+        behind = {one.name: place for one in tables if (place := self._behind(one)) is not None}
+        if not behind:
+            return False
+        reached = place_at(self.processed)
+        if any(at.place < reached for at in self._places):  # a table is brought on to there, and then joins the others
+            self._advance()
+        if any(at.place < reached for at in self._places):
+            return False  # another writer was here
         worked = False
-        for table in list(self.tables.values()):
-            behind = None if table.errored or table.copying else self._behind(table)
-            if behind is None:
-                continue
-            if any(at.place < behind for at in self._places):  # a copy may be ahead of the others
-                if behind > place_at(self.processed):
-                    continue
-                self._advance()
-            worked |= self._bring_one_on(table, behind)
+        for name, place in behind.items():
+            if place <= reached:  # a copy may be ahead of the others
+                worked |= self._bring_one_on(self.tables[name], place)
         return worked
 
     def _bring_one_on(self, table: PublishedTable, behind: Place) -> bool:
@@ -511,6 +518,17 @@ class PublishLoop:
             upto = replace(at, place=end, behind={**dict.fromkeys(waiting, at.place), **behind})
             publisher.advance(upto)
             self._places[shard] = upto
+
+    def _note_waiting(self) -> None:
+        """Have the shards say which tables wait: a batch is about to be passed over, and may hold changes of theirs."""
+        waiting = [place_name(table.name) for table in self.tables.values() if table.errored or table.copying]
+        for shard, at in enumerate(self._places):
+            if all(name in at.behind for name in waiting):
+                continue
+            publisher = self.publisher(shard)
+            opened = publisher.open()
+            self._places[shard] = replace(opened, behind={**dict.fromkeys(waiting, opened.place), **opened.behind})
+            publisher.advance(self._places[shard])
 
     def _record(self, sums: Mapping[TableId, _Sum]) -> None:
         """Figures for operators; the truth is in the destination, so a state store that is away costs only these."""
