@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -30,9 +29,7 @@ from penstock.errors import (
     EventRefused,
     LogPassed,
     PenstockError,
-    StateError,
     StreamBroken,
-    TableFailed,
     TopicsRefused,
 )
 from penstock.failpoints import reach
@@ -40,9 +37,7 @@ from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.place import Place, place_at, position_of
 from penstock.model.position import Position, position_text
-from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
@@ -51,26 +46,12 @@ from penstock.runtime.publish.published_table import PublishedTable
 from penstock.runtime.publish.row_copier import RowCopier
 from penstock.runtime.publish.row_publication import RowPublication
 from penstock.runtime.publish.schema_numbers import SchemaNumbers
+from penstock.runtime.publish.table_records import TableRecords, TableSum, summed
 from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("publish")
-_WAY_TO_READY: Mapping[State, tuple[State, ...]] = {  # states in between
-    State.DATA_SYNC: (State.INIT,),
-    State.FINISHED_COPY: (State.INIT,),
-    State.SYNC_WAIT: (State.CATCHUP, State.SYNC_DONE),
-    State.CATCHUP: (State.SYNC_DONE,),
-}
 ADVANCE_EVERY = 60.0  # seconds, after which places move on over what held no events
-
-
-@dataclass
-class _Sum:
-    """What the shards of one batch did for one table."""
-
-    events: int = 0
-    last_commit_time: int = 0
-    rescues: tuple[RescueCount, ...] = ()
 
 
 class PublishLoop:
@@ -102,13 +83,14 @@ class PublishLoop:
         self._sender = LetterSender(self._origin, format, destination, runner, state)
         self._numbers = SchemaNumbers(log, state)
         self._rows = RowPublication(self, rows, self._origin, format, destination.name, limits.max_bytes, state)
+        self._records = TableRecords(state, destination.name)
         self.tables: dict[TableId, PublishedTable] = {}
         self.processed: Position = 0
         self.is_unrecorded = False  # the stream is there, and the state store does not know it
         self.layout: Layout = KeyLayout()
         self._shards = 0  # 0: not begun
         self._places: list[ShardPlace] = []
-        self._advanced_at = self._recorded_at = time.monotonic()
+        self._advanced_at = time.monotonic()
 
     @property
     def has_begun(self) -> bool:
@@ -173,7 +155,7 @@ class PublishLoop:
         table = PublishedTable(feed, errored=errored, copying=copying, changes=before.changes if before else 0)
         self.tables[feed.name] = table
         if not errored and not copying:
-            self._mark_ready(table)
+            self._records.ready(table)
         return table
 
     def forget(self, name: TableId) -> None:
@@ -190,7 +172,7 @@ class PublishLoop:
     def retry(self, table: PublishedTable) -> None:
         """Try an Errored table again, from its own place."""
         table.errored = False
-        self._mark_ready(table)
+        self._records.ready(table)
 
     def skip(self, table: PublishedTable, upto: Position = 0) -> None:
         """Let a table that stands behind go on from where the others are, without the events in between. Events before
@@ -267,7 +249,7 @@ class PublishLoop:
             self._note_waiting()
             sums = {}
         self.processed = batch.end
-        self._record(sums)
+        self._records.progress(sums, self.tables, self.processed)
         self._advance_if_due()
         return True
 
@@ -277,14 +259,7 @@ class PublishLoop:
             self._advance()
 
     def mark_errored(self, table: PublishedTable, error: PenstockError) -> None:
-        trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
-        LOG.error("table errored", table=str(table.name), what=error.what, solution=error.solution, **trace)
-        name = self._destination.name
-        if isinstance(error, Undecodable):
-            self._state.quarantine(name, table.name, error.messages)
-        status = TableStatus(State.ERRORED, datetime.now(UTC), error.what, error.solution, error.retry, error.code)
-        self._state.set_table_status(name, table.name, status)
-        self._state.add_event("errored", error.what, table.name, destination=name)
+        self._records.errored(table, error)
         table.errored = True
         table.lost |= isinstance(error, LogPassed)
 
@@ -293,17 +268,6 @@ class PublishLoop:
         for table in self.tables.values():
             if not table.errored:
                 self.mark_errored(table, error)
-
-    def _mark_ready(self, table: PublishedTable) -> None:
-        name, now = self._destination.name, datetime.now(UTC)
-        before = self._state.table_status(name).get(table.name)
-        if before is not None and before.state is State.READY:
-            return
-        for state in _WAY_TO_READY.get(State.INIT if before is None else before.state, ()):
-            self._state.set_table_status(name, table.name, TableStatus(state, now))
-        if before is None:
-            self._state.set_table_status(name, table.name, TableStatus(State.INIT, now))
-        self._state.set_table_status(name, table.name, TableStatus(State.READY, now))
 
     def _is_level(self, table: PublishedTable) -> bool:
         """Whether the table takes part in batches with the others."""
@@ -360,21 +324,21 @@ class PublishLoop:
         batch = gather(self._log, segments, {table.feed: position}, self._limits)
         if batch is not None:
             work = batch.tables.get(table.name, TableWork(table.feed))
-            self._record(self._publish(batch, [work], alone=True))
+            self._records.progress(self._publish(batch, [work], alone=True), self.tables, self.processed)
         elif any(at.of(place_name(table.name)) < at.place for at in self._places):
             return False
         else:  # it stands where the others are
             self._leave_behind(table)
         if self._behind(table) is None and not table.errored:
             table.tolerated.clear()
-            self._mark_ready(table)
+            self._records.ready(table)
             LOG.info("table joined", table=str(table.name), position=position_text(self.processed))
         return True
 
-    def _publish(self, batch: Batch, works: Iterable[TableWork], *, alone: bool = False) -> dict[TableId, _Sum]:
+    def _publish(self, batch: Batch, works: Iterable[TableWork], *, alone: bool = False) -> dict[TableId, TableSum]:
         began = time.monotonic()
         works = list(works)
-        sums = _summed(self.run_shards(publish, lambda: self._tasks(batch, works, alone)))
+        sums = summed(self.run_shards(publish, lambda: self._tasks(batch, works, alone)))
         for work in works:
             self.tables[work.feed.name].letters.clear()
         LOG.debug(
@@ -529,33 +493,3 @@ class PublishLoop:
             opened = publisher.open()
             self._places[shard] = replace(opened, behind={**dict.fromkeys(waiting, opened.place), **opened.behind})
             publisher.advance(self._places[shard])
-
-    def _record(self, sums: Mapping[TableId, _Sum]) -> None:
-        """Figures for operators; the truth is in the destination, so a state store that is away costs only these."""
-        now, elapsed = datetime.now(UTC), max(time.monotonic() - self._recorded_at, 1e-3)
-        self._recorded_at = time.monotonic()
-        figures = {}
-        for name, done in sums.items():
-            table = self.tables[name]
-            table.changes += done.events
-            newest = datetime.fromtimestamp(done.last_commit_time / 1e6, UTC) if done.events else None
-            figures[name] = TableProgress(self.processed, table.changes, done.events / elapsed, newest, now)
-        try:
-            if figures:
-                self._state.record_progress(self._destination.name, figures)
-            for name, done in sums.items():
-                self._state.add_rescued(self._destination.name, name, done.rescues)
-            self._state.set_processed(self._destination.name, self.processed)
-        except StateError as error:
-            LOG.warning("progress not recorded", what=error.what)
-
-
-def _summed(outcomes: Iterable[ShardOutcome]) -> dict[TableId, _Sum]:
-    sums: dict[TableId, _Sum] = {}
-    for outcome in outcomes:
-        for name, done in outcome.tables.items():
-            total = sums.setdefault(name, _Sum())
-            total.events += done.events
-            total.last_commit_time = max(total.last_commit_time, done.last_commit_time)
-            total.rescues = merged([*total.rescues, *done.rescues])
-    return sums
