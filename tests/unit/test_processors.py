@@ -16,7 +16,7 @@ from penstock.config.processors import AnyProcessor, specs_of
 from penstock.decode.choices import chosen
 from penstock.errors import ConfigError, ProcessorFailed
 from penstock.model.change import RawChanges
-from penstock.model.feed import Feed
+from penstock.model.feed import EVERYTHING, Feed
 from penstock.model.table import ColumnType, TableId
 from penstock.model.type_map import AS_WRITTEN
 from penstock.processors import chain
@@ -24,6 +24,7 @@ from penstock.processors.evaluate import EvaluationError, Row, evaluate
 from penstock.processors.expression import BadExpression, parse
 from penstock.processors.python import close_children
 from penstock.render.events import Rendered, render_changes
+from penstock.render.processed import check_processors
 from pgoutput_messages import INT8, JSONB, TEXT, UNSENT, Stream, delete, insert, table_schema, truncate, update
 from pipeline_files import pipeline_file
 
@@ -317,6 +318,23 @@ def test_processors_act_on_streams_and_in_order(tmp_path: Path) -> None:
     lake.write_text(lake.read_text() + "\nprocessors: [{type: filter, where: a = 1}]\n")
     with pytest.raises(ConfigError, match="act on streams only, and lake is none"):
         load(lake)
+
+
+@pytest.mark.parametrize(
+    ("processors", "problem"),
+    [
+        ([{"type": "filter", "where": "nme = 'a'"}], "processor 1 (filter): there is no column nme"),
+        ([{"type": "sql", "set": {"a": "name > 1"}}], "string and int64 cannot be compared"),
+        ([{"type": "sql", "select": "id"}, {"type": "filter", "where": "name = 'a'"}], "processor 2 (filter)"),
+        ([{"type": "outbox"}], "the outbox has no column aggregate_id"),
+        ([{"type": "python", "function": "nowhere:process"}], "No module named 'nowhere'"),
+        ([{"type": "sql", "set": {"a": "upper(name)"}}, {"type": "filter", "where": "a = 'A' and price > 1"}], None),
+    ],
+)
+def test_what_does_not_suit_a_table_is_found_by_check(processors: list[dict[str, Any]], problem: str | None) -> None:
+    specs = specs_of([PROCESSOR.validate_python(one) for one in processors], PEOPLE.table, str(SUPPORT))
+    said = check_processors(specs, chosen(PEOPLE, (), AS_WRITTEN), EVERYTHING)
+    assert said is None if problem is None else problem in (said or "")
 
 
 def stream_file(folder: Path, destination: str, top: str = "") -> Path:

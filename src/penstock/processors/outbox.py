@@ -38,8 +38,6 @@ class OutboxStep:
             at = int(np.flatnonzero(~wanted)[0])
             raise StepFailed("not-an-insert", f"an outbox has inserts only, and this is a {batch.op[at].as_py()}")
         batch = batch if wanted.all() else batch.take(np.flatnonzero(wanted))
-        if not len(batch):
-            return batch
         row = columns_of(batch.after)
         found = {name: self._texts(row, column) for name, column in self.columns if column in row}
         for name in REQUIRED:

@@ -36,6 +36,10 @@ class PythonStep:
     memory: int
     most: int = 4096  # events per call, so that the limit on time does not depend on the batch
 
+    def check(self) -> None:
+        """Start the function's process. ProcessorFailed when it cannot be found or imported here."""
+        _child_of(self).start()
+
     def run(self, batch: EventBatch) -> EventBatch:
         return from_octets(batch, _child_of(self).call(to_octets(batch), self.seconds), self.adds)
 
@@ -46,6 +50,10 @@ class _Child:
     def __init__(self, step: PythonStep) -> None:
         self._step, self._lock = step, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._lock:
+            self._started()
 
     def call(self, given: bytes, seconds: float) -> bytes:
         """Return the function's answer. StepFailed when it raises, takes too long or dies."""

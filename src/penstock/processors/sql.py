@@ -27,7 +27,7 @@ class SqlStep:
         if self.where is not None:
             kept = np.asarray(truth(self.where, batch))
             batch = batch if kept.all() else batch.take(np.flatnonzero(kept))
-        if not len(batch) or not (self.select or self.assigned):
+        if not (self.select or self.assigned):
             return batch
         return replace(batch, before=self._image(batch, batch.before), after=self._image(batch, batch.after))
 

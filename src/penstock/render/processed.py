@@ -8,20 +8,27 @@ source's text, and only what was changed is the processor's value. An event's re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.schema import arrow_schema
 from penstock.decode.verbatim import is_verbatim, typed_values
+from penstock.errors import ProcessorFailed
+from penstock.fold.envelope import event_schema
 from penstock.fold.projection import kept_schema
 from penstock.model.feed import Projection
 from penstock.model.processor import ProcessorSpec
 from penstock.model.table import TableSchema
-from penstock.processors.batch import UNCHANGED_TYPE, EventBatch, Facts, Route, columns_of, images_of
+from penstock.processors.batch import UNCHANGED_TYPE, EventBatch, Facts, Route, StepFailed, columns_of, images_of
+from penstock.processors.cel import CelStep
 from penstock.processors.chain import Failure, run_chain
+from penstock.processors.factory import step_of
+from penstock.processors.javascript import JavascriptStep
+from penstock.processors.python import PythonStep
 from penstock.processors.writes import written_columns
 from penstock.render.event import place_texts
 from penstock.render.images import ImageWriter
@@ -69,6 +76,36 @@ def processed(
             values = pa.concat_arrays([part[name] for part in parts]).take(index)
             base = base.set_column(base.schema.get_field_index(name), name, values)
     return ProcessedEvents(base, origin[order], written, _routes(done.parts, index), done.failed)
+
+
+def check_processors(specs: Sequence[ProcessorSpec], schema: TableSchema, projection: Projection) -> str | None:
+    """Say in words why processors cannot work on a table: a column that it lacks, a function that is not found."""
+    kept = kept_schema(projection, schema)
+    wanted = arrow_schema(event_schema(kept))
+    columns = {one.name: pa.array([], one.type) for one in wanted}
+    batch = EventBatch(
+        facts=_facts(columns, kept),
+        origin=np.arange(0),
+        op=columns["op"],
+        before=columns["before"],
+        after=columns["after"],
+        unchanged=columns["unchanged"].cast(UNCHANGED_TYPE),
+    )
+    for number, spec in enumerate(specs):
+        step = step_of(spec)
+        try:
+            if isinstance(step, PythonStep):
+                step.check()
+                added = {name: pa.array([], pa.string()) for name in step.adds}
+                images = images_of({**columns_of(batch.after), **added}, pa.array([], pa.bool_()))
+                batch = replace(batch, before=images, after=images)
+            elif not isinstance(step, JavascriptStep | CelStep):
+                batch = step.run(batch)
+        except (StepFailed, ProcessorFailed) as error:
+            return (
+                f"processor {number + 1} ({spec.type}): {error.reason if isinstance(error, StepFailed) else error.what}"
+            )
+    return None
 
 
 def _facts(columns: dict[str, pa.Array], schema: TableSchema) -> Facts:

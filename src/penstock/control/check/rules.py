@@ -22,6 +22,7 @@ from penstock.errors import (
 from penstock.fold.layout import layout_of
 from penstock.fold.projection import check_projection
 from penstock.model.table import TableId, TableSchema
+from penstock.render.processed import check_processors
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.source.contract import Advice
 from penstock.source.finding import Finding
@@ -34,6 +35,7 @@ def check_rules(view: Pipeline, schemas: Sequence[TableSchema], owners: TargetCl
         *check_targets(view, tables),
         *check_columns(view, schemas),
         *check_projections(view, schemas, advice),
+        *check_processing(view, schemas),
     ]
     findings += [*check_rule_changes(view, schemas), *check_unfollowed(view, tables)]
     for feed in (feed for table in tables for feed in view.feeds(table)) if view.is_scoped else ():
@@ -108,6 +110,17 @@ def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
     for target in targets:
         found.setdefault(str(target).lower(), []).append(target)
     return (several for several in found.values() if len(several) > 1)
+
+
+def check_processing(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+    """Check that processors find their functions, and the columns that they name in every table they concern."""
+    for schema in schemas:
+        for feed in pipeline.feeds(schema.table)[:1]:
+            if not feed.processors or check_projection(feed.projection, schema):
+                continue
+            problem = check_processors(feed.processors, pipeline.carried(schema), feed.projection)
+            if problem is not None:
+                yield Finding("error", f"table {schema.table}: {problem}", "Correct the processor", schema.table)
 
 
 def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema], advice: Advice) -> Iterator[Finding]:
