@@ -425,3 +425,15 @@ def test_a_copy_that_failed_waits_for_an_operator(bench: PublishBench, copying: 
     assert copying.copier.wanted == [], "it is gone"
     copying.look([ORDERS])
     assert copying.copier.wanted == ["orders"], "its rows make up for what was missed"
+
+
+def test_a_copy_begins_again_when_its_table_can_be_captured_again(bench: PublishBench, copying: Source) -> None:
+    copying.look([ORDERS])
+    assert copying.copier is not None
+    copying.copier.wanted.clear()
+    copying.troubles = {ORDERS.table: TROUBLE}
+    copying.look([ORDERS])
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.ERRORED, [])
+    copying.troubles = {}
+    copying.look([ORDERS])
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.INIT, ["orders"])

@@ -110,7 +110,7 @@ class StreamTables:
             table.errored, table.incomplete = True, True
             return
         if copying:
-            if known is None or not known.copying:
+            if known is None or not known.copying or known.errored:
                 self._loop.copy(table, self._schemas[feed.name])
             return
         facts = look.facts.get(feed.name)
