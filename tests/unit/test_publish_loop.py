@@ -10,7 +10,7 @@ import pytest
 from loop_bench import ORDERS, PEOPLE, numbered, schema
 from penstock.destinations.memory_stream import MemoryPublisher
 from penstock.destinations.stream_contract import Published, Records, ShardPlace
-from penstock.errors import StreamBroken, TableError, UnknownTopics
+from penstock.errors import Overtaken, StreamBroken, TableError, UnknownTopics
 from penstock.model.place import place_at
 from penstock.model.table_state import State
 from penstock.runtime.publish import loop as publish_loop
@@ -120,6 +120,23 @@ def test_shards_that_were_published_before_a_failure_are_left_alone(tmp_path: Pa
     )
     for share in bench.events():
         assert [event["place"] for event in share] == sorted(event["place"] for event in share)
+
+
+def test_a_destination_that_loses_its_end_gets_it_again(bench: PublishBench) -> None:
+    """As a Redis does that was killed between two snapshots, or whose replica took over."""
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    bench.drain()
+    shard = bench.store.shards["shop"][0]
+    earlier = shard.at, list(shard.records)
+    bench.seal(300, (ORDERS, 210, insert("2", "b")))
+    bench.drain()
+    shard.at, shard.records = earlier
+    bench.seal(400, (ORDERS, 310, insert("3", "c")))
+    with pytest.raises(Overtaken, match="the destination lost what it had acknowledged"):
+        bench.drain()
+    bench.drain()
+    assert bench.ids() == [1, 2, 3]
+    assert bench.loop.processed == 400
 
 
 @pytest.mark.parametrize("shards", [1, 2])

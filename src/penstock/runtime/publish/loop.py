@@ -28,6 +28,7 @@ from penstock.errors import (
     DeadLettersFull,
     EventRefused,
     LogPassed,
+    Overtaken,
     PenstockError,
     StreamBroken,
     TopicsRefused,
@@ -235,6 +236,13 @@ class PublishLoop:
         destination or the log as a whole; then call again."""
         if not self.begin():
             return False
+        try:
+            return self._step(now=now)
+        except Overtaken:  # the shards are elsewhere than was thought, perhaps further back: look again
+            self._shards, self._planner = 0, BatchPlanner(self._log, self._limits)
+            raise
+
+    def _step(self, *, now: bool) -> bool:
         self._letters.expire()
         worked = self._send_letters() | self._rows.step() | self._bring_on()
         level = [table for table in self.tables.values() if self._is_level(table)]
@@ -395,6 +403,7 @@ class PublishLoop:
                 followed=frozenset(map(place_name, self.tables)),
                 waiting=frozenset(place_name(table.name) for table in waiting),
                 alone=alone,
+                known=self._places[shard],
                 weight=batch.bytes,
             )
             for shard in range(self._shards)

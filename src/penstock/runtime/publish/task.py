@@ -25,7 +25,7 @@ from penstock.decode.choices import chosen, unchosen
 from penstock.decode.sift import limited, sift
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.stream_contract import Layout, Publisher, Records, ShardPlace
-from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics
+from penstock.errors import Overtaken, PenstockError, RecordRefused, TableError, UnknownTopics
 from penstock.fold.envelope import OPERATIONS
 from penstock.model.change import RawChanges
 from penstock.model.dead_letter import DeadLetter
@@ -73,7 +73,8 @@ class PublishTask:
     """One shard's part of a batch that ends at `until`.
 
     `followed` are all tables of the stream, by `place_name`; those of them that `waiting` names take no part. `alone`:
-    the one table in `tables` stands behind, and is brought on up to where the others are, at most.
+    the one table in `tables` stands behind, and is brought on up to where the others are, at most. `known` is where the
+    driver has seen the shard: a batch has nothing from before that.
     """
 
     log: ChangeLog
@@ -87,6 +88,7 @@ class PublishTask:
     followed: frozenset[str]
     waiting: frozenset[str] = frozenset()
     alone: bool = False
+    known: ShardPlace | None = None
     weight: int = 0
 
 
@@ -132,6 +134,7 @@ class MustStay(Exception):
 def publish(task: PublishTask) -> ShardOutcome:
     """Publish what the shard lacks of the batch, and return how far it is."""
     at = task.publisher.open()
+    _require_not_behind(task, at)
     work = _Work(task, at)
     if work.is_done:
         return ShardOutcome(at)
@@ -147,6 +150,19 @@ def publish(task: PublishTask) -> ShardOutcome:
             raise
         return ShardOutcome(at, lacking, stays=True)
     return ShardOutcome(work.upto(), work.outcomes)
+
+
+def _require_not_behind(task: PublishTask, at: ShardPlace) -> None:
+    """Raise Overtaken when the shard has gone back: its server was restored, or lost what it had acknowledged."""
+    known = task.known
+    if known is None:
+        return
+    if at.place < known.place or any(at.of(part.name) < known.of(part.name) for part in task.tables):
+        raise Overtaken(
+            f"shard {task.shard} was published up to {known.place}, and is at {at.place} now: the destination lost "
+            "what it had acknowledged",
+            "Nothing: what is missing is published again from the change log. Its consumers may see events twice",
+        )
 
 
 def _refused(task: PublishTask, at: ShardPlace, refused: RecordRefused) -> ShardOutcome:
