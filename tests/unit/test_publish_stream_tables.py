@@ -387,6 +387,7 @@ def test_new_tables_begin_with_their_rows(bench: PublishBench, copying: Source) 
     assert copying.copier.wanted == ["orders", "people"]
     assert states(bench) == {"orders": State.INIT, "people": State.INIT}
     assert not bench.state.marks("stream"), "the snapshot's count"
+    assert bench.state.copy_progress("stream")[ORDERS.table].fraction == 0
     _copied(bench, ORDERS)
     copying.restart()
     assert copying.copier.wanted == ["people"], "what did not end is begun again, and nothing else"

@@ -33,6 +33,7 @@ from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("publish")
 NOT_BEGUN = ""  # in place of a snapshot's id
+UNPLANNED = ("", 0)  # in place of ranges: nothing is done yet
 ROWS_AT_ONCE = 64 * 2**20  # bytes: other tables wait as long as these take
 
 
@@ -73,7 +74,7 @@ class RowPublication:
         """Copy a table, from its beginning if it is being copied."""
         if self._copier is None:
             raise ValueError(f"stream {self._destination} has no copied rows")
-        self._state.begin_copy(self._destination, table.name, NOT_BEGUN, "", [])
+        self._state.begin_copy(self._destination, table.name, NOT_BEGUN, "", [UNPLANNED])
         self._set_state(table.name, State.INIT)
         self._copier.add(table.feed, schema)
 
