@@ -27,7 +27,7 @@ class LogNeed:
     held_from: Position
 
     def only_held(self) -> LogNeed:
-        """The need of a reader that has failed for good: what it would need is held up to the log's limits."""
+        """Return the need of a reader that has failed for good: what it would need is held up to the log's limits."""
         return LogNeed(NEVER, self.held_from)
 
 

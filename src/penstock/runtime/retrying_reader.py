@@ -58,7 +58,7 @@ class Reading(Protocol):
         """Do the next piece of work. False when there was nothing to do. `now`: do not wait for more changes."""
 
     def is_drained(self, until: Position) -> bool:
-        """Whether everything before this position has arrived, and nothing else is under way."""
+        """Return whether everything before this position has arrived, and nothing else is under way."""
 
     def pass_over(self, before: Position) -> None:
         """Do without the log before this position."""
@@ -196,7 +196,7 @@ class RetryingReader(ABC):
             reading.pass_over(before)
 
     def _lost_log(self, reading: Reading, error: PenstockError) -> bool:
-        """Whether a step failed because the log let go of what it read, which the next try puts right."""
+        """Return whether a step failed because the log let go of what it read, which the next try puts right."""
         if self._let_go > reading.processed:
             LOG.warning("batch lost to the log's limits", what=error.what)
             return True

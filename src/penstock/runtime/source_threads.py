@@ -70,7 +70,7 @@ class SourceThread:
             backoff.wait(self._stop)
 
     def _try_once(self, backoff: Backoff) -> bool:
-        """Whether it has to be tried again."""
+        """Return whether it has to be tried again."""
         pipeline = self._make()
         try:
             self._preparing = True

@@ -76,7 +76,8 @@ class WantedTables(Protocol):
     def wants(self, table: TableId) -> bool: ...
 
     def each_partition(self, table: TableId) -> bool:
-        """Whether a partition of that name is a table of its own, and a partitioned table of that name is none."""
+        """Return whether a partition of that name is a table of its own, and a partitioned table of that name
+        is none."""
         ...
 
     def modes(self, table: TableId) -> Collection[str]: ...
@@ -279,17 +280,18 @@ class Session(CatalogueReader, Protocol):
         ...
 
     def counts_writes(self) -> bool:
-        """Whether `counters` can be relied on."""
+        """Return whether `counters` can be relied on."""
         ...
 
     def has_rows(self, partition: Partition) -> bool: ...
 
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
-        """Whether a row of the partition is older than a look with that horizon: then it was not truncated since."""
+        """Return whether a row of the partition is older than a look with that horizon: then it was not truncated
+        since."""
         ...
 
     def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
-        """Whether rows may hold an enum's value under an earlier label."""
+        """Return whether rows may hold an enum's value under an earlier label."""
         ...
 
     def figures(self, schema: TableSchema) -> Figures:
@@ -401,7 +403,7 @@ class Advice(Protocol):
     """What an operator has to do at this database."""
 
     def whole_rows(self, table: TableId) -> str:
-        """The statement after which the source sends whole old rows of the table."""
+        """Return the statement after which the source sends whole old rows of the table."""
         ...
 
     def identity(self, table: TableId) -> str:

@@ -33,7 +33,7 @@ class MemoryPart:
             kept.pop(key, None)
 
     def _known(self) -> set[Key]:
-        """The tables of which something is kept, with the lock held."""
+        """Return the tables of which something is kept, with the lock held."""
         return {key for kept in self._kept for key in kept}
 
 

@@ -70,7 +70,7 @@ class SqlStateStore(
             return found
 
     def is_complete(self) -> bool:
-        """Whether every table is there; a store of an earlier penstock lacks the newer ones."""
+        """Return whether every table is there; a store of an earlier penstock lacks the newer ones."""
         with self._transaction() as connection:
             return set(METADATA.tables) <= set(inspect(connection).get_table_names())
 
@@ -85,7 +85,7 @@ class SqlStateStore(
 
 
 def open_store(where: str | Path) -> SqlStateStore:
-    """The store at a path (SQLite) or a database URL, created when missing."""
+    """Return the store at a path (SQLite) or a database URL, created when missing."""
     engine = engine_of(where)
     if engine.url.database is not None and engine.url.get_backend_name() == "sqlite":
         make_folder(Path(engine.url.database).parent)
@@ -99,7 +99,7 @@ def open_store(where: str | Path) -> SqlStateStore:
 
 
 def find_store(where: str | Path) -> SqlStateStore | None:
-    """The store that is there, for reading and for requests; None where there is none yet.
+    """Return the store that is there, for reading and for requests; None where there is none yet.
 
     Creates no store; to one that an earlier penstock made it adds the tables that came since.
     """

@@ -64,5 +64,5 @@ def same_table(left: FromClause, right: FromClause) -> Any:
 
 
 def table_of(row: Any) -> TableId:
-    """The table that a row is of."""
+    """Return the table that a row is of."""
     return TableId(row.table_schema, row.table_name)

@@ -174,11 +174,11 @@ class Events(Protocol):
     def add_event(
         self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
     ) -> None:
-        """Stamped with the present time. The newest EVENTS_KEPT are kept. Without a destination it concerns the source
-        as a whole."""
+        """Add an event of the present time. The newest EVENTS_KEPT are kept. Without a destination it concerns the
+        source as a whole."""
 
     def events(self, limit: int = 20) -> list[Event]:
-        """The newest, oldest of them first."""
+        """Return the newest events, the oldest of them first."""
 
 
 class HealthReports(Protocol):
@@ -207,7 +207,7 @@ class CopyRecords(Protocol):
         """What the copy waits for, also before it has begun; "" when it waits no longer."""
 
     def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
-        """The copy under way, with its ranges in order."""
+        """Return the copy under way, with its ranges in order."""
 
     def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
         """Every table's copy in figures: under way, waiting to begin, or the last whole one."""
@@ -361,10 +361,10 @@ class Pins(Protocol):
         """Ask for a pin of each table, all of them at once, and return their ids, which are never used again."""
 
     def pins(self, destination: str | None = None) -> list[Pin]:
-        """Oldest first; of one destination, or of all."""
+        """Return the pins of one destination, or of all, oldest first."""
 
     def hold_pin(self, number: int) -> bool:
-        """The run holds the table. False when the pin is not, or no longer, asked for."""
+        """Note that the run holds the table. False when the pin is not, or no longer, asked for."""
 
     def place_pin(self, number: int, position: Position, repair: str = "") -> bool:
         """Say at which position to pin the table, and which file has the rows to repair. False unless it is held."""

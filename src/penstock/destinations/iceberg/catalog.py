@@ -36,7 +36,7 @@ class IcebergSettings(Protocol):
 
 
 def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = None) -> dict[str, str]:
-    """The catalog, under the destination's name and as Spark's default, so that `public.orders` is found.
+    """Return the catalog, under the destination's name and as Spark's default, so that `public.orders` is found.
 
     `local_file_io` names a class for file access that the embedded catalog uses in a local warehouse, if Spark has it.
     """
@@ -59,14 +59,13 @@ def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = Non
 
 
 def compares_snapshots_only(settings: IcebergSettings) -> bool:
-    """Whether the catalog would let two changes of table properties pass each other: a REST catalog checks the
-    snapshot alone.
-    """
+    """Return whether the catalog would let two changes of table properties pass each other: a REST catalog checks the
+    snapshot alone."""
     return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
 
 
 def table_location(settings: IcebergSettings, target: TableId) -> str | None:
-    """Where a new table goes in the embedded catalog; any other catalog decides for itself."""
+    """Return where a new table goes in the embedded catalog; any other catalog decides for itself."""
     if settings.catalog:
         return None
     return f"{settings.warehouse.rstrip('/')}/{safe_name(target.schema)}/{safe_name(target.name)}"

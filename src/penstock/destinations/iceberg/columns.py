@@ -57,9 +57,8 @@ def _names_inside(outer: str, type: pa.DataType) -> Iterator[str]:
 
 
 def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]) -> tuple[LakeColumn, ...]:
-    """The columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order; SchemaChanged if it
-    differs.
-    """
+    """Return the columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order; SchemaChanged
+    if it differs."""
     table: dict[str, Any] = json.loads(found)
     there = {field["name"]: field for field in table["fields"] if field["name"] != RESCUED}
     differences = [f"column {name} is not at the source" for name in there if name not in schema.names]
@@ -85,13 +84,13 @@ def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]
 
 
 def rescued_column(found: str) -> LakeColumn | None:
-    """The table's column RESCUED, if it has come already."""
+    """Return the table's column RESCUED, if it has come already."""
     fields: list[dict[str, Any]] = json.loads(found)["fields"]
     return next((column_from(field, RESCUED_TYPE) for field in fields if field["name"] == RESCUED), None)
 
 
 def coming_rescued_column(last_number: int) -> LakeColumn:
-    """The column RESCUED as Iceberg will number it when it is added to a table whose highest number this is."""
+    """Return the column RESCUED as Iceberg will number it when it is added to a table whose highest number this is."""
     number = last_number + 1
     raw = {"id": number, "name": RESCUED, "required": False, "type": _iceberg_type(RESCUED_TYPE, count(number + 1))}
     return column_from(raw, RESCUED_TYPE)
@@ -103,7 +102,7 @@ def rescued_schema() -> str:
 
 
 def type_text(type: str | dict[str, Any]) -> str:
-    """A type of Iceberg's JSON for people, and for comparison: without the numbers inside."""
+    """Return a type of Iceberg's JSON for people, and for comparison: without the numbers inside."""
     if isinstance(type, str):
         return type
     if type["type"] == "list":
@@ -115,12 +114,12 @@ def type_text(type: str | dict[str, Any]) -> str:
 
 
 def column_from(raw: dict[str, Any], type: pa.DataType) -> LakeColumn:
-    """A column of the table (`raw`: of its JSON), of a type that is the same or narrower."""
+    """Return a column of the table (`raw`: of its JSON), of a type that is the same or narrower."""
     return LakeColumn(raw["id"], raw["name"], _numbered(type, raw["type"]), raw["required"])
 
 
 def _numbered(type: pa.DataType, raw: Any) -> pa.DataType:
-    """The Arrow type with the table's numbers in it."""
+    """Return the Arrow type with the table's numbers in it."""
     if pa.types.is_list(type):
         return pa.list_(_inner("element", type.value_type, raw["element"], raw["element-id"]))
     if pa.types.is_map(type):
@@ -138,8 +137,8 @@ def _inner(name: str, type: pa.DataType, raw: Any, number: int) -> pa.Field:
 
 
 def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) -> tuple[LakeColumn, ...]:
-    """The columns with these numbers of an existing table (`found`: JSON of Iceberg's SchemaParser), one for each field
-    of `schema`, whatever they are called there; SchemaChanged if one is gone or of another type."""
+    """Return the columns with these numbers of an existing table (`found`: JSON of Iceberg's SchemaParser), one for
+    each field of `schema`, whatever they are called there; SchemaChanged if one is gone or of another type."""
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     columns, differences = [], []
     for field, number in zip(schema, ids, strict=True):
@@ -170,14 +169,14 @@ def held_columns(found: str, followed: Mapping[int, tuple[int, pa.DataType]]) ->
 
 
 def named_columns(target: TableId, found: str, schema: pa.Schema) -> tuple[LakeColumn, ...]:
-    """The columns of these names; SchemaChanged if one is missing or of another type."""
+    """Return the columns of these names; SchemaChanged if one is missing or of another type."""
     ids = {field["name"]: field["id"] for field in json.loads(found)["fields"]}
     return located(target, found, schema, [ids.get(name, 0) for name in schema.names])
 
 
 def unfollowed(found: str, followed: Collection[int]) -> tuple[LakeColumn, ...] | None:
-    """The columns that follow no column of the source, but for RESCUED; None when one is of a type that is none of
-    ours."""
+    """Return the columns that follow no column of the source, but for RESCUED; None when one is of a type that is none
+    of ours."""
     columns = []
     for field in json.loads(found)["fields"]:
         if field["id"] in followed or field["name"] == RESCUED:
@@ -221,7 +220,7 @@ def _iceberg_type(type: pa.DataType, numbers: Iterator[int]) -> str | dict[str, 
 
 
 def arrow_type(name: Any) -> pa.DataType | None:
-    """The other way round; None for what is not made by us."""
+    """Return the Arrow type of a type in Iceberg's JSON; None for one that we do not make."""
     if isinstance(name, dict):
         return _nested_type(name)
     if isinstance(name, str) and name.startswith("decimal("):

@@ -253,8 +253,8 @@ def carried_on(
     *,
     aged: int | None = None,
 ) -> TableState | None:
-    """The state that our own commit made of `before`; None if the table is not what we think: then it must be read
-    again.
+    """Return the state that our own commit made of `before`; None if the table is not what we think: then it must be
+    read again.
 
     `removed` None: all files that were there. `aged`: the sequence number that the added files have; None: a new one.
     """
@@ -281,7 +281,7 @@ def carried_on(
 def _of_slice(
     counts: tuple[int, int], metadata: JavaObject, snapshot: JavaObject, before: TableState
 ) -> tuple[int, int]:
-    """How many files the slice has now, if others' stayed as many as they were."""
+    """Return how many files the slice has now, if others' stayed as many as they were."""
     if snapshot.snapshotId() == before.snapshot:
         return len(before.data), len(before.deletes)
     parent = snapshot.parentId()

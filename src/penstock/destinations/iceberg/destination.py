@@ -407,7 +407,7 @@ class IcebergDestination:
         opened.state = carried_on(self._java, opened, state)
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
-        """An Iceberg tag: neither our expiry nor anybody else's removes what it names."""
+        """Make an Iceberg tag, and return its name: neither our expiry nor anybody else's removes what it names."""
         with self._tables.known(target, source).turns.lock:
             opened, state = self._tables.current(target, source)
             if state.snapshot is None:
@@ -462,7 +462,7 @@ class IcebergDestination:
 
 
 def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
-    """Whether the table, as we know it, is what the plan was made for."""
+    """Return whether the table, as we know it, is what the plan was made for."""
     if plan.follows is None:
         return opened.state is not None and opened.state.metadata == plan.metadata
     if opened.committed is None or opened.state is None:
@@ -472,14 +472,15 @@ def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
 
 
 def _base_after(opened: OpenTable, plan: UpsertPlan, what: str) -> str:
-    """The metadata file that the commit before has made. StaleBase if it made none, or something else came after."""
+    """Return the metadata file that the commit before has made. StaleBase if it made none, or something else came
+    after."""
     if opened.state is None or not _is_base(opened, plan):
         raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
     return opened.state.metadata
 
 
 def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
-    """The data files in which rows of a kind may be; None: all of them."""
+    """Return the data files in which rows of a kind may be; None: all of them."""
     return tuple(
         IndexedFile(file.path, file.records, file.sequence)
         for file in state.data
@@ -488,7 +489,8 @@ def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
 
 
 def _copied(opened: OpenTable, history: str) -> dict[str, str]:
-    """The properties of a table that has been copied from its source, under that history and its present rule."""
+    """Return the properties of a table that has been copied from its source, under that history and its
+    present rule."""
     source = opened.source
     copied = {copy_property(source): COPIED, history_property(source): history}
     return {**copied, **made_under(source, opened.layout)}

@@ -39,7 +39,7 @@ from penstock.model.table import TableId, TableSchema
 
 
 def identifiers_after(move: Move) -> set[str]:
-    """The table's identifier fields once the move is made."""
+    """Return the table's identifier fields once the move is made."""
     marks = identifiers(arrow_schema(move.kept), move.kept.key) if move.marked else set()
     return {move.slice.column.name, *marks} if move.slice is not None and marks else marks
 
@@ -67,7 +67,7 @@ def _read_schema(raw: Any) -> TableSchema:
 
 
 def columns_of(target: TableId, found: str, following: Recorded) -> tuple[LakeColumn, ...]:
-    """The columns that follow the source, in its order. `found`: JSON of Iceberg's SchemaParser."""
+    """Return the columns that follow the source, in its order. `found`: JSON of Iceberg's SchemaParser."""
     ids = [following.fields[column.number] for column in following.kept.columns]
     return located(target, found, arrow_schema(following.kept), ids)
 
@@ -136,7 +136,8 @@ def union_steps(
 
 
 def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """A source's columns with the table's numbers, by name: as the source has them; as they are stored, sid first."""
+    """Return a source's columns with the table's numbers, by name: as the source has them; as they are stored, sid
+    first."""
     there = {field["name"]: field for field in json.loads(found)["fields"]}
     own = tuple(column_from(there[one.name], one.type) for one in columns)
     kept = tuple(
@@ -150,8 +151,8 @@ def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[Lake
 def columns_in_union(
     target: TableId, found: str, following: Recorded
 ) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """The columns that follow one of several sources, in its order: as the source has them, and as they are stored,
-    which may be wider. SchemaChanged if somebody took one away."""
+    """Return the columns that follow one of several sources, in its order: as the source has them, and as they are
+    stored, which may be wider. SchemaChanged if somebody took one away."""
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     own, kept = [], []
     for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):

@@ -99,15 +99,15 @@ class Java:
         return self._identifier.of(self._strings(target.schema, target.name))
 
     def content_file(self, description: Mapping[str, Any], specs: JavaObject) -> JavaObject:
-        """A DataFile or DeleteFile from its JSON."""
+        """Return a DataFile or DeleteFile from its JSON."""
         return self._content_file(self._tree(json.dumps(description)), specs)
 
     def strings(self, values: Iterable[str]) -> JavaObject:
-        """A Java list of strings in one call. Locations hold no line break."""
+        """Return a Java list of strings in one call. Locations hold no line break."""
         return self._lines.splitToList("\n".join(values))
 
     def earlier_metadata(self, table: JavaObject, metadata: JavaObject) -> Iterator[JavaObject]:
-        """The metadata files before this one that the table names, the newest first, up to one that is gone."""
+        """Yield the metadata files before this one that the table names, the newest first, up to one that is gone."""
         names = [entry.file() for entry in metadata.previousFiles()]
         for name in reversed(names):
             try:
@@ -118,19 +118,19 @@ class Java:
                 raise
 
     def listed(self, iterable: JavaObject) -> JavaObject:
-        """A Java list of a closeable iterable, read in one call."""
+        """Return a Java list of a closeable iterable, read in one call."""
         with_all = self._lists.newArrayList(iterable)
         iterable.close()
         return with_all
 
     def joined(self, strings: JavaObject) -> list[str]:
-        """A Java collection of strings in one call. Locations hold no line break."""
+        """Return a Java collection of strings in one call. Locations hold no line break."""
         text = self._string.join("\n", strings)
         return text.split("\n") if text else []
 
     def call(self, interface: str, name: str, on: JavaObject) -> JavaObject:
-        """A method of an interface, without arguments: py4j would look for it in the object's class, which Java may not
-        let anybody see."""
+        """Return a method of an interface, without arguments: py4j would look for it in the object's class, which Java
+        may not let anybody see."""
         method = self.methods.builder(name).impl(interface, self._gateway.new_array(self._class, 0)).build()
         return method.invoke(on, self._gateway.new_array(self._object, 0))
 
@@ -190,7 +190,7 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
 
 
 def _file_error(exception: JavaException, message: str) -> FileUnreadable | None:
-    """The same as the error of a file that cannot be read, if it names one."""
+    """Return the exception as the error of a file that cannot be read, if it names one."""
     causes = java_causes(exception)
     kinds = {one.getClass().getSimpleName() for one in causes}
     missing = bool(kinds & {*FILE_MISSING})
@@ -201,8 +201,8 @@ def _file_error(exception: JavaException, message: str) -> FileUnreadable | None
 
 
 def present(metadata: JavaObject | None, target: TableId) -> JavaObject:
-    """A table's metadata. TableDropped when there is none: after Iceberg has said once that a table is gone, it gives
-    nothing."""
+    """Return a table's metadata. TableDropped when there is none: after Iceberg has said once that a table is gone, it
+    gives nothing."""
     if metadata is None:
         raise TableDropped(f"table {target} was dropped at the destination", COPIED_AGAIN)
     return metadata

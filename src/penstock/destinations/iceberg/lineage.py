@@ -34,7 +34,7 @@ def lineage_property(source: str) -> str:
 
 
 def lineage_text(current: JavaObject | None) -> str:
-    """The property's value when this is the table's current snapshot."""
+    """Return the property's value when this is the table's current snapshot."""
     return NONE if current is None else f"{current.snapshotId()} {current.sequenceNumber()}"
 
 

@@ -61,7 +61,7 @@ class Diagnosis:
         return self._lost_or_away(target, error, f"copy the table again: penstock resync FILE {target}")
 
     def _of_metadata(self, target: TableId, error: FileUnreadable) -> PenstockError:
-        """A metadata file or a manifest: without it the table cannot be read at all."""
+        """Return the error of a lost metadata file or manifest, without which the table cannot be read at all."""
         if not self._answers():
             return error
         return self._lost_or_away(
@@ -84,13 +84,13 @@ class Diagnosis:
         )
 
     def _live(self, target: TableId, table: JavaObject) -> set[str]:
-        """The files of which the table consists now, whichever source wrote them."""
+        """Return the files of which the table consists now, whichever source wrote them."""
         with translated(f"table {target}: its state cannot be read"):
             state = read_state(self._java, table, table.operations().current())
         return {file.path for file in (*state.data, *state.deletes)}
 
     def _answers(self) -> bool:
-        """Whether the store gives us anything: metadata of other tables, or its own catalog."""
+        """Return whether the store gives us anything: metadata of other tables, or its own catalog."""
         if any(is_readable(location) for location in self._tables.metadata_files()[:MOST_WITNESSES]):
             return True
         root = local_path(self._settings.warehouse)

@@ -100,8 +100,8 @@ def compact(
 
 
 def takes_long(choice: Choice, *, is_local: bool) -> bool:
-    """Whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since each of
-    them is far away."""
+    """Return whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since
+    each of them is far away."""
     files = len(choice.data) + len(choice.deletes)
     return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not is_local
 
@@ -266,7 +266,7 @@ def _counted(state: TableState, opened: OpenTable, run: JobRunner) -> TableState
 def _counted_in_time(
     state: TableState, opened: OpenTable, run: JobRunner, background: BackgroundWork
 ) -> TableState | None:
-    """The same; None while much is counted beside batches."""
+    """Return the state with its dead rows counted; None while many are counted beside batches."""
     counting = opened.upkeep.counting
     if counting is not None:
         if not counting.hits.done():

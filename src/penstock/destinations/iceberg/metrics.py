@@ -85,7 +85,7 @@ def _map(entries: dict[int, Any]) -> dict[str, list[Any]]:
 
 
 def _plain(scalar: pa.Scalar) -> Any:
-    """A value that Python compares as Iceberg does: text as UTF-8, dates and timestamps as numbers."""
+    """Return a value that Python compares as Iceberg does: text as UTF-8, dates and timestamps as numbers."""
     if not scalar.is_valid:
         return None
     if pa.types.is_string(scalar.type) or pa.types.is_binary(scalar.type):
@@ -127,7 +127,7 @@ def _cut_low(value: bytes, type: pa.DataType) -> bytes:
 
 
 def _cut_high(value: bytes, type: pa.DataType) -> bytes | None:
-    """The shortest greater value of that length; None when there is none, which means: no bound."""
+    """Return the shortest greater value of that length; None when there is none, which means: no bound."""
     if pa.types.is_string(type):
         text = value.decode()
         if len(text) <= LONGEST_BOUND:

@@ -124,7 +124,8 @@ class OpenTable:
 
 
 def look_for_rescued(java: Java, opened: OpenTable) -> LakeColumn | None:
-    """The column RESCUED of the table as it was last read; None when it has not come yet. Once there it stays."""
+    """Return the column RESCUED of the table as it was last read; None when it has not come yet. Once there
+    it stays."""
     if opened.rescued is None:
         schema = opened.table.schema()
         if schema.findField(RESCUED) is not None:
@@ -137,7 +138,7 @@ def position_property(source: str) -> str:
 
 
 def history_property(source: str) -> str:
-    """The id of the log that the source's position is of."""
+    """Return the id of the log that the source's position is of."""
     return f"penstock.history.{source}"
 
 
@@ -161,7 +162,7 @@ def rule_property(source: str) -> str:
 
 
 def made_under(source: str, layout: Layout) -> dict[str, str]:
-    """The properties that say what the rows of a copy were made under."""
+    """Return the properties that say what the rows of a copy were made under."""
     return {LAYOUT: layout.to_json(), rule_property(source): layout.rule}
 
 
@@ -180,7 +181,7 @@ def copy_property(source: str) -> str:
 
 
 def is_copying(metadata: JavaObject, source: str) -> bool:
-    """Whether the table was made to be copied from the source, and no copy has been committed."""
+    """Return whether the table was made to be copied from the source, and no copy has been committed."""
     return bool(metadata.properties().get(copy_property(source)) == COPYING)
 
 
@@ -189,7 +190,7 @@ def copy_base(metadata: JavaObject, source: str, fence: str) -> CopyBase:
 
 
 def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
-    """The spec under which our files go. Tables are made with it; an operator may have added others since."""
+    """Return the spec under which our files go. Tables are made with it; an operator may have added others since."""
     for number in table.specs().keySet():
         if table.specs().get(number).isUnpartitioned():
             return int(number)
@@ -206,9 +207,8 @@ def read_state(
     known: TableState | None = None,
     slice: SourceSlice | None = None,
 ) -> TableState:
-    """The state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
-    snapshot: that has the same files.
-    """
+    """Return the state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
+    snapshot: that has the same files."""
     location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
     snapshot = metadata.currentSnapshot()
     if snapshot is None:
@@ -227,7 +227,7 @@ def read_state(
 
 
 def carried(state: TableState, metadata: JavaObject) -> TableState:
-    """The same files under a newer metadata file, which changed those of other sources only."""
+    """Return the same files under a newer metadata file, which changed those of other sources only."""
     snapshot = metadata.currentSnapshot()
     return replace(
         state,
@@ -241,7 +241,7 @@ def carried(state: TableState, metadata: JavaObject) -> TableState:
 def held_files(
     java: Java, table: JavaObject, snapshot: JavaObject, slice: SourceSlice | None = None
 ) -> tuple[list[JavaObject], list[JavaObject]]:
-    """The data files and delete files of a snapshot, or those of a slice, as Iceberg has them."""
+    """Return the data files and delete files of a snapshot, or those of a slice, as Iceberg has them."""
     io, specs = table.io(), table.specs()
     data: list[JavaObject] = []
     deletes: list[JavaObject] = []

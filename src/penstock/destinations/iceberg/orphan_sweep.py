@@ -38,7 +38,7 @@ METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
 
 
 def is_due(marker: Path, settings: MaintenanceSettings) -> bool:
-    """Whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
+    """Return whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
     try:
         return time.time() - marker.stat().st_mtime >= settings.sweep_every
     except FileNotFoundError:

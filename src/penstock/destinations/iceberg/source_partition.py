@@ -27,7 +27,7 @@ def is_in_slice(file: JavaObject, share: SourceSlice) -> bool:
 
 
 def sid_spec(table: JavaObject, target: TableId, column: int) -> tuple[int, int]:
-    """The numbers of the partition spec by sid, and of its field; SchemaChanged when the table has none."""
+    """Return the numbers of the partition spec by sid, and of its field; SchemaChanged when the table has none."""
     specs = table.specs()
     for number in specs:
         fields = specs.get(number).fields()
@@ -37,8 +37,8 @@ def sid_spec(table: JavaObject, target: TableId, column: int) -> tuple[int, int]
 
 
 def sid_column(target: TableId, found: str, sid: Sid) -> LakeColumn:
-    """The column of the sid in an existing table (`found`: JSON of Iceberg's SchemaParser); SchemaChanged when it has
-    none of that type."""
+    """Return the column of the sid in an existing table (`found`: JSON of Iceberg's SchemaParser); SchemaChanged when
+    it has none of that type."""
     type = with_sid(pa.schema([]), sid).field(0).type
     for field in json.loads(found)["fields"]:
         if field["name"] == sid.column and arrow_type(field["type"]) == type:
@@ -47,7 +47,7 @@ def sid_column(target: TableId, found: str, sid: Sid) -> LakeColumn:
 
 
 def is_of_family(properties: Iterable[str], family: str) -> bool:
-    """Whether one of the table's properties says that a source of the family feeds it."""
+    """Return whether one of the table's properties says that a source of the family feeds it."""
     prefixes = ("penstock.position.", "penstock.source.")
     sources = [name.removeprefix(prefix) for name in properties for prefix in prefixes if name.startswith(prefix)]
     return any(source == family or source.startswith(f"{family}.") for source in sources)

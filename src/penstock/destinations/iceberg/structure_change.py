@@ -41,7 +41,8 @@ def move_to(
 
 
 def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:
-    """The structure's move as it was planned for a copy. RangeVoid when its columns would get other numbers now."""
+    """Return the structure's move as it was planned for a copy. RangeVoid when its columns would get other
+    numbers now."""
     planned_for = opened.copy_move
     move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
     columns = move.columns if move else opened.columns
@@ -55,7 +56,8 @@ def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move
 
 
 def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> LakeColumn:
-    """The table's column RESCUED, or what it will be when it comes, behind those that its structure's move adds."""
+    """Return the table's column RESCUED, or what it will be when it comes, behind those that its structure's
+    move adds."""
     there = look_for_rescued(java, opened)
     if there is not None:
         return there
@@ -64,7 +66,8 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> LakeColumn:
 
 
 def beside(opened: OpenTable, move: Move | None) -> tuple[LakeColumn, ...]:
-    """The columns that follow no column of the source after the move, as they are called then; but for the layout's."""
+    """Return the columns that follow no column of the source after the move, as they are called then; but for the
+    layout's."""
     around = [column.id for column in opened.around]
     others = [column for column in opened.others or () if column.id not in around]
     if move is None:

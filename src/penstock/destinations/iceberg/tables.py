@@ -121,14 +121,15 @@ class Tables:
         self._by_uuid.clear()
 
     def known(self, target: TableId, source: str) -> OpenTable:
-        """A table that `ensure` has opened, as it was when somebody last looked. TableDropped if it never has."""
+        """Return a table that `ensure` has opened, as it was when somebody last looked. TableDropped if it
+        never has."""
         opened = self._tables.get((target, source))
         if opened is None:
             raise TableDropped(f"table {target} has not been made at the destination", COPIED_AGAIN)
         return opened
 
     def metadata_files(self) -> list[str]:
-        """The metadata files of all open tables, as far as they are known."""
+        """Return the metadata files of all open tables, as far as they are known."""
         return [opened.state.metadata for opened in list(self._tables.values()) if opened.state is not None]
 
     def ensure(
@@ -181,8 +182,8 @@ class Tables:
         return position
 
     def current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """The table and its state as it is now; cheap when the catalog names the metadata file that we know, or one
-        that differs from it by our commits for other sources only."""
+        """Return the table and its state as it is now; cheap when the catalog names the metadata file that we know, or
+        one that differs from it by our commits for other sources only."""
         require_warehouse(self._settings)
         opened = self.known(target, source)
         try:
@@ -208,8 +209,8 @@ class Tables:
         return opened, state
 
     def presumed(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """The table as our own last commit left it, without asking the catalog, if nobody else is known to write to
-        it: a commit on a base that has changed meanwhile is refused, and then the catalog is asked."""
+        """Return the table as our own last commit left it, without asking the catalog, if nobody else is known to write
+        to it: a commit on a base that has changed meanwhile is refused, and then the catalog is asked."""
         opened = self.known(target, source)
         if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
             return self.current(target, source)
@@ -268,7 +269,7 @@ class Tables:
         return KeyIndex(folder, kept.key, row=columns if whole else ())
 
     def swept_marker(self, opened: OpenTable) -> Path:
-        """The file whose time says when the table's folder was last swept."""
+        """Return the file whose time says when the table's folder was last swept."""
         folder = self.index_of(opened).folder
         return folder.with_name(f"{folder.name}.swept")
 
@@ -404,7 +405,7 @@ class Tables:
     def _columns(
         self, target: TableId, table: JavaObject, found: str, following: Recorded | None, sid: Sid | None
     ) -> tuple[tuple[LakeColumn, ...], SourceSlice | None]:
-        """The columns that follow the source and, if it has a sid, its share of the table."""
+        """Return the columns that follow the source and, if it has a sid, its share of the table."""
         if sid is None:
             assert following is not None
             return columns_of(target, found, following), None
@@ -458,5 +459,5 @@ def require_lineage(opened: OpenTable) -> None:
 
 
 def _standing(source: str, start: Position | None) -> tuple[str, str]:
-    """The property that says where a source stands: at a position, or to be copied."""
+    """Return the property that says where a source stands: at a position, or to be copied."""
     return (copy_property(source), COPYING) if start is None else (position_property(source), stored_text(start))

@@ -77,7 +77,7 @@ class Merging:
                 discard(made.result())
 
     def is_valid(self, state: TableState) -> bool:
-        """Whether all that it replaces is still there."""
+        """Return whether all that it replaces is still there."""
         there = {file.path for file in (*state.data, *state.deletes)}
         return all(file.path in there for file in self.removed)
 

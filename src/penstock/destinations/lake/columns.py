@@ -33,7 +33,7 @@ class LakeColumn:
 
 
 def leaves(type: pa.DataType, number: int) -> list[int]:
-    """The numbers of the Parquet columns that a column of this type and number is stored in."""
+    """Return the numbers of the Parquet columns that a column of this type and number is stored in."""
     inside = inner_fields(type)
     if not inside:
         return [number]

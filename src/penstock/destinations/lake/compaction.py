@@ -126,7 +126,7 @@ class MoveDeletes:
 
 
 def _moved(table_format: TableFormat, merged: Merged, ended: Mapping[str, Rows]) -> Rows:
-    """Where rows of merged files are in the file that they went into."""
+    """Return where rows of merged files are in the file that they went into."""
     before = table_format.deleted_rows(merged.delete_files, merged.files)
     moved: list[Rows] = []
     start = 0

@@ -96,7 +96,7 @@ def _full_tiers(files: Sequence[LiveFile], tier_files: int) -> list[tuple[LiveFi
 
 
 def _large_enough(tier: Sequence[LiveFile]) -> list[tuple[LiveFile, ...]]:
-    """The tier's files in groups that each make a large file: a copy leaves many files of one size behind."""
+    """Return the tier's files in groups that each make a large file: a copy leaves many files of one size behind."""
     groups: list[list[LiveFile]] = [[]]
     size = 0
     for file in tier:
@@ -115,8 +115,8 @@ def _is_copied(file: LiveFile) -> bool:
 def _costly(
     state: TableState, dead: Mapping[str, int], files: Sequence[LiveFile], limit: float
 ) -> list[tuple[LiveFile, ...]]:
-    """The files that are rewritten for their dead rows until a read costs no more than the limit: first those that give
-    most for what they take."""
+    """Return the files that are rewritten for their dead rows until a read costs no more than the limit: first those
+    that give most for what they take."""
     cost = read_cost(state, dead)
     worth = [file for file in files if dead.get(file.path, 0) > LEAST_DEAD * file.records]
     chosen: list[tuple[LiveFile, ...]] = []

@@ -54,7 +54,7 @@ class ParquetFigures:
 
 
 def in_groups(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables worth a row group: files must not become heaps of tiny groups."""
+    """Yield the same rows in tables worth a row group: files must not become heaps of tiny groups."""
     held: list[pa.Table] = []
     rows = size = 0
     for batch in batches:
@@ -104,7 +104,7 @@ def write_parquet(
 
 
 def _created(location: str) -> pa.NativeFile:
-    """A new file. That somebody removed the folder costs what was in it, and nothing else."""
+    """Return a new file. That somebody removed the folder costs what was in it, and nothing else."""
     system, path = opened(location)
     try:
         return system.open_output_stream(path)
@@ -166,11 +166,11 @@ class DataFile:
         return self._now(column, _single(read))
 
     def group_of(self, row: int) -> int:
-        """The number of the row group that holds a row."""
+        """Return the number of the row group that holds a row."""
         return int(np.searchsorted(self._starts, row, side="right")) - 1
 
     def slices(self, columns: Sequence[LakeColumn], group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """A row group, a few rows at a time, with the number of the first of them."""
+        """Yield a row group, a few rows at a time, with the number of the first of them."""
         schema = pa.schema([column.field() for column in columns])
         begin, end = int(self._starts[group]), int(self._starts[group + 1])
         there = [column for column in columns if column.id in self._places]

@@ -116,7 +116,7 @@ class BaseCells:
         return Filled(rows, upserts, rescued)
 
     def _read(self, number: int, column: LakeColumn, files: Rows, rows: Rows) -> tuple[list[pa.Array], dict[int, str]]:
-        """The cells, in order, in chunks; and by their number the texts of those that were rescued."""
+        """Return the cells, in order, in chunks; and by their number the texts of those that were rescued."""
         chunks: list[pa.Array] = []
         texts: dict[int, str] = {}
         ends = np.flatnonzero(np.diff(files, append=-1)) + 1
@@ -196,7 +196,7 @@ def _ranges(table: pa.Table) -> list[tuple[int, int]]:
 
 
 def _placed(column: pa.ChunkedArray, rows: Rows, cells: Sequence[pa.Array]) -> pa.ChunkedArray:
-    """The column with cells in some of its rows (ascending), chunk by chunk: no array becomes too large."""
+    """Return the column with cells in some of its rows (ascending), chunk by chunk: no array becomes too large."""
     chunks: list[pa.Array] = []
     begin = first = 0
     for number, values in enumerate(cells):

@@ -38,7 +38,7 @@ class TableState:
         added: Sequence[LiveFile],
         removed: frozenset[str] | None = frozenset(),
     ) -> TableState:
-        """The state that our own commit made. `removed` None: all that was there."""
+        """Return the state that our own commit made. `removed` None: all that was there."""
 
         def carried(files: tuple[LiveFile, ...], *, are_data: bool) -> tuple[LiveFile, ...]:
             kept = () if removed is None else tuple(file for file in files if file.path not in removed)

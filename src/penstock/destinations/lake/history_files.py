@@ -50,13 +50,13 @@ def kind_prefix(path: str) -> str:
 
 
 def kind_index(index: KeyIndex, path: str) -> KeyIndex:
-    """The index that files of that kind have: none (its key is empty) where versions are never looked for."""
+    """Return the index that files of that kind have: none (its key is empty) where versions are never looked for."""
     kind = kind_of(path)
     return ended_index(index) if kind == "ended" else replace(index, key=()) if kind == "replaced" else index
 
 
 def ended_index(index: KeyIndex) -> KeyIndex:
-    """The index of keys that have a deleted version."""
+    """Return the index of keys that have a deleted version."""
     return replace(index, suffix="gone")
 
 

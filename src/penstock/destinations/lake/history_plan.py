@@ -93,7 +93,7 @@ class HistoryPlan(UpsertPlan):
         return self.table_format.open_file(self.files[number].path, (*self.columns, *self.beside))
 
     def _open_places(self, touched: pa.Array) -> _Places:
-        """Where the open versions of touched keys are."""
+        """Return where the open versions of touched keys are."""
         places = self._locate(touched)
         paths = [self.files[number].path for number in np.unique(places.files)]
         found = self._live(places, dead_rows(self.table_format, self.delete_files, paths), len(touched))
@@ -103,7 +103,7 @@ class HistoryPlan(UpsertPlan):
         return _Places(file_of, row_of)
 
     def _held(self, some: _SomeKeys, kept: tuple[LakeColumn, ...], files: dict[int, DataFile]) -> Held:
-        """The open versions of the keys. Files are let go once they are read: an open one keeps memory."""
+        """Return the open versions of the keys. Files are let go once they are read: an open one keeps memory."""
         period, places = self.layout.period, some.places
         assert period is not None
         begins = next(column for column in self.around if column.name == period.valid_from)
@@ -141,7 +141,8 @@ class HistoryPlan(UpsertPlan):
         deletes: dict[str, list[Rows]],
         keys_ending: list[pa.Array],
     ) -> Iterator[pa.Table]:
-        """The open versions of all keys that the batch does not touch, closed. Notes their places and keys as well."""
+        """Yield the open versions of all keys that the batch does not touch, closed. Notes their places and keys as
+        well."""
         paths = [file.path for file in self.files]
         for path, numbers, rows in open_versions(self.table_format, paths, self.delete_files, columns, self.layout):
             keys = encode_keys([rows[name].combine_chunks() for name in self.index.key])
@@ -216,7 +217,7 @@ def _some_keys(net: NetEffect, steps: Steps, places: _Places, pace: Pace) -> Ite
 
 
 def _completed(some: _SomeKeys, cells: BaseCells) -> tuple[pa.Table, pa.Array | None]:
-    """The upserts with what the source did not send, and what is rescued of them."""
+    """Return the upserts with what the source did not send, and what is rescued of them."""
     order = np.lexsort((cells.row_of[some.rows], cells.file_of[some.rows]))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))

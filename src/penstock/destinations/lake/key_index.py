@@ -109,11 +109,11 @@ class KeyIndex:
     row: tuple[LakeColumn, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether the table has keys to be indexed."""
+        """Return whether the table has keys to be indexed."""
         return bool(self.key or self.row)
 
     def encoded(self, rows: pa.Table) -> pa.Array:
-        """The keys of some rows of the table, which may have columns more."""
+        """Return the keys of some rows of the table, which may have columns more."""
         if self.key:
             return encode_keys([rows[name] for name in self.key])
         rescued = rows[RESCUED].combine_chunks() if RESCUED in rows.column_names else None
@@ -145,7 +145,7 @@ class KeyIndex:
         return sidecar
 
     def sidecar(self, file: IndexedFile, read_keys: Callable[[], pa.Array]) -> Sidecar:
-        """The file's sidecar; made again with `read_keys` when it is not there or not sound."""
+        """Return the file's sidecar; made again with `read_keys` when it is not there or not sound."""
         found = self._verified(file)
         return found if found is not None else self.write(file.path, read_keys())
 
@@ -224,8 +224,8 @@ class KeyIndex:
 
 
 def sorted_order(keys: pa.Array) -> Rows:
-    """The numbers of the keys in the order that sidecars have: sorted, equal ones as they came. Sorting without regard
-    to that is three times as quick, and mostly no key is there twice."""
+    """Return the numbers of the keys in the order that sidecars have: sorted, equal ones as they came. Sorting without
+    regard to that is three times as quick, and mostly no key is there twice."""
     if pa.types.is_integer(keys.type):
         numbers = keys.to_numpy()
         quick = np.argsort(numbers)
@@ -237,8 +237,8 @@ def sorted_order(keys: pa.Array) -> Rows:
 
 
 def _order_of_digests(keys: pa.Array) -> Rows | None:
-    """The order of keys of whole rows by their first eight bytes, twelve times as quick; None when that does not tell
-    it, for these are other keys, or two digests begin alike."""
+    """Return the order of keys of whole rows by their first eight bytes, twelve times as quick; None when that does not
+    tell it, for these are other keys, or two digests begin alike."""
     if len(keys) == 0 or keys.null_count:
         return None
     _, offsets, octets = keys.buffers()
@@ -307,7 +307,7 @@ def _checksum(batch: pa.RecordBatch) -> int:
 
 
 def _contents(column: pa.Array) -> list[npt.NDArray[Any]]:
-    """The memory of an array that begins at its first value and has no nulls."""
+    """Return the memory of an array that begins at its first value and has no nulls."""
     if pa.types.is_primitive(column.type):
         return [column.to_numpy(zero_copy_only=True)]
     _, offsets, octets = column.buffers()

@@ -33,7 +33,8 @@ class ReadCost:
 
 
 def dead_rows(state: TableState) -> dict[str, int]:
-    """How many rows of each data file delete files name. Their hits must have been counted; a row may count twice."""
+    """Return how many rows of each data file delete files name. Their hits must have been counted; a row may count
+    twice."""
     dead: dict[str, int] = {}
     for delete in state.deletes:
         for path, count in (delete.hits or {}).items():

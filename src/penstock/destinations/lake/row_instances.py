@@ -44,7 +44,7 @@ def removed_rows(
     delete_files: Sequence[str],
     read_keys: Callable[[IndexedFile], pa.Array],
 ) -> dict[str, Rows]:
-    """The rows that end, by data file. RowsMissing when there are fewer instances than there must be."""
+    """Return the rows that end, by data file. RowsMissing when there are fewer instances than there must be."""
     order = sorted_order(removals.keys)
     keys = removals.keys.take(pa.array(order))
     times, needed = removals.times[order], removals.needed[order]

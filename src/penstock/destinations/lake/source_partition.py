@@ -51,8 +51,8 @@ class Turns:
                 self._made.popitem(last=False)
 
     def spans(self, base: str, now: str, source: str, *, same_columns: bool = False) -> bool:
-        """Whether everything between the two metadata files was made by this process, for other sources, and, if that
-        is asked for, left the columns as they were."""
+        """Return whether everything between the two metadata files was made by this process, for other sources, and, if
+        that is asked for, left the columns as they were."""
         with self.lock:
             while now != base:
                 turn = self._made.get(now)
@@ -79,7 +79,7 @@ class SourceSlice:
         return f"{safe_name(self.column.name)}={safe_name(str(self.value))}"
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """The source's rows as they are stored; columns around them stay as they are."""
+        """Return the source's rows as they are stored; columns around them stay as they are."""
         sid = pa.repeat(pa.scalar(self.value, self.column.type), rows.num_rows)
         own, around = rows.columns[: len(self.stored) - 1], rows.columns[len(self.stored) - 1 :]
         columns = [
@@ -100,7 +100,7 @@ def stored(
 
 
 def with_sid(columns: pa.Schema, sid: Sid) -> pa.Schema:
-    """A source's columns with the sid's before them."""
+    """Return a source's columns with the sid's before them."""
     type = pa.string() if isinstance(sid.value, str) else pa.int64()
     return columns.insert(0, pa.field(sid.column, type, nullable=False))
 

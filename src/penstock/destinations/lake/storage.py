@@ -25,23 +25,22 @@ SOLUTION = "See that the warehouse is there, has room and may be written"
 
 
 def local_path(location: str) -> Path | None:
-    """The path of a local location (`/x`, `file:/x`, `file:///x`); None for any other store."""
+    """Return the path of a local location (`/x`, `file:/x`, `file:///x`); None for any other store."""
     if location.startswith("file:"):
         return Path(unquote(urlsplit(location).path))
     return None if "://" in location else Path(location)
 
 
 def safe_name(name: str) -> str:
-    """A name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in any
-    case.
-    """
+    """Return a name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in
+    any case."""
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):
         return name
     return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def opened(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a location, and the location's path in it."""
+    """Return the file system of a location, and the location's path in it."""
     path = local_path(location)
     if path is not None:
         return _local(), str(path)
@@ -70,7 +69,7 @@ def removed_on_error(location: str) -> Iterator[None]:
 
 
 def sizes(locations: Sequence[str]) -> list[int | None]:
-    """The size of each file; None where there is none."""
+    """Return the size of each file; None where there is none."""
     found: list[int | None] = []
     for location in locations:
         system, path = opened(location)
@@ -80,7 +79,7 @@ def sizes(locations: Sequence[str]) -> list[int | None]:
 
 
 def names_in(location: str) -> list[str]:
-    """The names of the files right in a folder; none if there is no such folder."""
+    """Return the names of the files right in a folder; none if there is no such folder."""
     system, path = opened(location)
     return [
         info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)) if info.is_file
@@ -112,7 +111,7 @@ def unreadable(location: str, said: str, *, missing: bool) -> FileUnreadable:
 
 
 def is_readable(location: str) -> bool:
-    """Whether the store gives the file's first byte, now."""
+    """Return whether the store gives the file's first byte, now."""
     system, path = opened(location)
     try:
         with system.open_input_file(path) as file:

@@ -172,7 +172,7 @@ class UpsertPlan:
         return data, rescues
 
     def pieces(self, net: NetEffect, cells: BaseCells | None = None) -> Iterator[Filled]:
-        """The upserts, filled; there is at least one piece."""
+        """Yield the upserts, filled; there is at least one piece."""
         if net.fetches:
             return filled_pieces(net, cells or self._cells(net), self.piece_bytes)
         return iter([Filled(np.arange(net.upserts.num_rows), net.upserts, net.rescued)])
@@ -203,7 +203,7 @@ class UpsertPlan:
             return self._live(places, self.table_format.deleted_rows(self.delete_files, paths), len(keys)) >= 0
 
     def _ended(self, net: NetEffect) -> Mapping[str, Rows]:
-        """The rows that the net effect ends, by data file."""
+        """Return the rows that the net effect ends, by data file."""
         if net.truncated:
             return {}
         if net.removals is not None:
@@ -219,13 +219,13 @@ class UpsertPlan:
         return {} if net.touched_keys is None else self._rows_of(net.touched_keys)
 
     def _read_rows(self, file: IndexedFile) -> pa.Array:
-        """The keys of whole rows, for an index that has lost them, or whose columns were others."""
+        """Return the keys of whole rows, for an index that has lost them, or whose columns were others."""
         data_file = self.table_format.open_file(file.path, self.columns)
         columns = (*self.columns, self.rescued) if data_file.has(self.rescued) else self.columns
         return pa.concat_arrays([self.index.encoded(rows) for _, rows in data_file.batches(columns)])
 
     def _rows_of(self, keys: pa.Array) -> Mapping[str, Rows]:
-        """The rows of keys that have some, by data file."""
+        """Return the rows of keys that have some, by data file."""
         places = self.index.locate_all(keys, self.files, self._read_keys) if self.thorough else self._locate(keys)
         return {self.files[number].path: places.rows[places.files == number] for number in np.unique(places.files)}
 
@@ -237,7 +237,7 @@ class UpsertPlan:
         return KeyReader(self.table_format, columns, self.index.key, self.layout, ended=False)(file)
 
     def _cells(self, net: NetEffect) -> BaseCells:
-        """Where the base has the cells that the source did not send."""
+        """Return where the base has the cells that the source did not send."""
         fetches = () if net.truncated else net.fetches
         places = [self._locate(fetch.keys) for fetch in fetches]
         numbers = np.unique(np.concatenate([NO_ROWS, *(one.files for one in places)]))
@@ -283,7 +283,7 @@ def _described(file: WrittenFile) -> dict[str, object]:
 
 
 def _file(record: Fields | None) -> WrittenFile | None:
-    """A file that a copy wrote. A record that names another is refused: files of a void copy are removed."""
+    """Return a file that a copy wrote. A record that names another is refused: files of a void copy are removed."""
     if record is None:
         return None
     path = record.text("path")

@@ -41,8 +41,8 @@ class TableWork:
     until: Position | None = None  # what commits at or after it is left out
 
     def buckets(self, slots: int) -> int:
-        """How many tasks share the table, if `slots` of them run side by side. Keys that move may need another key's
-        earlier image: then it is one, unless it is shared out, which finds whether any does."""
+        """Return how many tasks share the table, if `slots` of them run side by side. Keys that move may need another
+        key's earlier image: then it is one, unless it is shared out, which finds whether any does."""
         keyed = [bool(schema.key) for schema in self.versions]
         moves = self.moved_keys and (self.feed.anomalies or not self._can_be_shared)
         if self.feed.mode is not Mode.EVENTS and (moves or not (all(keyed) or self._can_be_shared)):
@@ -53,7 +53,7 @@ class TableWork:
         return buckets if self._can_be_shared else min(MOST_BUCKETS, buckets)
 
     def shared(self, slots: int) -> bool:
-        """Whether it is so large that a task holds no more of it than its own bucket's part."""
+        """Return whether it is so large that a task holds no more of it than its own bucket's part."""
         return self._can_be_shared and self.buckets(slots) > 1
 
     @property
@@ -131,7 +131,7 @@ def gather(
     relations: Mapping[int, TableId] | None = None,
     until: Position | None = None,
 ) -> Batch | None:
-    """The batch that these segments make for the feeds in `positions`, up to the limits; None without segments.
+    """Return the batch that these segments make for the feeds in `positions`, up to the limits; None without segments.
 
     With `until` it ends there at the latest, be it within a segment: transactions that commit before it are in it,
     and no others.

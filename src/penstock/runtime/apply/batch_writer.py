@@ -334,13 +334,13 @@ def _last_commit_time(results: Sequence[Applied]) -> int:
 
 
 def _moment(planned: Planned, results: Sequence[Applied]) -> int | None:
-    """The last moment of a table of versions, once these are committed."""
+    """Return the last moment of a table of versions, once these are committed."""
     plan = planned.plan
     return None if plan.layout.period is None else max(plan.moment, _last_commit_time(results))
 
 
 def _has_nothing(planned: Planned, results: Sequence[Applied]) -> bool:
-    """Whether there is nothing to commit."""
+    """Return whether there is nothing to commit."""
     if planned.followed.changes or any(result.truncated for result in results):
         return False
     return all(part.empty for part in _parts(results))

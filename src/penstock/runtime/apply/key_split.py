@@ -81,7 +81,7 @@ class Shared:
 
 
 def pieces_of(log: ChangeLog, slices: Iterable[tuple[str, str]], most_bytes: int) -> list[Piece]:
-    """The slices (segment name, schema fingerprint) in stream order, those that are larger cut into parts."""
+    """Return the slices (segment name, schema fingerprint) in stream order, those that are larger cut into parts."""
     wanted: dict[str, set[str]] = {}
     for segment, fingerprint in slices:
         wanted.setdefault(segment, set()).add(fingerprint)
@@ -159,7 +159,7 @@ def _shared(task: ShareTask) -> SharedFile:
 
 
 def read_share(share: Share, bucket: int, buckets: int, versions: Mapping[str, TableSchema]) -> Iterator[RawChanges]:
-    """A bucket's changes in stream order."""
+    """Yield a bucket's changes in stream order."""
     return joined(_batches(share, bucket, buckets, versions), READ_AT_ONCE)
 
 

@@ -174,8 +174,8 @@ class ApplyLoop:
         return self._planner.next(after, self._level_positions(), self._relations(), now=now, beside=beside)
 
     def _foreseen(self, flight: InFlightBatch, *, now: bool) -> tuple[Batch, Mapping[TableId, Planned]] | None:
-        """The batch that follows the flight, and the bases of its writes that the flight's commits will make; None when
-        there is none yet, or it has to wait for them."""
+        """Return the batch that follows the flight, and the bases of its writes that the flight's commits will make;
+        None when there is none yet, or it has to wait for them."""
         try:
             following = self._next(flight.batch.end, now=now, beside=True)
             ahead = None if following is None else self._writer.plan_next(flight, following)
@@ -229,8 +229,8 @@ class ApplyLoop:
         )
 
     def _lacks_rows(self, tracked: FollowedTable, error: PenstockError) -> bool:
-        """Whether the table differs from its source, by rows that it lacks, and a copy may help: if it has not helped a
-        few times, it does not."""
+        """Return whether the table differs from its source, by rows that it lacks, and a copy may help: if it has not
+        helped a few times, it does not."""
         if not isinstance(error, RowsMissing):
             return False
         count = AnomalyCount("row", error.rows, (position_text(tracked.position),))
@@ -356,7 +356,7 @@ class ApplyLoop:
         return batch is not None or not tracked.held
 
     def _followed(self, tracked: FollowedTable, work: TableWork) -> Followed | None:
-        """Where the table's structure goes in this batch; None when it has to be copied again."""
+        """Return where the table's structure goes in this batch; None when it has to be copied again."""
         followed = follow(tracked.schema, work.versions, tracked.feed.type_map)
         if tracked.feed.mode is Mode.EVENTS:
             return followed  # every event is under the structure that it had

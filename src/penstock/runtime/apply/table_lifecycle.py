@@ -44,7 +44,7 @@ AWAY = "it was not at the source, or not published, for a while"
 
 
 def _has_key(schema: TableSchema, feed: Feed) -> bool:
-    """Whether updates and deletes of the table tell which row they are of."""
+    """Return whether updates and deletes of the table tell which row they are of."""
     return (bool(schema.key) and schema.identity != "nothing") or (schema.by_row and feed.mode is Mode.CLONE)
 
 
@@ -194,8 +194,8 @@ class TableLifecycle:
         return status.reason if status is not None and status.state in COPYING else ""
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
-        """Whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older than
-        its commit."""
+        """Return whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older
+        than its commit."""
         status = self._state.table_status(self._loop.destination.name).get(table)
         if status is None or not (status.is_copying or (status.state is State.ERRORED and record is not None)):
             return False
@@ -446,8 +446,8 @@ class TableLifecycle:
         self._admit(feed, schema)
 
     def _may_be_copied(self, feed: Feed, schema: TableSchema) -> bool:
-        """Whether the destination can take a copy of an Errored table, and nothing is lost by it that the file's change
-        would remove; otherwise it stays Errored."""
+        """Return whether the destination can take a copy of an Errored table, and nothing is lost by it that the file's
+        change would remove; otherwise it stays Errored."""
         layout = layout_of(feed)
         try:
             self._loop.destination.ensure_table(feed.target, schema, self._pipeline.key, None, (), layout, feed.sid)

@@ -67,7 +67,7 @@ class Publisher:
                 )
 
     def _is_followed(self, state: PublisherState, table: TableId) -> bool:
-        """Whether a destination has taken the table in before."""
+        """Return whether a destination has taken the table in before."""
         return any(
             feed.name in state.table_status(view.destination.name)
             for view in self._pipeline.destination_views

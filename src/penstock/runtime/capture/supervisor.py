@@ -142,17 +142,18 @@ class CaptureSupervisor:
 
 
 def arguments(pipeline: Pipeline) -> list[str]:
-    """The file and, if it has a list of sources, which of them."""
+    """Return the file and, if it has a list of sources, which of them."""
     return [str(pipeline.file), *([pipeline.source.name] if pipeline.is_scoped else [])]
 
 
 def _passes(error: PenstockError) -> bool:
-    """Whether it may go away by itself. So may another capture that holds the log: it ends with its own driver."""
+    """Return whether it may go away by itself. So may another capture that holds the log: it ends with its
+    own driver."""
     return error.retry in ("backoff", "at once") or isinstance(error, errors.LockedError)
 
 
 def reported_error(report: dict[str, Any]) -> PenstockError:
-    """The error that another process reported, of its own kind again."""
+    """Return the error that another process reported, of its own kind again."""
     kind = getattr(errors, str(report.get("kind")), PenstockError)
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         kind = PenstockError

@@ -125,7 +125,7 @@ class Copier:
             return table in self._tables
 
     def _still_wanted(self, copying: CopyingTable) -> bool:
-        """Whether nobody has removed the table, or asked for its copy again, since this one began."""
+        """Return whether nobody has removed the table, or asked for its copy again, since this one began."""
         with self._lock:
             return self._tables.get(copying.name) is copying
 
@@ -142,19 +142,19 @@ class Copier:
             return [copying.name for copying in self._tables.values() if copying.waits_for_person]
 
     def lacks_key(self, table: TableId) -> bool:
-        """Whether the table's copy failed for lack of a key."""
+        """Return whether the table's copy failed for lack of a key."""
         with self._lock:
             copying = self._tables.get(table)
             return copying is not None and copying.lacks_key
 
     def lacks_columns(self, table: TableId) -> bool:
-        """Whether the table's copy failed because the table had no columns."""
+        """Return whether the table's copy failed because the table had no columns."""
         with self._lock:
             copying = self._tables.get(table)
             return copying is not None and copying.lacks_columns
 
     def needed_from(self) -> Position | None:
-        """The lowest position from which a copy will replay the log."""
+        """Return the lowest position from which a copy will replay the log."""
         with self._lock:
             positions = [one.replay_from for one in self._tables.values() if one.replay_from is not None]
         return min(positions, default=None)
@@ -238,7 +238,7 @@ class Copier:
             done.result()
 
     def _planned(self, copying: CopyingTable) -> CopyPlan:
-        """Where the copy goes. A table that somebody dropped at the destination is made again first."""
+        """Return where the copy goes. A table that somebody dropped at the destination is made again first."""
         destination, key, feed = self._destination, self._pipeline.key, copying.feed
         try:
             return destination.plan_copy(feed.target, key, copying.schema, feed.on_column_drop)

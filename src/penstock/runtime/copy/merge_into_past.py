@@ -43,7 +43,7 @@ class Merged:
 def merge_copy(
     runner: JobRunner, copy: WritePlan, plan: WritePlan, schema: TableSchema, moment: int
 ) -> list[WrittenPart]:
-    """The parts that put the copy into the table of `plan`, whose rows have `schema`."""
+    """Return the parts that put the copy into the table of `plan`, whose rows have `schema`."""
     tasks = [MergeTask(copy, plan, schema, group, False, moment) for group in range(copy.groups)]
     if plan.layout.period is not None:
         tasks += [MergeTask(copy, plan, schema, group, True, moment) for group in range(plan.groups)]

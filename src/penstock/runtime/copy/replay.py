@@ -247,7 +247,7 @@ class _Replay:
 
 
 def _merges(destination: TableDestination, source: str, feed: Feed) -> bool:
-    """Whether the table keeps what the copy does not have."""
+    """Return whether the table keeps what the copy does not have."""
     if feed.mode is Mode.APPEND:
         return destination.position(feed.target, source) is not None
     return layout_of(feed).keeps_past

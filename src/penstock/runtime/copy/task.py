@@ -40,7 +40,7 @@ def read_as_events(
     number: int,
     batches: Iterable[pa.RecordBatch | pa.Table],
 ) -> Iterator[pa.Table]:
-    """The rows of one range, which has a number, as events."""
+    """Yield the rows of one range, which has a number, as events."""
     first = number << RANGE_SHIFT
     for batch in batches:
         rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch

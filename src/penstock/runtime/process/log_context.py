@@ -20,7 +20,7 @@ def inheriting() -> Callable[[], None]:
 
 
 def inherited(function: Callable[[], None]) -> Callable[[], None]:
-    """The function, for another thread to run, with what log lines carry here."""
+    """Return the function, for another thread to run, with what log lines carry here."""
     inherit = inheriting()
 
     def run() -> None:

@@ -42,12 +42,13 @@ def folder() -> Path:
 
 
 def class_archive() -> Path:
-    """Where `class_archive.build` puts what it makes of the jars; Spark starts faster with it, and well without."""
+    """Return where `class_archive.build` puts what it makes of the jars; Spark starts faster with it, and
+    well without."""
     return folder() / "classes.jsa"
 
 
 def installed() -> list[Path] | None:
-    """The jars, if all are there."""
+    """Return the jars, if all are there."""
     jars = _wanted()
     return jars if all(jar.is_file() for jar in jars) else None
 

@@ -31,7 +31,7 @@ def ended() -> EnvironmentMissing:
 
 
 def process_of(context: SparkContext) -> subprocess.Popen[bytes] | None:
-    """The Java process that we started for Spark."""
+    """Return the Java process that we started for Spark."""
     process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
     return process
 

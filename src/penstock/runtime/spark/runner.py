@@ -47,7 +47,7 @@ class SparkRunner:
         self._seen: set[tuple[Executor, str]] = set()
 
     def for_destination(self, name: str) -> SparkRunner:
-        """The same runner, with pools of its own: jobs of one destination wait behind those of no other."""
+        """Return the same runner, with pools of its own: jobs of one destination wait behind those of no other."""
         one = copy(self)
         one._prefix = f"{name} "
         return one
@@ -80,7 +80,7 @@ class SparkRunner:
         return results
 
     def _failed(self, error: Py4JJavaError) -> DestinationUnreachable | EnvironmentMissing:
-        """A job may go better next time; an application that the cluster has ended runs no more jobs."""
+        """Return the error of a failed job: it may go better next time, unless the cluster ended the application."""
         said = java_reason(error.java_exception)
         ended = self._watch.ended(said) if self._watch is not None else None
         if ended is not None:

@@ -47,7 +47,8 @@ LOGGING = Path(__file__).with_name("log4j2.xml")
 
 
 def session(pipeline: Pipeline) -> LazySession:
-    """The session of a pipeline, with a catalog for each of its destinations; the first is the default catalog."""
+    """Return the session of a pipeline, with a catalog for each of its destinations; the first is the
+    default catalog."""
     settings = spark_settings(pipeline.destinations, compiled=jars.installed() is not None)
     if is_local(pipeline.spark):
         # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
@@ -140,18 +141,18 @@ def cores() -> int:
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
-    """Whether tasks run in processes of this machine's Spark, and nowhere else."""
+    """Return whether tasks run in processes of this machine's Spark, and nowhere else."""
     return settings.get("spark.master", "local").startswith("local")
 
 
 def on_this_machine(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings without the cluster."""
+    """Return the settings without the cluster."""
     return {name: value for name, value in settings.items() if name != "spark.master" or is_local(settings)}
 
 
 def executors_python(settings: Mapping[str, str]) -> str:
-    """The interpreter that runs tasks. On a cluster it may lie elsewhere than here: `spark.pyspark.python` says so, or
-    PYSPARK_PYTHON in the environment."""
+    """Return the interpreter that runs tasks. On a cluster it may lie elsewhere than here: `spark.pyspark.python` says
+    so, or PYSPARK_PYTHON in the environment."""
     if is_local(settings):
         return sys.executable
     return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -184,7 +185,7 @@ def _in_local_mode() -> dict[str, str]:
 
 
 def _on_a_cluster() -> dict[str, str]:
-    """A folder that every machine has, and that is short: an executor's own temporary one may be too long."""
+    """Return a folder that every machine has, and that is short: an executor's own temporary one may be too long."""
     return {"spark.python.unix.domain.socket.dir": "/tmp"}
 
 

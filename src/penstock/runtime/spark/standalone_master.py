@@ -76,7 +76,8 @@ def telling_of_a_wait(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_registered(application: str) -> bool:
-    """Whether a master gave the application its id. Known at once, when Spark has not yet ended a context without."""
+    """Return whether a master gave the application its id. Known at once, when Spark has not yet ended a context
+    without."""
     return not application.startswith(NOT_REGISTERED)
 
 

@@ -59,8 +59,8 @@ class Housekeeping:
             self._ended_at = time.monotonic()
 
     def _pause(self, now: float) -> float:
-        """How long batches may wait. Many tables make long batches, and leave as much more to do between them: then up
-        to twice as long, but no longer than the rest has taken."""
+        """Return how long batches may wait. Many tables make long batches, and leave as much more to do between them:
+        then up to twice as long, but no longer than the rest has taken."""
         pause = self._maintenance.pause
         return max(pause, min(now - self._ended_at, 2 * pause))
 
@@ -73,7 +73,8 @@ class Housekeeping:
         return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
 
     def _is_behind(self, tracked: FollowedTable) -> bool:
-        """Whether its position is to be moved on, or looked at: somebody may have rolled back a table that is idle."""
+        """Return whether its position is to be moved on, or looked at: somebody may have rolled back a table that is
+        idle."""
         return not tracked.errored and tracked.level is None and tracked.position <= self._loop.processed
 
     def _advance_some(self, until: float) -> None:
@@ -111,7 +112,7 @@ class Housekeeping:
         self._tell()
 
     def _maintain_some(self, work: tuple[deque[TableId], float]) -> list[tuple[TableId, MaintenanceReport]]:
-        """The next of those that wait, one at least, and more of them until then."""
+        """Return the next of those that wait, one at least, and more of them until then."""
         waiting, until = work
         reports = []
         while waiting:

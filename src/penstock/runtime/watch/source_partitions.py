@@ -78,7 +78,8 @@ class SourcePartitions:
         return "; ".join(said) + more
 
     def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
-        """A partition that came back is no longer one whose rows are kept, and where none are to be kept, none is."""
+        """Return what to say of partitions: of one that came back, and where dropped rows go, no longer that rows are
+        kept."""
         drops = self._pipeline.drops_partitions(feed.table)
         back = {partition.relation for partition, kind in found if kind == "replaced"}
         still = [one for one in before if one.kind != "kept" or not (drops or one.relation in back)]

@@ -41,7 +41,7 @@ _NAMES = count()
 
 
 def column_text(column: Column) -> str:
-    """The column's canonical text; NULL when it is null."""
+    """Return the column's canonical text; NULL when it is null."""
     return value_text(column.type, quoted(column.name))
 
 
@@ -55,7 +55,7 @@ def shown_text(column: Column) -> str:
 
 
 def digits(digest: str) -> str:
-    """An MD5's first digits as a number."""
+    """Return an MD5's first digits as a number."""
     return f"('x' || left({digest}, {DIGITS}))::bit({DIGITS * 4})::bigint"
 
 

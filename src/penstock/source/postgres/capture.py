@@ -134,7 +134,7 @@ class Capture:
                 self._attempts = 0 if session.progressed else self._attempts
 
     def _start(self, stream: ReplicationStream, connection: Connection) -> Resumption:
-        """A slot that another process reads is tried again for a while: a predecessor may be on its way out."""
+        """Start the stream. A busy slot is tried again for a while: a predecessor may be on its way out."""
         settings, sink, attempt = self._settings, self._sink, 0
         while True:
             resumption = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
@@ -149,7 +149,7 @@ class Capture:
                 attempt += 1
 
     def _visible(self, connection: Connection) -> tuple[str, ...]:
-        """The publications to read: the second one as soon as the slot can see it (`slot_sees`)."""
+        """Return the publications to read: the second one as soon as the slot can see it (`slot_sees`)."""
         main = self._settings.publication
         second = inserts_publication(main)
         seen = slot_sees(connection, self._settings.slot, second, strictly=self._unseen)
@@ -371,7 +371,7 @@ class _Session:
         return self._closed_since is not None and now - self._closed_since >= self._segment_age
 
     def _patience(self) -> float:
-        """How long to wait for bytes."""
+        """Return how long to wait for bytes."""
         if self._closed_since is None:
             return TICK_SECONDS
         return min(TICK_SECONDS, max(0.0, self._closed_since + self._segment_age - time.monotonic()))

@@ -106,7 +106,7 @@ def check_readable(
 
 
 def _where(tables: Sequence[TableId], unread: Sequence[TableId]) -> str:
-    """The tables, with the partitions that are not tables of their own."""
+    """Return the tables, with the partitions that are not tables of their own."""
     partitions = [str(leaf) for leaf in unread if leaf not in tables]
     of = f" (partitions {shortened(partitions, _SHOWN)})" if partitions else ""
     return f"table {shortened([str(table) for table in tables], _SHOWN)}{of}"

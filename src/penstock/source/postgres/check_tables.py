@@ -66,7 +66,7 @@ def check_tables(
 
 
 def has_rows(connection: Connection, schema: TableSchema) -> bool:
-    """Whether the table holds a row. Without the right to read it: whether it takes up space. True while it is
+    """Return whether the table holds a row. Without the right to read it: whether it takes up space. True while it is
     locked: nobody can tell."""
     try:
         try:
@@ -102,7 +102,7 @@ def _no_key(connection: Connection, schema: TableSchema, publication: Publicatio
 
 
 def _no_identity(connection: Connection, schema: TableSchema, found: Publications, pipeline: str) -> Finding:
-    """A table that is to be published for inserts only; or that somebody publishes with updates."""
+    """Return what is wrong with a table without a replica identity: published for inserts only, or with updates."""
     table = schema.table
     fix = _key_statement(connection, schema)
     if schema.key and schema.identity == "nothing":
@@ -169,7 +169,7 @@ def _key_statement(connection: Connection, schema: TableSchema) -> str:
 
 
 def _partitions(connection: Connection, schema: TableSchema) -> Iterator[Finding]:
-    """A partition's own replica identity decides what is sent of its rows; it does not follow its root's."""
+    """Yield partitions whose replica identity differs from their root's: each one's own decides what is sent."""
     number, statements = _other_identities(connection, schema)
     if number:
         what = f"{number} partition(s) of {schema.table} have another replica identity than their root"
@@ -177,7 +177,7 @@ def _partitions(connection: Connection, schema: TableSchema) -> Iterator[Finding
 
 
 def _other_identities(connection: Connection, schema: TableSchema) -> tuple[int, str]:
-    """How many partitions have another identity than their root, and what gives them the same."""
+    """Return how many partitions have another identity than their root, and what gives them the same."""
     rows = connection.execute(
         """
         SELECT n.nspname, c.relname, root.relreplident::text,
@@ -216,7 +216,7 @@ def _row_filters(connection: Connection, found: Publications) -> dict[TableId, s
 
 
 def _row_filter(connection: Connection, member: int) -> str:
-    """The condition in words; "…" while its table is locked."""
+    """Return the condition in words; "…" while its table is locked."""
     query = "SELECT pg_get_expr(prqual, prrelid) FROM pg_publication_rel WHERE oid = %s"
     try:
         rows = connection.execute(query, (member,)).fetchall()

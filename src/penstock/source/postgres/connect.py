@@ -127,7 +127,7 @@ def endpoint(url: str) -> str:
 
 
 def role_of(url: str) -> str:
-    """The role that a connection to the URL is made as."""
+    """Return the role that a connection to the URL is made as."""
     named = _parts(url).get("user")
     if named:
         return str(named)
@@ -136,8 +136,8 @@ def role_of(url: str) -> str:
 
 
 def connect(url: str, *, autocommit: bool = True, application_name: str = "penstock") -> Connection:
-    """An ordinary session with SESSION_SETTINGS, which gives up waiting for a lock after LOCK_TIMEOUT (SourceLocked, by
-    `source_errors`). SourceUnreachable says endpoint, reason and way out."""
+    """Return an ordinary session with SESSION_SETTINGS, which gives up waiting for a lock after LOCK_TIMEOUT
+    (SourceLocked, by `source_errors`). SourceUnreachable says endpoint, reason and way out."""
     try:
         connection = psycopg.connect(_conninfo(url, application_name), autocommit=True)
     except psycopg.Error as error:
@@ -160,8 +160,8 @@ def replication_connection(url: str, *, application_name: str = "penstock") -> p
 
 
 def everywhere(url: str, connection: Connection) -> str:
-    """A connection string that means the same in processes with another environment, on other machines: with what
-    libpq took from variables, service and password files for `connection`, which was made with `url`."""
+    """Return a connection string that means the same in processes with another environment, on other machines: with
+    what libpq took from variables, service and password files for `connection`, which was made with `url`."""
     parts = _parts(url)
     used = {option.keyword.decode(): option for option in connection.pgconn.info}
     for name, option in used.items():
@@ -255,7 +255,8 @@ def _way_out(message: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """The reasons alone: without libpq's preamble (the endpoint is named already), its questions and line breaks."""
+    """Return the reasons alone: without libpq's preamble (the endpoint is named already), its questions and line
+    breaks."""
     reasons: list[str] = []
     for line in message.strip().splitlines():
         reason = _PREAMBLE.sub("", line.strip())

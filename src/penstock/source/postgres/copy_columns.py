@@ -77,13 +77,13 @@ def expression(column: Column) -> str:
 
 
 def is_expected(column: Column, received: pa.DataType) -> bool:
-    """Whether the server sends the column as the type that its schema says."""
+    """Return whether the server sends the column as the type that its schema says."""
     plain = received.storage_type if isinstance(received, pa.BaseExtensionType) else received
     return bool(plain == (_BINARY[column.type.oid] if _is_binary(column) else pa.string()))
 
 
 def converted(column: Column, received: pa.Array) -> tuple[pa.Array, Misfits | None]:
-    """The column as the stream would give it: null where a value does not fit; and what those values are."""
+    """Return the column as the stream would give it: null where a value does not fit; and what those values are."""
     values = received.storage if isinstance(received.type, pa.BaseExtensionType) else received
     if not _is_binary(column):
         return _parsed(column, values.cast(pa.binary()))
@@ -161,7 +161,7 @@ def _moment_text(microseconds: int, zone: str) -> str:
 
 
 def _calendar_day(days: int) -> tuple[str, str]:
-    """A day since 1970 as Postgres writes it, and its era."""
+    """Return a day since 1970 as Postgres writes it, and its era."""
     text = str(np.datetime64(days, "D"))
     year, month, day = text.removeprefix("-").removeprefix("+").split("-")
     astronomical = -int(year) if text.startswith("-") else int(year)

@@ -132,7 +132,7 @@ def plan_ranges(connection: Connection, schema: TableSchema, *, range_bytes: int
 
 
 def leaves(connection: Connection, schema: TableSchema) -> list[Leaf]:
-    """The relations that hold the table's rows. Partitions that are foreign tables are published by nobody."""
+    """Return the relations that hold the table's rows. Partitions that are foreign tables are published by nobody."""
     with source_errors(f"reading the size of table {schema.table}"):
         rows = connection.execute(_TREE, (schema.relation_id, schema.relation_id)).fetchall()
     if not rows:

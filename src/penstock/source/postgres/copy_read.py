@@ -64,7 +64,7 @@ def read_range(
     strict: bool = False,
     rescuing: Callable[[tuple[RescueCount, ...]], None] = ignored,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
+    """Yield the rows of the range that the snapshot sees and the publication publishes, about 8 MiB at a time.
 
     With `conditions` (copy_keys.py), those of the whole relation that satisfy one of them, found by an index.
     Values that do not fit are rescued, and `rescuing` is called with each batch's; with `strict`, and in a key
@@ -99,7 +99,8 @@ def read_range(
 
 
 def row_filter(connection: Connection, publication: str, table: TableId) -> str | None:
-    """The condition under which the publication publishes a row of the table; None: all of them. Exists since 15.
+    """Return the condition under which the publication publishes a row of the table; None: all of them. Exists since
+    15.
 
     With publish_via_partition_root, a root's filter is the one for all its leaves, whatever they have of their own.
     """

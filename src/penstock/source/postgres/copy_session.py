@@ -58,13 +58,13 @@ class CopySession:
             return reader.schema
 
     def row(self, query: str) -> dict[str, Any] | None:
-        """The query's first row."""
+        """Return the query's first row."""
         with self._result(query) as reader:
             rows: list[dict[str, Any]] = reader.read_all().to_pylist()
         return rows[0] if rows else None
 
     def batches(self, query: str, batch_bytes: int, *, by_block: bool) -> Generator[pa.RecordBatch, None, None]:
-        """The query's rows as they come, in batches of about `batch_bytes`, or one row if that is larger.
+        """Yield the query's rows as they come, in batches of about `batch_bytes`, or one row if that is larger.
 
         `by_block` leaves the server no other plan than reading blocks by their numbers. To be closed before the
         session, if it is left before its end.
@@ -128,7 +128,7 @@ def driver_errors(doing: str, url: str) -> Iterator[None]:
 
 
 def psycopg_error(error: Exception, url: str) -> psycopg.Error:
-    """The error that psycopg would have raised, without the driver's preamble and without the password."""
+    """Return the error that psycopg would have raised, without the driver's preamble and without the password."""
     message = without_password(str(error), url)
     for marker in ("Failed to connect: ", "ERROR: ", "FATAL: "):
         message = message.partition(marker)[2] or message

@@ -48,7 +48,7 @@ class DdlMessages:
             self._schemas.told(structure)
 
     def _proven(self, content: bytes) -> bytes | None:
-        """The signed text, if the signature is right. The secret may be another one than when it was read."""
+        """Return the signed text, if the signature is right. The secret may be another one than when it was read."""
         signature, told = content[:SIGNATURE_BYTES], content[SIGNATURE_BYTES:]
         if self._secret is not None and is_signed(self._secret, signature, told):
             return told

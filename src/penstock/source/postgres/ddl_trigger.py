@@ -106,7 +106,7 @@ State = Literal["absent", "disabled", "outdated", "unreadable", "trusted"]
 
 
 def install_statements(role: str) -> tuple[str, ...]:
-    """The statements that install the trigger or bring it up to date, for a pipeline that reads as `role`."""
+    """Return the statements that install the trigger or bring it up to date, for a pipeline that reads as `role`."""
     reader = quoted(role)
     return (
         *_INSTALL,
@@ -116,7 +116,7 @@ def install_statements(role: str) -> tuple[str, ...]:
 
 
 def state(connection: Connection) -> State:
-    """How far the trigger can be trusted. `outdated`: it is not the one that `install` makes, or its secret is
+    """Return how far the trigger can be trusted. `outdated`: it is not the one that `install` makes, or its secret is
     somebody else's. `unreadable`: this role may not read the secret, so messages prove nothing to it."""
     with source_errors("looking for the DDL trigger"):
         row = connection.execute(_STATE, (_BODY,)).fetchone()

@@ -55,7 +55,8 @@ class CatalogueFacts:
     numbered: int
 
     def schema(self, names: Sequence[str]) -> TableSchema:
-        """The structure of these columns, in this order. The key is empty when one of its columns is not among them."""
+        """Return the structure of these columns, in this order. The key is empty when one of its columns is not among
+        them."""
         columns = tuple(self.columns[name].column() for name in names)
         key = self.key if set(self.key) <= set(names) else ()
         return TableSchema(
@@ -71,8 +72,8 @@ class CatalogueFacts:
         )
 
     def live(self, names: Collection[str]) -> tuple[int, ...]:
-        """The columns that a publication without a column list sends, if these are among what it sends. Generated
-        columns are sent all or not at all."""
+        """Return the columns that a publication without a column list sends, if these are among what it sends.
+        Generated columns are sent all or not at all."""
         with_generated = any(column.generated and column.name in names for column in self.columns.values())
         return tuple(column.number for column in self.columns.values() if with_generated or not column.generated)
 
@@ -148,8 +149,8 @@ def discover(
     publication: str,
     each: Callable[[TableId], bool] | None = None,
 ) -> list[TableSchema]:
-    """The wanted tables with their published columns, by name. No such publication: as a plain one would publish.
-    What the pipeline's second publication (publication.py) publishes counts as well.
+    """Return the wanted tables with their published columns, by name. No such publication: as a plain one would
+    publish. What the pipeline's second publication (publication.py) publishes counts as well.
 
     `each` says of which names partitions are tables of their own, and partitioned tables none. A partition whose root
     is a table already comes under that.
@@ -184,7 +185,7 @@ def _each_by_itself(
     wanted: Callable[[TableId], bool],
     each: Callable[[TableId], bool],
 ) -> list[TupleRow]:
-    """The rows without partitioned tables that are taken by partition, with those partitions, by name."""
+    """Return the rows without partitioned tables that are taken by partition, with those partitions, by name."""
     root_of: dict[int, int] = dict(connection.execute(_ROOTS).fetchall())
     tables = [row for row in rows if row[0] not in root_of or not each(TableId(row[1], row[2]))]
     followed = {row[0] for row in tables}

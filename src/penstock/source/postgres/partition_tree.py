@@ -8,7 +8,8 @@ from __future__ import annotations
 
 
 def leaves_of(root: str) -> str:
-    """A subquery that gives, as `oid`, the relations that hold a table's rows: its leaves at any depth, or itself.
+    """Return a subquery that gives, as `oid`, the relations that hold a table's rows: its leaves at any depth, or
+    itself.
 
     `root` is SQL for the table's oid: a parameter, or a column of the query around it.
     """

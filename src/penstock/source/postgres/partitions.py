@@ -58,7 +58,7 @@ def has_rows(connection: Connection, partition: Partition) -> bool:
 
 
 def has_rows_before(connection: Connection, partition: Partition, horizon: int) -> bool:
-    """Whether a row is older than a look with that horizon: then the partition was not truncated since.
+    """Return whether a row is older than a look with that horizon: then the partition was not truncated since.
 
     A rewrite keeps its rows' transactions, so this finds one at once; after a TRUNCATE there is none. Rows carry the
     lower 32 bits of their transaction only. If the look is two billion transactions old, those say nothing, and the

@@ -61,7 +61,7 @@ def read_begin(message: Bytes) -> Begin:
 
 
 def read_commit_end(message: Bytes) -> Position:
-    """The position after the transaction: `end_lsn`, not `commit_lsn`."""
+    """Return the position after the transaction: `end_lsn`, not `commit_lsn`."""
     return _whole("Commit", message, lambda body: int(_COMMIT.unpack(body)[3]))
 
 
@@ -70,12 +70,12 @@ def read_relation(message: Bytes) -> Relation:
 
 
 def read_type(message: Bytes) -> tuple[int, str]:
-    """A type's oid and its name without the schema."""
+    """Return a type's oid and its name without the schema."""
     return _whole("Type", message, _type)
 
 
 def read_logical_message(message: Bytes, prefix: bytes) -> bytes | None:
-    """The content of a transactional message that somebody wrote with pg_logical_emit_message under this prefix.
+    """Return the content of a transactional message that somebody wrote with pg_logical_emit_message under this prefix.
 
     None of any other message: its bytes are anybody's, of any size and encoding, and are not looked at."""
     begins = 10 + len(prefix) + 1
@@ -85,7 +85,7 @@ def read_logical_message(message: Bytes, prefix: bytes) -> bytes | None:
 
 
 def read_truncate(message: Bytes) -> tuple[int, ...]:
-    """The relations that one TRUNCATE empties."""
+    """Return the relations that one TRUNCATE empties."""
     return _whole("Truncate", message, _truncate)
 
 
@@ -142,7 +142,7 @@ def _truncate(body: bytes) -> tuple[int, ...]:
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
-    """A nul-terminated string, and where the next field begins."""
+    """Return a nul-terminated string, and where the next field begins."""
     end = body.index(0, at)
     return body[at:end].decode(), end + 1
 

@@ -87,7 +87,7 @@ class Publication:
         return table in self.listed or self.covers_broadly(table)
 
     def covers_broadly(self, table: TableId) -> bool:
-        """Whether the table is published without being named, so that it cannot be taken out alone."""
+        """Return whether the table is published without being named, so that it cannot be taken out alone."""
         return self.all_tables or table.schema in self.schemas
 
 
@@ -107,7 +107,7 @@ class Publications:
         return any(one.covers(table) for one in self.present)
 
     def sends(self, table: TableId) -> frozenset[str]:
-        """The operations on the table that Postgres sends."""
+        """Return the operations on the table that Postgres sends."""
         return frozenset().union(*(one.operations for one in self.present if one.covers(table)))
 
 
@@ -130,7 +130,8 @@ def managed_comment(pipeline: str) -> str:
 
 
 def inserts_publication(name: str) -> str:
-    """The name of the second publication. Postgres cuts names at 63 bytes, so a long one is shortened distinctly."""
+    """Return the name of the second publication. Postgres cuts names at 63 bytes, so a long one is shortened
+    distinctly."""
     if len((name + _SUFFIX).encode()) <= LONGEST_NAME:
         return name + _SUFFIX
     suffix = f"_{zlib.crc32(name.encode()):08x}{_SUFFIX}"
@@ -202,7 +203,7 @@ def read_members(connection: Connection, schemas: Sequence[TableSchema]) -> list
 
 
 def slot_sees(connection: Connection, slot: str, publication: str, *, strictly: bool = False) -> bool:
-    """Whether the publication exists at every place in the WAL that the slot still has to read.
+    """Return whether the publication exists at every place in the WAL that the slot still has to read.
 
     Before 18 a slot that reads a change from before a publication was made fails, so such a publication must not be
     named yet. All that the slot will read is later than the transactions before its `catalog_xmin`, which moves on as

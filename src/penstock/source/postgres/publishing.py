@@ -94,7 +94,7 @@ class Change:
         return self.kind in ("add", "create")
 
     def about(self, table: TableId | None) -> str:
-        """The change, or what it is for one of its tables."""
+        """Return the change in words, or what it means for one of its tables."""
         if table is None:
             return self.text
         places = (("into", self.into), ("out of", self.out_of))
@@ -155,7 +155,7 @@ def planned(
 def _existence(
     name: str, present: Publication | None, members: Sequence[Member], pipeline: str, operations: Sequence[str]
 ) -> list[Change]:
-    """The publication's making, or its options."""
+    """Return the changes that create the publication, or correct its options."""
     publish = f"publish = '{', '.join(operations)}'"
     if present is None:
         before = (
@@ -248,7 +248,7 @@ def publish(
 
 
 def is_managed(found: Publications, change: Change, pipeline: str) -> bool:
-    """Whether each publication that the change concerns is managed by penstock, or about to be made by it."""
+    """Return whether each publication that the change concerns is managed by penstock, or about to be made by it."""
     if change.kind == "create":
         return found.main is None or found.main.managed_by(pipeline)
     names = {change.into, change.out_of}

@@ -75,7 +75,7 @@ class RelationSchemas:
         self._told[structure.relation_id] = structure
 
     def schema(self, relation: Relation, xid: int) -> TableSchema:
-        """The version that begins with this message, in transaction `xid`."""
+        """Return the version that begins with this message, in transaction `xid`."""
         facts = self._facts(relation, xid)
         schema = table_schema(self._connection, relation, facts, self._type_names)
         if facts is None:
@@ -86,7 +86,7 @@ class RelationSchemas:
         return replace(schema, exact=self._told.get(relation.relation_id) == as_told(facts))
 
     def _facts(self, relation: Relation, xid: int) -> CatalogueFacts | None:
-        """The catalogue with whatever the transaction itself altered; None when the table is gone, or when the
+        """Return the catalogue with whatever the transaction itself altered; None when the table is gone, or when the
         transaction has not ended for others yet."""
         deadline = time.monotonic() + _END_SECONDS
         while self._is_altering(xid, relation.relation_id):
@@ -98,7 +98,7 @@ class RelationSchemas:
             return describe(self._connection, relation.relation_id)
 
     def _is_altering(self, xid: int, relation_id: int) -> bool:
-        """Whether the transaction, which has been sent, still holds the lock that an ALTER TABLE takes."""
+        """Return whether the transaction, which has been sent, still holds the lock that an ALTER TABLE takes."""
         with source_errors(f"looking whether transaction {xid} has ended"):
             row = self._connection.execute(_ALTERING, (str(xid), relation_id)).fetchone()
         return row is not None and bool(row[0])
@@ -124,7 +124,7 @@ def table_schema(
 
 
 def as_told(facts: CatalogueFacts) -> ToldStructure:
-    """The catalogue's structure in the trigger's words."""
+    """Return the catalogue's structure in the trigger's words."""
     return ToldStructure(
         facts.relation_id,
         tuple(
@@ -138,7 +138,7 @@ def as_told(facts: CatalogueFacts) -> ToldStructure:
 
 
 def _moved_on(relation: Relation, facts: CatalogueFacts) -> bool:
-    """Whether the message's columns are not among the catalogue's, in the same order and of the same types."""
+    """Return whether the message's columns are not among the catalogue's, in the same order and of the same types."""
     published = {column.name for column in relation.columns}
     known = [
         (column.name, column.declared_oid, column.declared_modifier)

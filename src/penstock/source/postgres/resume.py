@@ -46,7 +46,7 @@ class Resumption:
 def resume_position(
     stream: pq.abc.PGconn, connection: Connection, slot: str, end: Position | None, origin: Origin | None
 ) -> Resumption:
-    """Where to start, and whose stream it is. `end` and `origin` are the log's, None when it is empty."""
+    """Return where to start, and whose stream it is. `end` and `origin` are the log's, None when it is empty."""
     server = identify(stream, connection)
     state = slot_state(connection, slot)
     if end is None or origin is None:
@@ -70,8 +70,8 @@ def resume_position(
 def find_gap(
     url: str, connection: Connection, slot: str, end: Position | None, origin: Origin | None
 ) -> GapError | None:
-    """The gap between the log and the server, as far as it shows without reading the slot; None when none shows, or
-    while somebody reads the slot, who will find it."""
+    """Return the gap between the log and the server, as far as it shows without reading the slot; None when none shows,
+    or while somebody reads the slot, who will find it."""
     state = slot_state(connection, slot)
     if end is None or (state is not None and state.active_pid is not None):
         return None
@@ -120,7 +120,7 @@ def gap(slot: str, end: Position, reason: str) -> GapError:
 
 
 def fork_position(history: str, timeline: int) -> Position | None:
-    """Where `timeline` was left, by a timeline history file; None when it is not an ancestor."""
+    """Return where `timeline` was left, by a timeline history file; None when it is not an ancestor."""
     for line in history.splitlines():
         fields = line.split("\t")
         if len(fields) >= 2 and fields[0].strip() == str(timeline):

@@ -111,7 +111,7 @@ class PostgresSession:
             LOG.info("DDL trigger installed", trigger=ddl_trigger.TRIGGER)
 
     def readable(self) -> frozenset[str]:
-        """A new slot is made after both publications, so it sees them; since 18 that does not matter."""
+        """Return the publications that the slot sees. A new slot is made after both; since 18 that does not matter."""
         main, slot = self._section.publication, self._section.slot
         second = inserts_publication(main)
         any_slot = slot_state(self.connection, slot) is None or self.connection.info.server_version >= SKIPS_MISSING

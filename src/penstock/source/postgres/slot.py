@@ -42,18 +42,18 @@ class SlotState:
 
 
 def parse_lsn(text: str) -> Position:
-    """`16/B374D848` → a number."""
+    """Return a position from what the server writes: `16/B374D848`."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) | int(low, 16)
 
 
 def lsn_text(position: Position) -> str:
-    """A number → `16/B374D848`, as the server writes it."""
+    """Return a position as the server writes it: `16/B374D848`."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def flush_position(connection: Connection) -> Position:
-    """Up to where the server's WAL is durable; on a replica, up to where it is replayed."""
+    """Return up to where the server's WAL is durable; on a replica, up to where it is replayed."""
     with source_errors("reading the WAL position"):
         row = connection.execute(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
@@ -64,7 +64,7 @@ def flush_position(connection: Connection) -> Position:
 
 
 def slot_state(connection: Connection, name: str) -> SlotState | None:
-    """The slot as it is now; None when there is none of that name."""
+    """Return the slot as it is now; None when there is none of that name."""
     with source_errors(f"reading slot {name}"):
         row = connection.execute(
             """

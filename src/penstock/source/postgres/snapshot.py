@@ -161,7 +161,7 @@ def snapshot_connection(url: str, snapshot: str) -> Iterator[Connection]:
 
 
 def begin_in(snapshot: str) -> str:
-    """The statements that begin a transaction in the snapshot."""
+    """Return the statements that begin a transaction in the snapshot."""
     return f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {literal(snapshot)}"
 
 

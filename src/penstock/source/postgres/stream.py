@@ -94,8 +94,8 @@ class ReplicationStream:
             self.complaint = self._without_publication(message)
 
     def _is_extra(self, message: str) -> bool:
-        """Whether it is about a publication without which the stream goes on. A table that is added to it when it is
-        there again is copied."""
+        """Return whether it is about a publication without which the stream goes on. A table that is added to it when
+        it is there again is copied."""
         return any(f'"{name}"' in message for name in self._extra)
 
     def _without_publication(self, message: str) -> SourceError:

@@ -141,7 +141,7 @@ class TransactionBuffer:
         self.frames.clear()
 
     def take_closed(self) -> tuple[Position, list[CapturedSlice]]:
-        """The closed transactions and the position after them."""
+        """Return the closed transactions and the position after them."""
         rows = self.closed_rows
         if self.closed_end is None:
             raise ValueError("no transaction was closed")
@@ -169,7 +169,7 @@ class TransactionBuffer:
         self._packed_bytes += len(chunk.data)
 
     def _take(self, rows: int) -> list[CapturedSlice]:
-        """The first `rows` rows as slices, in the order of their first rows; the rest stays."""
+        """Return the first `rows` rows as slices, in the order of their first rows; the rest stays."""
         self.pack()
         chunks = self._cut(rows)
         slices: list[tuple[int, CapturedSlice]] = []

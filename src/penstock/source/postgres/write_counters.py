@@ -39,7 +39,7 @@ _EPOCH = """
 
 
 def are_kept(connection: Connection) -> bool:
-    """Whether this server counts the changes of its tables."""
+    """Return whether this server counts the changes of its tables."""
     with source_errors("asking whether the server counts changes"):
         rows = connection.execute("SELECT current_setting('track_counts')::bool AND NOT pg_is_in_recovery()").fetchall()
     return bool(rows[0][0])
