@@ -140,6 +140,7 @@ def test_what_no_webhook_can_be(tmp_path: Path, changed: dict[str, Any], problem
         ({"path": "./changes.jsonl", "shards": 2}, "one growing file"),
         ({"path": "s3://bucket/changes.jsonl"}, "must be local"),
         ({"path": "./changes", "compression": "lz4"}, "compression"),
+        ({"path": "./changes", "headers": {"op": "${op}"}}, "headers must be left out"),
         ({"path": "./changes", "roll": {"age": 0}}, "age"),
     ],
 )

@@ -133,12 +133,13 @@ class DeadLetterConfig(Section):
 
 class StreamSection(DestinationSection):
     """What every stream has. `takes_tombstones`: whether the type has records without a value; `takes_avro`: whether
-    values need not be text.
+    values need not be text; `takes_headers`: whether records have headers.
 
     `not_yet` are keys that do nothing yet, here or for a type: anything but their default is refused, not ignored."""
 
     takes_tombstones: ClassVar[bool] = False
     takes_avro: ClassVar[bool] = True
+    takes_headers: ClassVar[bool] = True
     not_yet: ClassVar[tuple[str, ...]] = ("timeout",)
 
     envelope: AnyEnvelope = EnvelopeSection()
@@ -215,6 +216,8 @@ class StreamSection(DestinationSection):
             raise misplaced("encoding", "must be `json`: this type of destination holds events as JSON")
         if self.encoding.type == "avro" and self.envelope.type not in ("native", "debezium"):
             raise misplaced("encoding", f"must be `json`: the envelope {self.envelope.type} has no schema in Avro")
+        if self.header_templates and not self.takes_headers:
+            raise misplaced("headers", "must be left out: records of this type of destination have none")
         if self.deletes != "event" and not self.takes_tombstones:
             raise misplaced("deletes", "must be `event`: this type of destination has no tombstones")
         if self.ordering == "source" and self.shards > 1:
@@ -233,6 +236,7 @@ class FilesDestination(StreamSection):
     """A stream of files: every event of the tables as a line of JSON or a row of Parquet."""
 
     takes_avro: ClassVar[bool] = False
+    takes_headers: ClassVar[bool] = False
 
     name: Name = "files"
     type: Literal["files"]
@@ -357,6 +361,7 @@ class StdoutDestination(StreamSection):
     """The standard output of `penstock run`, for trying."""
 
     takes_avro: ClassVar[bool] = False
+    takes_headers: ClassVar[bool] = False
 
     name: Name = "stdout"
     type: Literal["stdout"]
