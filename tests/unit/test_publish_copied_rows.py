@@ -117,11 +117,12 @@ class Copying:
     bench: PublishBench
     table: Table
     folder: Path
+    more: str = ""  # of the pipeline file
     copier: RowCopier = field(init=False)
 
     def restart(self) -> None:
         """A new process: nothing is left but the log, the stream and the state store."""
-        (self.folder / "pipeline.yaml").write_text(FILE)
+        (self.folder / "pipeline.yaml").write_text(FILE + self.more)
         pipeline, bench = load(self.folder / "pipeline.yaml"), self.bench
         self.copier = RowCopier(
             pipeline, bench.runner, bench.log, bench.state, CopyConnections(2), lambda: bench.loop.processed
@@ -308,6 +309,22 @@ def test_a_source_that_is_away_is_tried_again(copying: Copying) -> None:
     while copying.table.snapshots < 3 and time.monotonic() < end:
         copying.bench.loop.step(now=True)
     copying.table.error = None
+    copying.drain()
+    assert sorted(copying.events()) == [("read", row) for row in range(20)]
+
+
+def test_a_snapshot_is_given_up_when_the_destination_takes_nothing(copying: Copying) -> None:
+    """The source's vacuum must not wait for a destination that is away."""
+    copying.bench.seal(160)
+    copying.more = "copy: {snapshot_for: 100ms}"
+    copying.restart()
+    copying.table.ranges = row_copier.PIECES_AHEAD + 2
+    copying.copy()
+    end = time.monotonic() + 20
+    while copying.table.snapshots < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert copying.table.snapshots >= 2
+    assert copying.events() == []
     copying.drain()
     assert sorted(copying.events()) == [("read", row) for row in range(20)]
 
