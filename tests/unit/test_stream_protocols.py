@@ -65,8 +65,10 @@ def test_streams_stay_in_their_shard() -> None:
 
 
 def test_messages_are_a_chain() -> None:
-    text = lambda *values: pa.array(values, pa.binary())  # noqa: E731
-    made = chain(text(b"s", b"t"), text(b"v", b""), [("Key", text(b"k", None))], after=41, replies=text(b"", b" r"))
+    subjects, values, keys, replies = (
+        pa.array(one, pa.binary()) for one in ([b"s", b"t"], [b"v", b""], [b"k", None], [b"", b" r"])
+    )
+    made = chain(subjects, values, [("Key", keys)], after=41, replies=replies)
     first = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 41\r\nKey: k\r\n\r\n"
     second = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 42\r\n\r\n"
     assert bytes(made) == (
