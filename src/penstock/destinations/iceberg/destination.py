@@ -19,10 +19,7 @@ from penstock.destinations.contract import (
     WritePlan,
     WrittenPart,
 )
-from penstock.destinations.iceberg.catalog import (
-    IcebergSettings,
-    require_warehouse,
-)
+from penstock.destinations.iceberg.catalog import IcebergSettings, require_warehouse
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.java import Java, present, translated
@@ -472,8 +469,7 @@ def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
 
 
 def _base_after(opened: OpenTable, plan: UpsertPlan, what: str) -> str:
-    """Return the metadata file that the commit before has made. StaleBase if it made none, or something else came
-    after."""
+    """Return the metadata file that the commit before has made. StaleBase if it made none, or something came after."""
     if opened.state is None or not _is_base(opened, plan):
         raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
     return opened.state.metadata
@@ -489,8 +485,7 @@ def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
 
 
 def _copied(opened: OpenTable, history: str) -> dict[str, str]:
-    """Return the properties of a table that has been copied from its source, under that history and its
-    present rule."""
+    """Return the properties of a table that has been copied under that history and its present rule."""
     source = opened.source
     copied = {copy_property(source): COPIED, history_property(source): history}
     return {**copied, **made_under(source, opened.layout)}
