@@ -18,7 +18,7 @@ def destinations_drop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As it was in the file.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", help="Yes, forget it; if it comes back, it is copied again.")] = False,
 ) -> None:
-    """Remove what is kept of a destination that is no longer in the file: table states and key index.
+    """Remove what is kept of a destination that is no longer in the file: table states, events, key index.
 
     The destination's own tables stay as they are. The change log has let go of it since it left the file.
     """
