@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter
 from penstock.config.load import load
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.decode.choices import chosen
-from penstock.errors import ConfigError, ProcessorFailed
+from penstock.errors import ConfigError, EnvironmentMissing, ProcessorFailed
 from penstock.model.change import RawChanges
 from penstock.model.feed import EVERYTHING, Feed
 from penstock.model.table import ColumnType, TableId
@@ -305,6 +306,25 @@ def test_mistakes_are_found_when_the_file_is_read(tmp_path: Path, processors: st
     with pytest.raises(ConfigError) as refused:
         load(stream_file(tmp_path, f"processors: {processors}"))
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "processor"),
+    [("quickjs", "{type: javascript, inline: x}"), ("celpy", "{type: cel, where: a}")],
+)
+def test_an_engine_that_is_not_installed_is_one_clear_line(
+    tmp_path: Path, engine: str, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, engine, None)
+    with pytest.raises(EnvironmentMissing, match=r"which is not installed. pip install 'penstock\["):
+        load(stream_file(tmp_path, f"processors: [{processor}]"))
+
+
+def test_columns_are_not_written_where_they_have_the_types_of_the_source(tmp_path: Path) -> None:
+    for kept in ("filter, where: a = 1", "outbox"):
+        load(stream_file(tmp_path, f"envelope: debezium, processors: [{{type: {kept}}}]"))
+    with pytest.raises(ConfigError, match="and write no columns"):
+        load(stream_file(tmp_path, "envelope: debezium, processors: [{type: sql, set: {a: '1'}}]"))
 
 
 def test_processors_act_on_streams_and_in_order(tmp_path: Path) -> None:

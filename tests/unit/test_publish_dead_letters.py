@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from loop_bench import ORDERS, PEOPLE
 from penstock.config.destinations import DeadLetterConfig
 from penstock.destinations.memory_stream import MemoryPublisher
 from penstock.errors import RecordRefused, StateError, StreamHeld
-from penstock.model.dead_letter import LetterCount
+from penstock.model.dead_letter import DeadLetter, LetterCount
 from penstock.model.feed import Feed
 from penstock.model.place import place_at
 from penstock.model.processor import ProcessorSpec
@@ -197,6 +198,30 @@ def test_a_letter_that_fails_again_stays_and_holds_up_no_other(tmp_path: Path) -
     bench.store.longest = 5000
     send_all(bench)
     assert published(bench, "orders") == [0, 2, 1]
+
+
+def test_a_topic_that_cannot_be_had_fails_its_letter_and_no_table(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    bench.store.topics, bench.store.forbidden = set(), {"forbidden"}
+    bench.restart()
+    letter = DeadLetter(ORDERS.table, place_at(110), b"k", b"{}", "too-large", "", "read", "forbidden", 0)
+    bench.state.keep_letters("stream", [letter, replace(letter, place=place_at(120), topic="made")], most=9)
+    bench.seal(200, (PEOPLE, 110, insert("1", "Ann", "x")))
+    send_all(bench)
+    assert [one.letter.reason for one in bench.state.letters("stream")] == ["topic forbidden: it may not be made"]
+    assert bench.state.table_status("stream")[ORDERS.table].state is State.READY
+    assert sorted(record.topic for shard in bench.store.shards["shop"] for record in shard.records) == [
+        *("made", "public.people")
+    ]
+
+
+def test_a_state_store_that_is_away_holds_no_stream_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(tmp_path, dlq=DeadLetterConfig(max_age=60))
+    monkeypatch.setattr(bench.state, "asked_letters", fails)
+    monkeypatch.setattr(bench.state, "expire_letters", fails)
+    bench.seal(200, (PEOPLE, 110, insert("1", "Ann", "x")))
+    bench.drain()
+    assert published(bench, "people") == [1]
 
 
 def bench_of(folder: Path, shards: int = 1, dlq: DeadLetterConfig | None = None) -> PublishBench:

@@ -17,13 +17,13 @@ import structlog
 from penstock.config.destinations import DeadLetterConfig
 from penstock.destinations.contract import JobRunner
 from penstock.destinations.stream_contract import Layout, ShardPlace, StreamDestination
-from penstock.errors import DeadLettersFull, StreamHeld
+from penstock.errors import DeadLettersFull, StateError, StreamHeld, TopicsRefused
 from penstock.model.dead_letter import AskedLetter, DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.table import TableId
 from penstock.render.event import Origin
 from penstock.render.format import EventFormat
-from penstock.runtime.publish.letter_task import LetterOutcome, LetterTask, LetterToSend, send
+from penstock.runtime.publish.letter_task import LetterTask, LetterToSend, Reason, send
 from penstock.state.store import DeadLetters, Events, StateStore
 
 LOG = structlog.get_logger("dead letters")
@@ -31,7 +31,7 @@ ASKED_EVERY = 1.0  # seconds
 EXPIRE_EVERY = 60.0
 SENT_TOGETHER = 500
 
-LookUp = Callable[[Mapping[TableId, frozenset[str]]], None]
+LookUp = Callable[[Sequence[str]], None]
 
 
 class DeadLetterBox:
@@ -66,11 +66,14 @@ class DeadLetterBox:
             return
         self._expired_at = time.monotonic()
         before = datetime.now(UTC) - timedelta(seconds=self._limits.max_age)
-        gone = self._state.expire_letters(self._destination, before)
-        if gone:
-            said = f"{gone} dead letters were dropped: they were older than `dlq.max_age`"
-            self._events.add_event("dead letters", said, destination=self._destination)
-            LOG.warning("dead letters dropped for their age", letters=gone)
+        try:
+            gone = self._state.expire_letters(self._destination, before)
+            if gone:
+                said = f"{gone} dead letters were dropped: they were older than `dlq.max_age`"
+                self._events.add_event("dead letters", said, destination=self._destination)
+                LOG.warning("dead letters dropped for their age", letters=gone)
+        except StateError as error:  # a store that is away holds no stream up
+            LOG.warning("old dead letters not dropped", what=error.what)
 
     def _full(self, table: TableId, letter: DeadLetter) -> DeadLettersFull | StreamHeld:
         what = (
@@ -103,7 +106,11 @@ class LetterSender:
         """Return letters that are to be sent again, looking for them once a second."""
         if time.monotonic() - self._asked_at < ASKED_EVERY:
             return []
-        asked = self._state.asked_letters(self._destination.name)[:SENT_TOGETHER]
+        try:
+            asked = self._state.asked_letters(self._destination.name)[:SENT_TOGETHER]
+        except StateError as error:  # a store that is away holds no stream up
+            LOG.warning("requests for dead letters not read", what=error.what)
+            asked = []
         self.is_idle = not asked
         if not asked:
             self._asked_at = time.monotonic()
@@ -111,8 +118,9 @@ class LetterSender:
 
     def send(
         self, asked: Sequence[AskedLetter], layout: Layout, feeds: Mapping[TableId, Feed], look_up: LookUp
-    ) -> list[ShardPlace] | None:
-        """Send letters, and return where the shards are; None when some failed: the others are for the next time."""
+    ) -> list[ShardPlace]:
+        """Send letters, and return where the shards are; nothing if there were none to send. A letter that fails keeps
+        its shard from sending any: the others are for the next time. `look_up` makes a layout that has these topics."""
         unknown = [one.letter for one in asked if one.letter.table not in feeds]
         for letter in unknown:
             self._state.fail_letter(letter.id, "not-followed", "the stream does not follow its table any more")
@@ -132,22 +140,37 @@ class LetterSender:
             )
             for shard in range(layout.shards)
         ]
-        outcomes = self._runner.run(send, tasks) if given else []
-        if self._take_failures(outcomes, look_up) or not given:
-            return None
-        self._state.release_letters([one.id for one in given])
-        LOG.info("dead letters sent", letters=len(given))
-        return [outcome.at for outcome in outcomes]
-
-    def _take_failures(self, outcomes: Sequence[LetterOutcome], look_up: LookUp) -> bool:
+        if not given:
+            return []
+        outcomes = self._runner.run(send, tasks)
         failed = {number: why for outcome in outcomes for number, why in outcome.failed.items()}
+        wanted: dict[int, frozenset[str]] = {}
+        for outcome in outcomes:
+            for number, topics in outcome.unknown_topics.items():
+                wanted[number] = wanted.get(number, frozenset()) | topics
+        failed |= self._looked_up(wanted, look_up)
         for number, (code, reason) in failed.items():
             self._state.fail_letter(number, code, reason)
             LOG.warning("dead letter failed again", id=number, code=code, reason=reason)
-        wanted: dict[TableId, frozenset[str]] = {}
-        for outcome in outcomes:
-            for table, topics in outcome.unknown_topics.items():
-                wanted[table] = wanted.get(table, frozenset()) | topics
-        if wanted:
-            look_up(wanted)
-        return bool(failed or wanted)
+        if not failed and not wanted:
+            self._state.release_letters([one.id for one in given])
+            LOG.info("dead letters sent", letters=len(given))
+        return [outcome.at for outcome in outcomes]
+
+    def _looked_up(self, wanted: Mapping[int, frozenset[str]], look_up: LookUp) -> dict[int, Reason]:
+        """Look topics up that letters need, and return the letters whose topics cannot be had."""
+        names = sorted(frozenset().union(*wanted.values()))
+        if not names:
+            return {}
+        try:
+            look_up(names)
+        except TopicsRefused as refused:
+            rest = [name for name in names if name not in refused.reasons]
+            if rest:
+                look_up(rest)
+            return {
+                number: (refused.code, f"topic {name}: {refused.reasons[name]}")
+                for number, topics in wanted.items()
+                for name in sorted(topics & refused.reasons.keys())[:1]
+            }
+        return {}

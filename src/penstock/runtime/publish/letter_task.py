@@ -22,7 +22,6 @@ from penstock.model.change import RawChanges
 from penstock.model.dead_letter import EVERY_SHARD, DeadLetter
 from penstock.model.feed import Feed
 from penstock.model.quarantine import as_changes
-from penstock.model.table import TableId
 from penstock.render.event import Origin
 from penstock.render.events import Rendered, render_changes
 from penstock.render.format import EventFormat
@@ -72,7 +71,7 @@ class LetterOutcome:
 
     at: ShardPlace
     failed: dict[int, Reason] = field(default_factory=dict)
-    unknown_topics: dict[TableId, frozenset[str]] = field(default_factory=dict)
+    unknown_topics: dict[int, frozenset[str]] = field(default_factory=dict)  # by letter
 
 
 def send(task: LetterTask) -> LetterOutcome:
@@ -85,8 +84,7 @@ def send(task: LetterTask) -> LetterOutcome:
         try:
             records = _records(task, one)
         except UnknownTopics as found:
-            known = outcome.unknown_topics.get(one.letter.table, frozenset())
-            outcome.unknown_topics[one.letter.table] = known | found.names
+            outcome.unknown_topics[one.id] = found.names
         except _Failed as failed:
             outcome.failed[one.id] = failed.reason
         else:

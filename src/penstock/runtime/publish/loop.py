@@ -452,10 +452,11 @@ class PublishLoop:
         if not asked:
             return False
         feeds = {table.name: table.feed for table in self.tables.values()}
-        places = self._sender.send(asked, self.layout, feeds, self._look_up)
-        if places is not None:
-            self._places = places
+        self._places = self._sender.send(asked, self.layout, feeds, self._learn_topics) or self._places
         return True
+
+    def _learn_topics(self, names: Sequence[str]) -> None:
+        self.layout = self._destination.topics(self._source, names)
 
     def _take_failures(self, outcomes: Iterable[ShardOutcome]) -> None:
         """Keep messages that cannot be decoded, so that their table can go on without them; make others Errored."""
