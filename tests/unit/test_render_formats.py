@@ -14,7 +14,7 @@ from penstock.model.table import ColumnType, TableSchema
 from penstock.render.event import Origin
 from penstock.render.events import Rendered, render_changes
 from penstock.render.format import Envelope, EventFormat
-from penstock.render.template import compiled, problems
+from penstock.render.template import compiled
 from pgoutput_messages import (
     INT4,
     INT8,
@@ -206,17 +206,6 @@ def test_a_value_without_a_form_is_a_dead_letter_and_the_others_go_on() -> None:
 def test_unknown_names_are_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         compiled(text)
-
-
-def test_columns_that_a_delete_does_not_have() -> None:
-    shown = ("id", "name", "price")
-    asked = compiled("${after.name}-${after.id}")
-    (problem,) = problems(asked, THINGS, shown)
-    assert "which its deletes do not have" in problem
-    assert "REPLICA IDENTITY FULL" in problem
-    assert not list(problems(asked, replace(THINGS, identity="full"), shown))
-    (unknown,) = problems(compiled("${before.nothing}"), THINGS, shown)
-    assert "does not publish" in unknown
 
 
 def test_moments_without_a_zone() -> None:

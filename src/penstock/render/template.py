@@ -9,14 +9,14 @@
 | `before.x`                                                 | column x of the old row; where there is none, of the new|
 
 A template is null for a record if one of its names is: of a header that means that the record has none, of a key that
-it has none, and a record without a topic is a dead letter. `problems` says, of a table that is known, what a template
-asks that its events do not have.
+it has none, and a record without a topic is a dead letter. `penstock check` refuses columns that a table does not
+publish (`unpublished`), and those that its deletes do not have (`unsent_by_deletes`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,13 +73,13 @@ def compiled(text: str) -> Template:
     return Template(text, (*parts, text[at:]))
 
 
-def problems(template: Template, schema: TableSchema, shown: tuple[str, ...]) -> Iterator[str]:
-    """Say what the template asks that events of the table do not have. `shown` are the columns that are published."""
-    for _, column in template.columns:
-        if column not in shown:
-            yield f"{template.text} names the column {column}, which table {schema.table} does not publish"
-        elif schema.identity != "full" and column not in schema.key:
-            yield (
-                f"{template.text} names the column {column} of table {schema.table}, which its deletes do not have; "
-                f"name key columns, or run `ALTER TABLE {schema.table} REPLICA IDENTITY FULL`"
-            )
+def unpublished(template: Template, shown: Collection[str]) -> list[str]:
+    """Return the columns that the template names and a table does not publish. `shown` are those that it does."""
+    return [column for _, column in template.columns if column not in shown]
+
+
+def unsent_by_deletes(template: Template, schema: TableSchema) -> list[str]:
+    """Return the columns that the template names and the table's deletes do not have: they send the key alone."""
+    if schema.identity == "full":
+        return []
+    return [column for _, column in template.columns if column not in schema.key]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.control.check.foresight import (
     check_rule_changes,
@@ -20,9 +21,10 @@ from penstock.errors import (
     SchemaChanged,
 )
 from penstock.fold.layout import layout_of
-from penstock.fold.projection import check_projection
+from penstock.fold.projection import check_projection, kept_schema
 from penstock.model.table import TableId, TableSchema
 from penstock.render.processed import check_processors
+from penstock.render.template import unpublished, unsent_by_deletes
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.source.contract import Advice
 from penstock.source.finding import Finding
@@ -36,6 +38,7 @@ def check_rules(view: Pipeline, schemas: Sequence[TableSchema], owners: TargetCl
         *check_columns(view, schemas),
         *check_projections(view, schemas, advice),
         *check_processing(view, schemas),
+        *check_templates(view, schemas, advice),
     ]
     findings += [*check_rule_changes(view, schemas), *check_unfollowed(view, tables)]
     for feed in (feed for table in tables for feed in view.feeds(table)) if view.is_scoped else ():
@@ -143,3 +146,28 @@ def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema], advice
                     advice.whole_rows(schema.table),
                     schema.table,
                 )
+
+
+def check_templates(pipeline: Pipeline, schemas: Iterable[TableSchema], advice: Advice) -> Iterator[Finding]:
+    """Check that the tables of a stream have the columns that its templates name, in deletes too."""
+    stream = pipeline.destination
+    if not isinstance(stream, StreamSection):
+        return
+    format = stream.record_format
+    templates = {f"headers.{name}": template for name, template in format.headers}
+    templates |= {name: one for name, one in (("topic", format.topic), ("key", format.key)) if one is not None}
+    for schema in schemas:
+        feed = next(iter(pipeline.feeds(schema.table)), None)
+        if feed is None or check_projection(feed.projection, schema):
+            continue
+        shown = [column.name for column in kept_schema(feed.projection, schema).columns]
+        for name, template in templates.items():
+            what = f"table {schema.table}: {name} of destination {stream.name} is {template.text}, and"
+            unknown = unpublished(template, shown)
+            if unknown:
+                problem = f"{what} the table does not publish a column {unknown[0]}"
+                yield Finding("error", problem, "Correct the template, or leave the table out", schema.table)
+            elif unsent := unsent_by_deletes(template, schema):
+                problem = f"{what} its deletes do not have the column {unsent[0]}"
+                solution = f"Name columns of its key; or: {advice.whole_rows(schema.table)}"
+                yield Finding("error", problem, solution, schema.table)
