@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter
@@ -162,6 +166,26 @@ def test_a_python_function_that_raises_loops_dies_or_returns_nonsense_costs_its_
     assert last["after"]["shout"] is None
 
 
+def test_a_function_that_loops_ends_with_the_worker_that_is_killed() -> None:
+    calls = (
+        "from test_processors import rendered, row; rendered([row(1, 'loop')], {'type': 'python', 'rows': True, "
+        "'function': 'processor_functions:by_name', 'adds': ['shout'], 'limits': {'seconds': 600}})"
+    )
+    path = os.pathsep.join([*sys.path, str(SUPPORT), str(Path(__file__).parent)])
+    worker = subprocess.Popen([sys.executable, "-c", calls], env={**os.environ, "PYTHONPATH": path})
+    children: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 60
+        while not children and worker.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            children = psutil.Process(worker.pid).children(recursive=True)
+        assert children, "the function's process"
+    finally:
+        worker.kill()
+        worker.wait()
+    assert not psutil.wait_procs(children, timeout=20)[1]
+
+
 def test_a_processor_that_always_fails_stops_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     for function, reason in (
         ("nowhere:process", "No module named 'nowhere'"),
@@ -221,7 +245,7 @@ def test_javascript_changes_what_it_changes() -> None:
     words = ["a", "drop", "loop", "throw", "b"]
     made = rendered(
         [row(number, word, "0.10") for number, word in enumerate(words)],
-        {"type": "javascript", "inline": script, "limits": {"seconds": 0.5}},
+        {"type": "javascript", "inline": script, "limits": {"seconds": 0.2}},
     )
     assert [(letter.key, letter.code) for letter in made.failed] == [(b'{"id":2}', "too-slow"), (b'{"id":3}', "raised")]
     assert names(made) == ["A", "B"]
