@@ -106,13 +106,13 @@ def _lose_events(database: Database, pipeline: PipelineFile) -> None:
     publication = f"penstock_{pipeline.name}"
     with database.connect() as connection:
         connection.execute(b"insert into extras values (1)")
-        await_condition(lambda: extras("changes") == {1}, "the first event", 60)
+        await_condition(lambda: extras("changes") == {1}, "the first event", 240)
         connection.execute(f"alter publication {publication} drop table extras".encode())
         connection.execute(b"insert into extras values (2)")
         connection.execute(f"alter publication {publication} add table extras".encode())
-        await_condition(lambda: extras("state") == {"Errored"}, "the lost event to be noticed", 60)
+        await_condition(lambda: extras("state") == {"Errored"}, "the lost event to be noticed", 240)
         assert all("events may be missing" in error for error in extras("error"))
         assert all("resync" in solution for solution in extras("solution"))
         assert pipeline.command("resync", "FILE", "public.extras").returncode == 0
-        await_condition(lambda: extras("state") == {"Ready"}, "the table to go on", 60)
+        await_condition(lambda: extras("state") == {"Ready"}, "the table to go on", 240)
         connection.execute(b"insert into extras values (3)")

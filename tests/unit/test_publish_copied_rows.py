@@ -60,6 +60,7 @@ class Table:
     rows: list[int] = field(default_factory=lambda: list(range(20)))
     ranges: int = 3
     error: Exception | None = None
+    errors: list[Exception] = field(default_factory=list)  # one for each try
     held: threading.Event | None = None  # ranges but the first wait for it
     moment: int = 1_000_000
     snapshots: int = 0
@@ -102,8 +103,8 @@ class Table:
         return self
 
     def read(self, part: Range, **_: object) -> Iterator[pa.RecordBatch]:
-        if self.error is not None:
-            raise self.error
+        if self.error is not None or self.errors:
+            raise self.errors.pop() if self.errors else self.error or AssertionError
         if self.held is not None and part.number:
             assert self.held.wait(30)
         own = [row for row in self.rows if row % self.ranges == part.number]
@@ -310,6 +311,15 @@ def test_a_source_that_is_away_is_tried_again(copying: Copying) -> None:
         copying.bench.loop.step(now=True)
     copying.table.error = None
     copying.drain()
+    assert sorted(copying.events()) == [("read", row) for row in range(20)]
+
+
+def test_a_range_is_read_again_under_the_same_snapshot(copying: Copying) -> None:
+    copying.bench.seal(160)
+    copying.table.errors = [SourceUnreachable("the connection is gone", "")] * 2
+    copying.copy()
+    copying.drain()
+    assert copying.table.snapshots == 1
     assert sorted(copying.events()) == [("read", row) for row in range(20)]
 
 

@@ -42,7 +42,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.process.log_context import inherited, inheriting
-from penstock.runtime.publish.copied_rows import RowCopy, StageTask, stage_range
+from penstock.runtime.publish.copied_rows import RowCopy, Staged, StageTask, stage_range
 from penstock.runtime.publish.stream_watch import TableFacts
 from penstock.source.contract import CopyRange, Snapshot, TableReader
 from penstock.source.factory import source_of
@@ -52,6 +52,7 @@ LOG = structlog.get_logger("copy")
 IDLE_SECONDS = 0.1
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
 PIECES_AHEAD = 8
+TRIES = 3  # of a range under one snapshot
 
 
 @dataclass(frozen=True)
@@ -330,16 +331,29 @@ class RowCopier:
         share = limit / self._settings.max_connections if limit else None
         timeout = self._settings.statement_timeout
         task = StageTask(reader, item, copy, moment, self.scratch, timeout, share)
-        with self._connections.one(self._destination):
-            staged = self._runner.run(stage_range, [task])[0]
-        if staged.error is not None:
-            raise staged.error
+        staged = self._staged(task)
         reach("copy.range_finished")
         with self._lock:
             if self._is_wanted(copy):
                 wanted.pieces[number] = Piece(copy, number, staged.file, staged.rows, item.bytes, last, staged.rescues)
             else:
                 self._useless.append(staged.file)
+
+    def _staged(self, task: StageTask) -> Staged:
+        """Read a range. What may pass, like an executor that dies, is tried again a few times under the snapshot."""
+        for number in range(1, TRIES + 1):
+            try:
+                with self._connections.one(self._destination):
+                    staged = self._runner.run(stage_range, [task])[0]
+                if staged.error is not None:
+                    raise staged.error
+            except PenstockError as error:
+                if error.retry != "backoff" or number == TRIES or self._stopping.wait(FIRST_RETRY_SECONDS):
+                    raise
+                LOG.warning("range read again", table=str(task.copy.feed.name), what=error.what)
+            else:
+                return staged
+        raise AssertionError("the last try returns or raises")
 
     def _give_up(self, wanted: _Wanted, error: PenstockError) -> None:
         """Try again after a while, or leave it to an operator."""
