@@ -41,7 +41,7 @@ def orders(lake: Lake, tmp_path: Path) -> Lake:
 
 def printed(lake: Lake, sid: str, **options: Any) -> list[dict[str, Any]]:
     feed = Feed(ORDERS, ORDERS, ORDERS, Mode.EVENTS, Sid("sid", sid, "shop"))
-    return [json.loads(line) for line in events.lines(lake.spark, "lake", feed, **options)]
+    return [json.loads(line) for line in events.lines(lake.spark, lake.readable, feed, **options)]
 
 
 def test_in_order_and_a_part_at_a_time(orders: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +67,4 @@ def test_in_order_and_a_part_at_a_time(orders: Lake, monkeypatch: pytest.MonkeyP
     assert [batch.num_rows <= 50 for batch in arrow_batches(frame, 50)].count(True) >= 30
     missing = Feed(ORDERS, ORDERS, TableId("public", "nowhere"), Mode.EVENTS)
     with pytest.raises(UsageError, match=r"public\.nowhere is not at the destination yet"):
-        list(events.lines(orders.spark, "lake", missing))
+        list(events.lines(orders.spark, orders.readable, missing))

@@ -93,7 +93,7 @@ def test_proof_of_equal_and_of_changed_tables(connection: Connection, filled: La
     schema = schema_of_t(connection)
 
     def proved() -> bool:
-        (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema})
+        (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, filled.readable, {T: schema})
         assert proof.source.rows == 3
         return proof.equal
 
@@ -113,7 +113,7 @@ def test_proof_of_equal_and_of_changed_tables(connection: Connection, filled: La
 def test_a_row_that_is_there_twice_shows_even_when_another_is_missing(connection: Connection, filled: Lake) -> None:
     filled.sql("insert into lake.public.t select * from lake.public.t where id = 1")
     filled.sql("delete from lake.public.t where id = 2")
-    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema_of_t(connection)})
+    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, filled.readable, {T: schema_of_t(connection)})
     assert proof.lake is not None
     assert proof.lake.rows == proof.source.rows
     assert not proof.equal
@@ -121,7 +121,10 @@ def test_a_row_that_is_there_twice_shows_even_when_another_is_missing(connection
 
 def test_a_table_the_lake_does_not_have_is_missing(connection: Connection, filled: Lake) -> None:
     (proof,) = prove(
-        PostgresSession(connection, SECTION), filled.spark, "lake", {TableId("public", "gone"): schema_of_t(connection)}
+        PostgresSession(connection, SECTION),
+        filled.spark,
+        filled.readable,
+        {TableId("public", "gone"): schema_of_t(connection)},
     )
     assert proof.lake is None
     assert not proof.equal
@@ -133,6 +136,6 @@ def test_a_table_the_lake_does_not_have_is_missing(connection: Connection, fille
 def test_empty_tables_are_equal(connection: Connection, filled: Lake) -> None:
     connection.execute("truncate t")
     filled.sql("delete from lake.public.t")
-    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, "lake", {T: schema_of_t(connection)})
+    (proof,) = prove(PostgresSession(connection, SECTION), filled.spark, filled.readable, {T: schema_of_t(connection)})
     assert proof.equal
     assert proof.source.rows == 0

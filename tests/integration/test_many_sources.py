@@ -237,7 +237,7 @@ def _told_by_events(lake: Lake, file: PipelineFile, name: str) -> list[tuple[Any
     """What a source's rows are, according to its events alone; each event is there once."""
     feed = events_table(*asked(load(file.path), [f"{name}:public.account"]))
     assert feed is not None
-    events = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
+    events = [json.loads(line) for line in lines(lake.spark, lake.readable, feed)]
     assert {event["sid"] for event in events} == {name}
     places = [parse_order(event["lsn"]) for event in events]
     assert sorted(set(places)) == places

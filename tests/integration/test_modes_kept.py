@@ -108,7 +108,7 @@ def assert_printed(file: PipelineFile, lake: Lake) -> None:
     """The events as lines of JSON, all at once, in pieces that follow each other, and from outside."""
     feed = events_table(*asked(load(file.path), ["public.customers"]))
     assert feed is not None
-    printed = [json.loads(line) for line in lines(lake.spark, "lake", feed)]
+    printed = [json.loads(line) for line in lines(lake.spark, lake.readable, feed)]
     changes = [event for event in printed if event["op"] not in ("begin", "commit")]
     assert [(event["op"], (event["after"] or event["before"])["id"]) for event in changes] == [
         ("read", 1),
@@ -135,7 +135,7 @@ def assert_printed(file: PipelineFile, lake: Lake) -> None:
     pieces: list[dict[str, Any]] = []
     while len(pieces) < len(printed):
         after = parse_place(pieces[-1]["lsn"]) if pieces else None
-        pieces += [json.loads(line) for line in lines(lake.spark, "lake", feed, after, 3)]
+        pieces += [json.loads(line) for line in lines(lake.spark, lake.readable, feed, after, 3)]
     assert pieces == printed
     done = file.command("events", "FILE", "public.customers__events", "--after", printed[-3]["lsn"])
     assert done.returncode == 0, done.stderr

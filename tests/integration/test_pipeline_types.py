@@ -69,6 +69,6 @@ def _assert_proved(file: PipelineFile, postgres: Database, lake: Lake) -> None:
     with source_of(pipeline.source).connect() as session:
         found = session.discover(pipeline)
         tables = {schema.table: pipeline.carried(schema) for schema in found}
-        proofs = prove(session, lake.spark, "lake", tables)
+        proofs = prove(session, lake.spark, lake.readable, tables)
     assert len(proofs) > len(TABLES)
     assert [str(proof.table) for proof in proofs if not proof.equal] == []

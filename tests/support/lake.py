@@ -14,6 +14,9 @@ from pyspark.sql import SparkSession
 
 import oracle
 from databases import Database
+from penstock.config.destinations import IcebergDestination
+from penstock.destinations.factory import make_readable
+from penstock.destinations.reading import ReadableTables
 from work_tables import TABLES
 
 PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0"
@@ -58,6 +61,12 @@ class Lake:
         }
         for name, value in settings.items():
             self.spark.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
+
+    @property
+    def readable(self) -> ReadableTables:
+        """The same tables as `query`, `verify` and `events` reach them."""
+        section = IcebergDestination(type="iceberg", name=self.catalog, warehouse=str(self.warehouse))
+        return make_readable(section)
 
     def read(self, table: str) -> tuple[pa.Table, list[tuple[str, str]]]:
         return oracle.read_with_spark(self.spark, self.catalog, split_name(table))

@@ -171,7 +171,7 @@ def test_a_source_that_the_run_has_given_up_is_not_waited_for(pipeline: Pipeline
     ],
 )
 def test_the_lake_is_asked_for_the_sources_own_rows(sid: Sid | None, said: str) -> None:
-    assert LakeSide(cast(Any, None), "lake.all.t", MEASURES, 5, {}, rescued=False, sid=sid).tail == said
+    assert LakeSide(cast(Any, None), MEASURES, "lake.all.t VERSION AS OF 5", {}, rescued=False, sid=sid).tail == said
 
 
 def test_a_number_that_is_wider_in_the_lake_is_compared_at_that_width() -> None:
@@ -180,7 +180,7 @@ def test_a_number_that_is_wider_in_the_lake_is_compared_at_that_width() -> None:
         "r": LakeColumn("r", spark_types.DoubleType()),
         "s": LakeColumn("s", spark_types.FloatType()),
     }
-    lake = LakeSide(cast(Any, None), "t", MEASURES, 5, columns, rescued=False)
+    lake = LakeSide(cast(Any, None), MEASURES, "t", columns, rescued=False)
     source = widened(SourceSide(cast(Any, None), MEASURES, None, only=False), lake)
     assert [column.type.name for column in source.schema.columns] == ["int4", "float8", "float4"]
 

@@ -70,10 +70,11 @@ def _from_lake(pipeline: Pipeline, feed: Feed, after: str | None, limit: int | N
     # Spark takes a second to import: only those who need it wait.
     from penstock.control.query.events import lines, parse_place  # noqa: PLC0415
     from penstock.control.query.spark_sql import reading_session  # noqa: PLC0415
+    from penstock.destinations.factory import make_readable  # noqa: PLC0415
 
     place = None if after is None else parse_place(after)
     with reading_session(pipeline) as spark:
-        yield from lines(spark, pipeline.lake.name, feed, place, limit)
+        yield from lines(spark, make_readable(pipeline.lake), feed, place, limit)
 
 
 def _print(lines: Iterable[str], limit: int | None) -> None:

@@ -35,6 +35,7 @@ from penstock.control.verify.proof import TableProof, proof_table, prove
 from penstock.demo.live import watch
 from penstock.demo.server import PostgresServer
 from penstock.demo.traffic import Traffic, create_schema, fill
+from penstock.destinations.factory import make_readable
 from penstock.errors import CheckFailed
 from penstock.model.position import Position
 from penstock.model.table_state import State
@@ -218,7 +219,7 @@ def _prove(console: Console, session: Session, pipeline: Pipeline) -> list[Table
         with console.status("starting Spark to compare lake and source …"):
             spark = cleanup.enter_context(reading_session(pipeline))
             tables = {pipeline.target(schema.table): schema for schema in schemas}
-            proofs = prove(session, spark, LAKE, tables)
+            proofs = prove(session, spark, make_readable(pipeline.lake), tables)
         console.print("[bold]Proof[/]: rows and checksums of all values, computed by Postgres and by Spark")
         _print_table(console, proof_table(proofs))
         for question, statement in QUERIES.items():

@@ -1,6 +1,6 @@
 """Make a destination by the `type` that the pipeline file gives it. No other module outside knows their classes.
 
-`registry` says what Spark needs for each type. To add one: implement a contract (`contract` for tables,
+`registry` says what Spark needs for each type. To add one: implement a contract (`contract` and `reading` for tables,
 `stream_contract` for streams), declare the type in `registry`, and make it here.
 """
 
@@ -18,8 +18,10 @@ from penstock.destinations.http.destination import HttpDestination
 from penstock.destinations.http.settings import HttpSettings, http_stream
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.iceberg.reading import IcebergTables
 from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
+from penstock.destinations.reading import ReadableTables
 from penstock.destinations.redis.destination import RedisDestination, RedisSettings
 from penstock.destinations.spark_session import Session
 from penstock.destinations.stdout.destination import StdoutDestination, StdoutSettings
@@ -33,6 +35,14 @@ def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -
     if make is None:
         raise TypeError(f"destination {settings.name}: type {settings.type} does not hold tables")
     return make(settings, spark, index)
+
+
+def make_readable(settings: DestinationSettings) -> ReadableTables:
+    """Make what reads a destination's tables back. Nothing is opened or connected to."""
+    make = _READABLE.get(settings.type)
+    if make is None:
+        raise TypeError(f"destination {settings.name}: type {settings.type} does not hold tables")
+    return make(settings)
 
 
 def make_stream(settings: DestinationSettings, *, places: str) -> StreamDestination:
@@ -99,6 +109,7 @@ def _redis(settings: RedisSettings) -> StreamDestination:
 
 
 _TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
+_READABLE: Mapping[str, Callable[..., ReadableTables]] = {"iceberg": IcebergTables}
 _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {
     "files": _files,
     "kafka": _kafka,

@@ -1,23 +1,23 @@
-"""Simple reads of one table without Spark, which takes seconds to start: by pyiceberg, straight from the table's files.
+"""Answer simple reads of one table without Spark, which takes seconds to start.
 
-Answers `SELECT columns|*|count(*) FROM schema.table [WHERE …] [LIMIT n]` over the embedded catalog of a local
-warehouse, where the answer is certain to be Spark's: columns of plain types only, and in WHERE comparisons of whole
-numbers and texts joined by AND. Everything else, and everything that fails here, is Spark's to answer: `answer` gives
-None.
+Answers `SELECT columns|*|count(*) FROM schema.table [WHERE …] [LIMIT n]` over a table that its destination reads
+directly (`destinations.reading.DirectTable`), where the answer is certain to be Spark's: columns of plain types only,
+and in WHERE comparisons of whole numbers and texts joined by AND. Everything else, and everything that fails here, is
+Spark's to answer: `answer` gives None.
 """
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.table import StaticTable
 
 from penstock.config.model import Pipeline
-from penstock.config.values import local_path
+from penstock.destinations.factory import make_readable
+from penstock.destinations.reading import DirectTable
+from penstock.model.table import TableId
 
 MOST_ROWS = 1_000_000  # read here; of larger tables Spark reads less at a time
 
@@ -66,15 +66,13 @@ class Read:
 
 def answer(pipeline: Pipeline, statement: str) -> pa.Table | None:
     """The answer, or None when the statement is Spark's to answer."""
-    destination = pipeline.lake
-    warehouse = local_path(destination.warehouse)
-    read = parsed(statement, destination.name)
-    if read is None or warehouse is None or destination.catalog:
+    read = parsed(statement, pipeline.lake.name)
+    if read is None:
         return None
     try:
-        location = _metadata(str(warehouse / "catalog.db"), destination.name, read)
-        return None if location is None else _answered(read, location)
-    except (ValueError, NotImplementedError, OSError, TypeError, pa.ArrowException, sqlite3.Error):
+        table = make_readable(pipeline.lake).direct(TableId(read.schema, read.table))
+        return None if table is None else _answered(read, table)
+    except (ValueError, NotImplementedError, OSError, TypeError, pa.ArrowException):
         return None  # Spark reads it, or says what is wrong
 
 
@@ -116,42 +114,23 @@ def _tests(where: str) -> tuple[Test, ...] | None:
     return tuple(tests)
 
 
-def _metadata(catalog: str, name: str, read: Read) -> str | None:
-    """Where the table's metadata is; None when the catalog has no such table."""
-    connection = sqlite3.connect(f"file:{catalog}?mode=ro", uri=True, timeout=10)
-    try:
-        row = connection.execute(
-            "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
-            " AND table_name = ? AND coalesce(iceberg_type, 'TABLE') = 'TABLE'",
-            (name, read.schema, read.table),
-        ).fetchone()
-    finally:
-        connection.close()
-    return None if row is None else str(row[0])
-
-
-def _answered(read: Read, location: str) -> pa.Table | None:
-    table = StaticTable.from_metadata(location)
-    types = {field.name: _arrow(str(field.field_type)) for field in table.schema().fields}
+def _answered(read: Read, table: DirectTable) -> pa.Table | None:
+    types = table.types
     columns = list(types) if read.columns is None else list(read.columns)
     needed = [*dict.fromkeys([*([] if read.counted else columns), *(test.column for test in read.tests)])]
     if not all(_suits(test, types.get(test.column)) for test in read.tests):
         return None
     if any(types.get(name) is None for name in needed) or (read.counted and read.limit is not None):
         return None
-    snapshot = table.current_snapshot()
-    if snapshot is None:
+    size = table.size
+    if size is None:
         return None
-    summary = snapshot.summary
-    rows = int(summary["total-records"] or 0) if summary is not None else MOST_ROWS + 1
-    deletes = int(summary["total-delete-files"] or 0) if summary is not None else 1
-    if read.counted and not read.tests and not deletes:
-        return _count(read.counted, rows)
-    if rows > MOST_ROWS:
+    if read.counted and not read.tests and table.exact:
+        return _count(read.counted, size.rows)
+    if size.rows > MOST_ROWS:
         return None
     limit = read.limit if not read.tests else None
-    scan = table.scan(selected_fields=tuple(needed or list(types)[:1]), limit=limit)
-    found = scan.to_arrow()
+    found = table.scan(needed or list(types)[:1], limit)
     for test in read.tests:
         found = found.filter(_SIGNS[test.sign](found[test.column], pa.scalar(test.value, types[test.column])))
     if read.counted:
@@ -168,27 +147,6 @@ def _suits(test: Test, type: pa.DataType | None) -> bool:
     if isinstance(test.value, str):
         return bool(type == pa.string())
     return bool(type == pa.int64() or (type == pa.int32() and -(2**31) <= test.value < 2**31))
-
-
-def _arrow(iceberg: str) -> pa.DataType | None:
-    """The type that Spark's answers have; None for types that are Spark's to read."""
-    decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", iceberg)
-    if decimal:
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    return _TYPES.get(iceberg)
-
-
-_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-}
 
 
 def _plain(name: str) -> str:

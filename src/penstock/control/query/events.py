@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.control.query.arrow_stream import arrow_batches
 from penstock.control.verify.canonical import spark_literal
-from penstock.control.verify.canonical_types import spark_quoted
+from penstock.destinations.reading import ReadableTables, TableSize, quoted
 from penstock.errors import DestinationUnreachable, UsageError
 from penstock.fold.event_json import event_lines
 from penstock.java_error import java_reason
@@ -41,12 +41,11 @@ def parse_place(text: str) -> Place:
 
 
 def lines(
-    spark: SparkSession, catalog: str, feed: Feed, after: Place | None = None, limit: int | None = None
+    spark: SparkSession, tables: ReadableTables, feed: Feed, after: Place | None = None, limit: int | None = None
 ) -> Iterator[str]:
-    """The events behind `after`, the first `limit` of them."""
-    name = ".".join(map(spark_quoted, (catalog, feed.target.schema, feed.target.name)))
+    """The events behind `after`, the first `limit` of them. `tables` are the destination's."""
     try:
-        events = arrow_batches(_in_order(spark, name, feed, after, limit), ROWS_IN_A_BATCH)
+        events = arrow_batches(_in_order(spark, tables, feed, after, limit), ROWS_IN_A_BATCH)
         sid = None if feed.sid is None else feed.sid.column
         yield from islice((line for batch in events for line in event_lines(batch, sid)), limit)
     except AnalysisException as error:
@@ -60,22 +59,21 @@ def lines(
         ) from error
 
 
-def _in_order(spark: SparkSession, name: str, feed: Feed, after: Place | None, limit: int | None) -> DataFrame:
+def _in_order(
+    spark: SparkSession, tables: ReadableTables, feed: Feed, after: Place | None, limit: int | None
+) -> DataFrame:
     place = ("commit_lsn", "tx_ordinal")
-    events = spark.table(name)
+    events = spark.table(tables.name(feed.target))
     if feed.sid is not None:
         value = spark_literal(feed.sid.value) if isinstance(feed.sid.value, str) else str(feed.sid.value)
-        events = events.where(f"{spark_quoted(feed.sid.column)} = {value}")
+        events = events.where(f"{quoted(feed.sid.column)} = {value}")
     if after is not None:
         lsn, ordinal = after
         events = events.where(f"commit_lsn >= {lsn} AND (commit_lsn > {lsn} OR tx_ordinal > {ordinal})")
     if limit is not None and limit <= FEW:
         return events.orderBy(*place).limit(limit)
-    return events.repartitionByRange(_ranges(spark, name), *place).sortWithinPartitions(*place)
+    return events.repartitionByRange(_ranges(tables.size(spark, feed.target)), *place).sortWithinPartitions(*place)
 
 
-def _ranges(spark: SparkSession, name: str) -> int:
-    ((rows, size),) = spark.sql(
-        f"SELECT coalesce(sum(record_count), 0), coalesce(sum(file_size_in_bytes), 0) FROM {name}.files"
-    ).collect()
-    return 1 + max(int(rows) // ROWS_AT_A_TIME, int(size) // BYTES_AT_A_TIME)
+def _ranges(size: TableSize) -> int:
+    return 1 + max(size.rows // ROWS_AT_A_TIME, size.bytes // BYTES_AT_A_TIME)

@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
-from penstock.config.values import local_path
+from penstock.destinations.factory import make_readable
 from penstock.destinations.registry import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from penstock.java_error import java_reason
@@ -60,12 +60,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
     that the run holds. Its log does not go where the run's does."""
     require_java()
     destination = pipeline.lake
-    warehouse = local_path(destination.warehouse)
-    if warehouse is not None and not warehouse.is_dir():
-        raise DestinationUnreachable(
-            f"the warehouse {warehouse} of destination {destination.name} is not there",
-            f"`penstock run {pipeline.file}` makes it; if it has run before, bring the folder back",
-        )
+    make_readable(destination).require_there()
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
         settings = spark_settings([destination], compiled=False) | on_this_machine(pipeline.spark)
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import types as spark_types
 
-from penstock.control.verify.canonical_types import spark_quoted, spark_value, without_zeros
+from penstock.control.verify.canonical_types import spark_value, without_zeros
+from penstock.destinations.reading import quoted
 from penstock.model.row_digest import DIGITS
 
 RESCUED = "_rescued"
@@ -27,10 +28,10 @@ _BITS = (spark_types.FloatType, spark_types.DoubleType)
 def spark_text(name: str, kind: spark_types.DataType, *, rescued: bool = False) -> str:
     """The column's canonical text; NULL when it is null. `rescued`: the table has a column of cells that did not
     fit."""
-    text = spark_value(kind, spark_quoted(name))
+    text = spark_value(kind, quoted(name))
     if not rescued:
         return text
-    original = f"try_element_at({spark_quoted(RESCUED)}, {spark_literal(name)})"
+    original = f"try_element_at({quoted(RESCUED)}, {spark_literal(name)})"
     return f"coalesce({text}, {without_zeros(original) if isinstance(kind, spark_types.DecimalType) else original})"
 
 
@@ -46,7 +47,7 @@ def spark_row(columns: Sequence[tuple[str, spark_types.DataType] | None], *, res
 
 
 def spark_shown(name: str, kind: spark_types.DataType, *, rescued: bool = False) -> str:
-    text = f"CAST({spark_quoted(name)} AS STRING)"
+    text = f"CAST({quoted(name)} AS STRING)"
     return text if type(kind) in _BITS else spark_text(name, kind, rescued=rescued)
 
 

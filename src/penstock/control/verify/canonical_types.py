@@ -11,6 +11,8 @@ from itertools import count
 
 from pyspark.sql import types as spark_types
 
+from penstock.destinations.reading import quoted
+
 SPARK_TEXT: Mapping[type[spark_types.DataType], str] = {
     spark_types.BooleanType: "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END",
     spark_types.FloatType: "java_method('java.lang.Float', 'floatToIntBits', {0})",
@@ -30,7 +32,7 @@ def spark_value(kind: spark_types.DataType, value: str) -> str:
         parts = f"transform({value}, {depth} -> {_spark_digest(kind.elementType, depth)})"
         return f"concat('[', array_join({parts}, ','), ']')"
     if isinstance(kind, spark_types.StructType):
-        fields = [_spark_digest(one.dataType, f"{value}.{spark_quoted(one.name)}") for one in kind.fields]
+        fields = [_spark_digest(one.dataType, f"{value}.{quoted(one.name)}") for one in kind.fields]
         joined = ", ',', ".join(fields)
         return f"CASE WHEN {value} IS NOT NULL THEN concat('(', {joined}, ')') END"
     if isinstance(kind, spark_types.MapType):
@@ -46,10 +48,6 @@ def spark_value(kind: spark_types.DataType, value: str) -> str:
 def without_zeros(text: str) -> str:
     """SQL for a number's text without the zeros behind its fraction, in Spark."""
     return f"CASE WHEN contains({text}, '.') THEN rtrim('.', rtrim('0', {text})) ELSE {text} END"
-
-
-def spark_quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 _NAMES = count()

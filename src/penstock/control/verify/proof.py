@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.control.text.figures import UNKNOWN, count_text
 from penstock.control.verify.canonical import RESCUED, spark_number, spark_row
-from penstock.control.verify.canonical_types import spark_quoted
+from penstock.destinations.reading import ReadableTables
 from penstock.model.row_digest import DIGITS
 from penstock.model.table import TableId, TableSchema
 from penstock.source.contract import Session
@@ -42,11 +42,11 @@ class TableProof:
 
 
 def prove(
-    session: Session, spark: SparkSession, catalog: str, tables: Mapping[TableId, TableSchema]
+    session: Session, spark: SparkSession, lake: ReadableTables, tables: Mapping[TableId, TableSchema]
 ) -> list[TableProof]:
-    """`tables`: from the name in the lake's catalog to the schema at the source."""
+    """`tables`: from the name at the destination to the schema at the source."""
     return [
-        TableProof(schema.table, source_figures(session, schema), lake_figures(spark, catalog, target, schema))
+        TableProof(schema.table, source_figures(session, schema), lake_figures(spark, lake, target, schema))
         for target, schema in tables.items()
     ]
 
@@ -56,8 +56,8 @@ def source_figures(session: Session, schema: TableSchema) -> Figures:
     return Figures(rows, _checksum(total))
 
 
-def lake_figures(spark: SparkSession, catalog: str, target: TableId, schema: TableSchema) -> Figures | None:
-    name = ".".join(map(spark_quoted, (catalog, target.schema, target.name)))
+def lake_figures(spark: SparkSession, lake: ReadableTables, target: TableId, schema: TableSchema) -> Figures | None:
+    name = lake.name(target)
     if not spark.catalog.tableExists(name):
         return None
     types = {field.name: field.dataType for field in spark.table(name).schema.fields}

@@ -1,4 +1,4 @@
-"""The lake's side of a table that `compare` compares, at a snapshot, and how the source's side is fitted to it.
+"""The lake's side of a table that `compare` compares, at a bookmark, and how the source's side is fitted to it.
 
 Every answer is one query over an inner query that gives `digest` and `bucket_of` for each row, the MD5s of row and key
 (`canonical`). What comes back is figures, digests, keys and shortened cells: never a whole table. The source's side is
@@ -22,7 +22,7 @@ from penstock.control.verify.canonical import (
     spark_shown,
     spark_text,
 )
-from penstock.control.verify.canonical_types import spark_quoted
+from penstock.destinations.reading import ReadableTables, quoted
 from penstock.errors import SchemaChanged
 from penstock.model.feed import Sid
 from penstock.model.row_digest import Cell, Figures, Row
@@ -42,14 +42,13 @@ class LakeColumn:
 
 @dataclass(frozen=True)
 class LakeSide:
-    """`snapshot` is Iceberg's; None where the table holds nothing. `columns` are the source's by name: what each is
-    called in the lake at that snapshot, and its type; a column that the lake does not have yet is null in all rows.
-    With a `sid` the side is the rows that carry it, and nothing else of the table."""
+    """`relation` is the table at its bookmark, in SQL; None where it holds nothing. `columns` are the source's by name:
+    what each is called in the lake at that bookmark, and its type; a column that the lake does not have yet is null in
+    all rows. With a `sid` the side is the rows that carry it, and nothing else of the table."""
 
     spark: SparkSession
-    name: str
     schema: TableSchema
-    snapshot: int | None
+    relation: str | None
     columns: Mapping[str, LakeColumn]
     rescued: bool
     sid: Sid | None = None
@@ -102,10 +101,8 @@ class LakeSide:
     @property
     def tail(self) -> str:
         """FROM and WHERE."""
-        whose = (
-            "" if self.sid is None else f" WHERE {spark_quoted(self.sid.column)} = {_spark_constant(self.sid.value)}"
-        )
-        return f"FROM {self.name} VERSION AS OF {self.snapshot}{whose}"
+        whose = "" if self.sid is None else f" WHERE {quoted(self.sid.column)} = {_spark_constant(self.sid.value)}"
+        return f"FROM {self.relation}{whose}"
 
     def _digest(self, names: Sequence[str]) -> str:
         there = [self.columns.get(name) for name in names]
@@ -113,25 +110,27 @@ class LakeSide:
         return f"md5({spark_row(columns, rescued=self.rescued)})"
 
     def _run(self, statement: str) -> list[Any]:
-        return [] if self.snapshot is None else list(self.spark.sql(statement).collect())
+        return [] if self.relation is None else list(self.spark.sql(statement).collect())
 
 
 def lake_side(
     spark: SparkSession,
-    catalog: str,
+    tables: ReadableTables,
     target: TableId,
     schema: TableSchema,
-    snapshot: int | None,
+    *,
+    bookmark: str,
     called: Mapping[int, str],
     sid: Sid | None = None,
 ) -> LakeSide:
-    """`called`: what the source's columns are called in the lake, by their numbers.
+    """`tables` are the destination's. `bookmark`: what it called the table's contents; "" where there are none.
+    `called`: what the source's columns are called in the lake, by their numbers.
 
     The lake may have columns that the source has no more, or never had: they are not looked at. It may lack one that
     was added at the source since a row of the table changed last. SchemaChanged when it lacks a column of the key."""
-    name = ".".join(map(spark_quoted, (catalog, target.schema, target.name)))
-    version = "" if snapshot is None else f" VERSION AS OF {snapshot}"
-    fields = {field.name: field.dataType for field in spark.sql(f"SELECT * FROM {name}{version}").schema.fields}
+    relation = tables.version(target, bookmark) if bookmark else None
+    described = spark.sql(f"SELECT * FROM {relation or tables.name(target)}")
+    fields = {field.name: field.dataType for field in described.schema.fields}
     columns = {}
     for column in schema.columns:
         there = called.get(column.number, column.name) if column.number and called else column.name
@@ -143,7 +142,7 @@ def lake_side(
             f"table {schema.table}: the lake does not have its key column {', '.join(lacking)}",
             f"See `penstock tables`; `penstock resync` copies {schema.table} again",
         )
-    return LakeSide(spark, name, schema, snapshot, columns, RESCUED in fields, sid)
+    return LakeSide(spark, schema, relation, columns, RESCUED in fields, sid)
 
 
 def widened(source: ComparableTable, lake: LakeSide) -> ComparableTable:

@@ -25,6 +25,7 @@ from penstock.control.verify.compare import MOST_DIFFERENCES, Comparison, bucket
 from penstock.control.verify.pin_client import Asking, pin_tables
 from penstock.control.verify.repair import net_effect
 from penstock.control.verify.sides import lake_side, widened
+from penstock.destinations.factory import make_readable
 from penstock.errors import (
     EnvironmentMissing,
     NoAnswer,
@@ -190,6 +191,7 @@ class _Verification:
         source_view = share.source_view
         self._share, self._wish, self._spark = share, wish, spark
         self._pipeline, self._destination = source_view, source_view.lake.name
+        self._tables = make_readable(source_view.lake)
         self._source = source_of(source_view.source)
         self._feeds = {feed.name: feed for feed in share.feeds}
         self._asking = Asking(
@@ -222,9 +224,14 @@ class _Verification:
             with snapshot.session() as session:
                 feed = self._feeds[pin.table]
                 source = self._source_side(session, feed.table)
-                snapshot_id = int(pin.snapshot) if pin.snapshot else None
                 lake = lake_side(
-                    self._spark, self._destination, feed.target, source.schema, snapshot_id, pin.columns, feed.sid
+                    self._spark,
+                    self._tables,
+                    feed.target,
+                    source.schema,
+                    bookmark=pin.snapshot or "",
+                    called=pin.columns,
+                    sid=feed.sid,
                 )
                 rows = session.estimated_rows(source.schema)
                 comparison = compare(
