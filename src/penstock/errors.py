@@ -65,9 +65,24 @@ PenstockError                 code                    exit  retry
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Literal
+from enum import StrEnum
+from typing import ClassVar
 
-Retry = Literal["never", "backoff", "at once", "manual", "when published"]
+
+class Retry(StrEnum):
+    """Who tries again what failed: nobody, penstock by itself (later, or at once), an operator, or penstock as soon as
+    the source publishes the table."""
+
+    NEVER = "never"
+    BACKOFF = "backoff"
+    AT_ONCE = "at once"
+    MANUAL = "manual"
+    WHEN_PUBLISHED = "when published"
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether penstock tries again by itself, with nothing changed by anybody."""
+        return self in (Retry.BACKOFF, Retry.AT_ONCE)
 
 
 class PenstockError(Exception):
@@ -78,7 +93,7 @@ class PenstockError(Exception):
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
-    retry: ClassVar[Retry] = "never"
+    retry: ClassVar[Retry] = Retry.NEVER
 
     def __init__(self, what: str, solution: str = "") -> None:
         super().__init__(what, solution)
@@ -114,7 +129,7 @@ class SourceError(PenstockError):
 class SourceUnreachable(SourceError):
     code = "source-unreachable"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class SourceLocked(SourceUnreachable):
@@ -128,24 +143,24 @@ class SourceMisconfigured(SourceError):
 class SlotBusy(SourceError):
     code = "slot-busy"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class StreamOutOfStep(SourceError):
     code = "stream-out-of-step"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class SnapshotBlocked(SourceError):
     code = "snapshot-blocked"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class GapError(SourceError):
     code = "gap"
-    retry = "manual"
+    retry = Retry.MANUAL
 
 
 class LogError(PenstockError):
@@ -154,7 +169,7 @@ class LogError(PenstockError):
 
 class LogDamaged(LogError):
     code = "log-damaged"
-    retry = "manual"
+    retry = Retry.MANUAL
 
 
 class LogFormatUnknown(LogError):
@@ -166,18 +181,18 @@ class LogFormatUnknown(LogError):
 class LogFull(LogError):
     code = "log-full"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class LogUnreachable(LogError):
     code = "log-unreachable"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class TableError(PenstockError):
     code = "table"
-    retry: ClassVar[Retry] = "manual"
+    retry: ClassVar[Retry] = Retry.MANUAL
 
 
 class ValueDoesNotFit(TableError):
@@ -194,7 +209,7 @@ class KeyRequired(TableError):
 
 class NotPublished(TableError):
     code = "not-published"
-    retry = "when published"
+    retry = Retry.WHEN_PUBLISHED
 
 
 class MessageNotDecodable(TableError):
@@ -207,12 +222,12 @@ class RowIncomplete(TableError):
 
 class RangeVoid(TableError):
     code = "copy-void"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
 
 class CopyNeeded(TableError):
     code = "copy-needed"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
 
 class LineageLost(TableError):
@@ -227,7 +242,7 @@ class RowsMissing(TableError):
     """`rows`: how many instances are missing."""
 
     code = "rows-missing"
-    retry = "at once"
+    retry = Retry.AT_ONCE
     rows: int = 0
 
     def counting(self, rows: int) -> RowsMissing:
@@ -299,7 +314,7 @@ class DestinationError(PenstockError):
 class DestinationUnreachable(DestinationError):
     code = "destination-unreachable"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class FileUnreadable(DestinationUnreachable):
@@ -312,29 +327,29 @@ class FileUnreadable(DestinationUnreachable):
 
 class StaleBase(DestinationError):
     code = "stale-base"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
 
 class CommitUnknown(DestinationError):
     code = "commit-unknown"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
 
 class Overtaken(DestinationError):
     code = "overtaken"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
 
 class StreamBroken(DestinationError):
     code = "stream-broken"
-    retry = "manual"
+    retry = Retry.MANUAL
 
 
 class UnknownTopics(DestinationError):
     """`names` are the topics."""
 
     code = "unknown-topics"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__(f"topics not looked up yet: {', '.join(sorted(names))}")
@@ -348,7 +363,7 @@ class TopicsRefused(DestinationError):
     """`reasons` says of each topic why it cannot be had."""
 
     code = "topics-refused"
-    retry = "manual"
+    retry = Retry.MANUAL
 
     def __init__(self, reasons: Mapping[str, str], solution: str = "") -> None:
         super().__init__("; ".join(f"topic {name}: {reason}" for name, reason in reasons.items()), solution)
@@ -362,7 +377,7 @@ class RecordRefused(DestinationError):
     """`reasons` says of each refused record, by its place, why. `reason_code` is a short word for all of them."""
 
     code = "record-refused"
-    retry = "at once"
+    retry = Retry.AT_ONCE
 
     def __init__(self, reasons: Mapping[str, str], reason_code: str = "refused") -> None:
         super().__init__(f"{len(reasons)} records were refused: {next(iter(reasons.values()), '')}")
@@ -375,13 +390,13 @@ class RecordRefused(DestinationError):
 class StreamHeld(DestinationError):
     code = "stream-held"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class StateError(PenstockError):
     code = "state"
     exit_code = 3
-    retry = "backoff"
+    retry = Retry.BACKOFF
 
 
 class TaskFailed(PenstockError):

@@ -14,6 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from penstock.demo.server import PostgresServer
+from penstock.errors import Retry
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.dead_letter import DeadLetter, LetterCount
 from penstock.model.partitions import Partition, Partitions, Remark
@@ -73,7 +74,7 @@ def test_a_new_store_knows_nothing(store: StateStore) -> None:
 
 
 def test_table_status_is_kept_for_each_destination_and_table(store: StateStore) -> None:
-    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE …", "by hand", "value")
+    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE …", Retry.MANUAL, "value")
     store.set_table_status("lake", ORDERS, READY)
     store.set_table_status("lake", ODD, errored)
     store.set_table_status("other", ORDERS, errored)

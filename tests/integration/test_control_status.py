@@ -19,6 +19,7 @@ from penstock.control.status.gather import gather
 from penstock.control.status.report import Status
 from penstock.control.status.view import as_json, as_text
 from penstock.demo.server import free_port
+from penstock.errors import Retry
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.source.contract import Fact
@@ -95,7 +96,9 @@ def test_tables_that_have_processed_all_have_no_lag_though_no_change_was_theirs(
     then = datetime.now(UTC) - timedelta(hours=1)
     store = open_store(loaded.state_url)
     store.set_table_status("lake", ORDERS, TableStatus(State.READY, then))
-    store.set_table_status("lake", ITEMS, TableStatus(State.ERRORED, then, "no key", "ALTER TABLE items …", "by hand"))
+    store.set_table_status(
+        "lake", ITEMS, TableStatus(State.ERRORED, then, "no key", "ALTER TABLE items …", Retry.MANUAL)
+    )
     for table in (ORDERS, ITEMS):
         store.record_progress("lake", {table: TableProgress(position - 100, 7, 99.0, then, then)})
     store.set_processed("lake", position)
@@ -108,7 +111,7 @@ def test_tables_that_have_processed_all_have_no_lag_though_no_change_was_theirs(
     assert (orders["lag_bytes"], orders["lag_seconds"]) == (0, 0.0)
     assert orders["rate"] == 0, "an hour ago it had a rate"
     assert items["lag_bytes"] == 100, "an Errored table stays where it is"
-    assert (items["error"], items["solution"], items["retry"]) == ("no key", "ALTER TABLE items …", "by hand")
+    assert (items["error"], items["solution"], items["retry"]) == ("no key", "ALTER TABLE items …", Retry.MANUAL)
     assert document(status)["source"]["slot"]["active"] is False
     text = shown(status)
     assert "public.items is Errored" in text

@@ -13,7 +13,7 @@ import pytest
 from loop_bench import ORDERS, PEOPLE, Bench, drain, numbered
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import InProcessRunner
-from penstock.errors import KeyRequired, NotPublished
+from penstock.errors import KeyRequired, NotPublished, Retry
 from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions, Remark
 from penstock.model.position import Position
@@ -131,7 +131,7 @@ def test_rows_of_partitions_that_are_gone_are_left_to_a_person(watched: Watched)
 
 def test_a_resync_that_had_failed_is_tried_again_at_the_next_start(watched: Watched) -> None:
     """The log has nothing for the table that it was to replace."""
-    state, why = watched.bench.state, TableStatus(State.ERRORED, NOW, "no key", "Give it one", "manual")
+    state, why = watched.bench.state, TableStatus(State.ERRORED, NOW, "no key", "Give it one", Retry.MANUAL)
     state.begin_copy("lake", PEOPLE.table, "copy", PEOPLE.fingerprint, [])
     state.set_table_status("lake", PEOPLE.table, why)
     watched.bench.loop.forget(PEOPLE.table)
@@ -141,7 +141,7 @@ def test_a_resync_that_had_failed_is_tried_again_at_the_next_start(watched: Watc
 
 
 def test_a_table_that_was_errored_while_it_streamed_goes_on(watched: Watched) -> None:
-    why = TableStatus(State.ERRORED, NOW, "cannot be decoded", "Report it", "manual")
+    why = TableStatus(State.ERRORED, NOW, "cannot be decoded", "Report it", Retry.MANUAL)
     watched.bench.state.set_table_status("lake", PEOPLE.table, why)
     watched.bench.loop.forget(PEOPLE.table)
     watched.membership.admit(PEOPLE)
@@ -339,12 +339,12 @@ def test_what_counters_tell(before: WriteCounters | None, moved: int | None) -> 
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (TableStatus(State.ERRORED, NOW, "not published", "Publish it", "when published"), True),
+        (TableStatus(State.ERRORED, NOW, "not published", "Publish it", Retry.WHEN_PUBLISHED), True),
         (TableStatus(State.INIT, NOW), True),
         (TableStatus(State.CATCHUP, NOW), True),
-        (TableStatus(State.ERRORED, NOW, "it was rewritten", "Nothing", "at once"), True),
-        (TableStatus(State.ERRORED, NOW, "no answer", "Wait", "in 20 s (try 2 of 5)"), True),
-        (TableStatus(State.ERRORED, NOW, "no key", "Give it one", "manual"), False),
+        (TableStatus(State.ERRORED, NOW, "it was rewritten", "Nothing", Retry.AT_ONCE), True),
+        (TableStatus(State.ERRORED, NOW, "no answer", "Wait", Retry.BACKOFF, next_try="in 20 s (try 2 of 5)"), True),
+        (TableStatus(State.ERRORED, NOW, "no key", "Give it one", Retry.MANUAL), False),
         (TableStatus(State.SYNC_DONE, NOW), False),
         (TableStatus(State.READY, NOW), False),
     ],

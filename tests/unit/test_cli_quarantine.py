@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli import main as cli
 from penstock.config.load import load
+from penstock.errors import Retry
 from penstock.model.quarantine import raw_message
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
@@ -35,7 +36,9 @@ def file(tmp_path: Path) -> Path:
 def store(file: Path) -> Iterator[SqlStateStore]:
     """A table that stands at two messages: one is broken, the other is one that today's decoder reads."""
     store = open_store(load(file).state_url)
-    store.set_table_status("lake", TABLE, TableStatus(State.ERRORED, NOON, "not decodable", "do something", "manual"))
+    store.set_table_status(
+        "lake", TABLE, TableStatus(State.ERRORED, NOON, "not decodable", "do something", Retry.MANUAL)
+    )
     changes = Stream().transaction(CUT, insert("2", "fine")).raw(THINGS)
     store.quarantine(
         "lake", TABLE, [raw_message(changes, 0, "a cell reaches past its end"), raw_message(changes, 1, "old bug")]

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli import main as cli
 from penstock.config.load import load
+from penstock.errors import Retry
 from penstock.model.table import TableId
 from penstock.model.table_state import GONE as GONE_AT_SOURCE
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -38,7 +39,7 @@ def store(file: Path) -> Iterator[SqlStateStore]:
     store.finish_range("lake", ORDERS, "c1", 0, 5, "part", 1000)
     store.set_table_status("lake", ITEMS, TableStatus(State.INIT, NOON))
     store.note_copy("lake", ITEMS, "waiting for pid 4711, 35 s: UPDATE items")
-    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", "by hand", "value")
+    errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE it", Retry.MANUAL, "value")
     store.set_table_status("lake", ODD, errored)
     store.set_table_status("lake", GONE, TableStatus(State.READY, NOON))
     yield store
@@ -90,7 +91,7 @@ def test_tables_show_state_and_progress_and_the_way_out(
     unfollowed = lines.index("other.gone is no longer followed")
     assert lines[unfollowed + 1].endswith(f"`penstock forget {file} other.gone` removes it from this list")
     assert "waiting for pid 4711, 35 s: UPDATE items" in lines
-    trouble = lines.index("public.tåble [x] is Errored [value] since 2026-05-04 12:00:00 UTC, retry: by hand")
+    trouble = lines.index("public.tåble [x] is Errored [value] since 2026-05-04 12:00:00 UTC, retry: manual")
     assert lines[trouble + 1 : trouble + 3] == ["a value does not fit", "ALTER TABLE it"]
     assert lines[-1] == f"not running; `penstock run {file}` starts it"
 
@@ -135,7 +136,7 @@ def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.Capture
     assert (odd["error"], odd["solution"], odd["retry"], odd["code"]) == (
         "a value does not fit",
         "ALTER TABLE it",
-        "by hand",
+        "manual",
         "value",
     )
     assert [request["kind"] for request in odd["requests"]] == ["retry"]

@@ -87,5 +87,5 @@ def test_a_copy_that_is_void_again_and_again_waits_longer_each_time(
         assert status.tried_again_by_itself
         state.set_table_status("lake", ORDERS.table, type(status)(State.INIT, status.since))
     assert waits == [0, 1, 2, 4, 8, 16, 32, *[int(LONGEST_VOID_SECONDS)] * 5]
-    assert status.retry == "in 60 s (started over 12 times)"
+    assert status.retry_text == "in 60 s (started over 12 times)"
     assert copier._due() == []

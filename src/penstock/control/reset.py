@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import locked
 from penstock.config.model import Pipeline
-from penstock.errors import SlotBusy
+from penstock.errors import Retry, SlotBusy
 from penstock.failpoints import reach
 from penstock.model.table_state import State, TableStatus
 from penstock.source.contract import Retention
@@ -91,7 +91,7 @@ def _tell(view: Pipeline) -> None:
                 state.end_copy(destination, table)
                 if destination_view.feed(table) is None:
                     continue  # it is not followed; should it be again, it is copied, for the log is another
-                status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", "at once")
+                status = TableStatus(State.INIT, now, WHY, "Nothing: the next run copies it", Retry.AT_ONCE)
                 state.set_table_status(destination, table, status)
         state.set_health("capture", Health("stopped", now, WHY, "", 0))
         state.add_event("reset", f"{WHY}: slot and change log were removed, all tables are copied again", None)

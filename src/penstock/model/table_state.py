@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from penstock.errors import NotPublished
+from penstock.errors import Retry
 from penstock.model.position import Position
 
 
@@ -59,26 +59,32 @@ COPYING = frozenset({State.INIT, State.DATA_SYNC, State.FINISHED_COPY, State.SYN
 class TableStatus:
     """Describe where a table stands.
 
-    `reason` and `solution` are set when Errored. `retry` says who tries again, and when: "at once" and "in … s" need
-    nobody; everything else waits for an operator or for the next start.
+    `reason` and `solution` are set when Errored. `retry` says who tries again; `next_try`, when penstock does so by
+    itself and later, says when.
     """
 
     state: State
     since: datetime
     reason: str = ""
     solution: str = ""
-    retry: str = ""
+    retry: Retry | None = None
     code: str = ""  # of the error, when Errored: see errors.py
+    next_try: str = ""  # such as "in 20 s (try 2 of 5)"
+
+    @property
+    def retry_text(self) -> str:
+        """Who tries again, or when, for an operator."""
+        return self.next_try or str(self.retry or "")
 
     @property
     def is_copying(self) -> bool:
         """Whether a copy was on its way, also between two tries, or has to be made: then nothing of the log is kept for
         the table that it is to replace."""
-        return self.state in COPYING or self.tried_again_by_itself or self.retry == NotPublished.retry
+        return self.state in COPYING or self.tried_again_by_itself or self.retry is Retry.WHEN_PUBLISHED
 
     @property
     def tried_again_by_itself(self) -> bool:
-        return self.state is State.ERRORED and (self.retry == "at once" or self.retry.startswith("in "))
+        return self.state is State.ERRORED and self.retry is not None and self.retry.is_automatic
 
 
 @dataclass(frozen=True)

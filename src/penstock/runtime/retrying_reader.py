@@ -220,4 +220,4 @@ class RetryingReader(ABC):
         record_health(self._health, component_of(self.name), health, error, attempts, since)
 
     def _may_pass(self, error: PenstockError) -> bool:
-        return error.retry in ("backoff", "at once") and (self._tries == 0 or self._backoff.attempts < self._tries)
+        return error.retry.is_automatic and (self._tries == 0 or self._backoff.attempts < self._tries)

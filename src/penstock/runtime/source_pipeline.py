@@ -217,7 +217,7 @@ class SourcePipeline:
             except LogDamaged:
                 raise
             except PenstockError as error:
-                if error.retry not in ("backoff", "at once"):
+                if not error.retry.is_automatic:
                     raise
                 outage.note(error.what, error.solution)
             else:

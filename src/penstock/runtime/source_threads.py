@@ -80,7 +80,7 @@ class SourceThread:
                 self._stream(pipeline)
         except BaseException as error:  # noqa: BLE001 - kept for the pipeline's thread, which raises it at the end
             told = error if isinstance(error, PenstockError) else PenstockError(f"unexpected {error!r}", "Report it")
-            if told.retry in ("backoff", "at once") and not self._once and not self._stop.is_set():
+            if told.retry.is_automatic and not self._once and not self._stop.is_set():
                 since = self._outage.note(told.what, told.solution)
                 pipeline.tell(COMPONENT, "retrying", told, backoff.attempts + 1, since)
                 return True

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import delete, select
 
+from penstock.errors import Retry
 from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableProgress, TableStatus
@@ -19,7 +20,9 @@ class SqlTableStates(SqlPart):
         with self._transaction() as connection:
             rows = connection.execute(self._own(TABLE_STATUS, destination)).all()
         found = {
-            table_of(row): TableStatus(State(row.state), row.since, row.reason, row.solution, row.retry, row.code)
+            table_of(row): TableStatus(
+                State(row.state), row.since, row.reason, row.solution, _retry(row.retry), row.code, _next_try(row.retry)
+            )
             for row in rows
         }
         return dict(sorted(found.items()))
@@ -38,7 +41,7 @@ class SqlTableStates(SqlPart):
                     "since": status.since,
                     "reason": status.reason,
                     "solution": status.solution,
-                    "retry": status.retry,
+                    "retry": status.retry_text,
                     "code": status.code,
                 },
             )
@@ -93,3 +96,12 @@ class SqlProgress(SqlPart):
             return connection.scalar(
                 select(PROCESSED.c.position).filter_by(source=self._source, destination=destination)
             )
+
+
+def _retry(text: str) -> Retry | None:
+    """Who tries again. The column has the time of the next try instead, where penstock tries by itself and later."""
+    return (Retry(text) if text in list(Retry) else Retry.BACKOFF) if text else None
+
+
+def _next_try(text: str) -> str:
+    return "" if text in list(Retry) else text

@@ -235,7 +235,7 @@ class Observer:
             advice=fetching_advice(self._pipeline.source.type, feed, made),
             error=status.reason if status else "",
             solution=status.solution if status else "",
-            retry=status.retry if status else "",
+            retry=status.retry_text if status else "",
             code=status.code if status else "",
             copy=state.copies.get(key),
             rescued=state.rescued.get(key, ()),

@@ -219,7 +219,7 @@ def _summary(
         copy=copy,
         error=status.reason if status else "",
         solution=status.solution if status else "",
-        retry=status.retry if status else "",
+        retry=status.retry_text if status else "",
         code=status.code if status else "",
         requests=tuple(one for one in requests if one.table == table),
         fetched=progress.fetched if progress else 0,

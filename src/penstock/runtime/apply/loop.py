@@ -29,6 +29,7 @@ from penstock.errors import (
     LogPassed,
     PenstockError,
     PositionLost,
+    Retry,
     RowsMissing,
     SchemaChanged,
     StaleBase,
@@ -425,7 +426,7 @@ class ApplyLoop:
             )
         LOG.warning("table queued for resync", table=str(tracked.name), why=why)
         tracked.errored = True
-        status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", "at once")
+        status = TableStatus(State.INIT, datetime.now(UTC), why, "Nothing: it is copied again by itself", Retry.AT_ONCE)
         self.state.set_table_status(self.destination.name, tracked.name, status)
         self.resyncs.put((tracked.name, why))
 

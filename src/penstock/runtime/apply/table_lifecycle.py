@@ -16,7 +16,7 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import TableDestination
-from penstock.errors import KeyRequired, NotPublished, OtherLayout, StateError, TableError
+from penstock.errors import KeyRequired, NotPublished, OtherLayout, Retry, StateError, TableError
 from penstock.fold.layout import Layout, layout_of
 from penstock.fold.rule import noted, retyped
 from penstock.model.feed import Feed, Mode
@@ -371,7 +371,7 @@ class TableLifecycle:
             self._note("resync", f"table {name} is copied again: {why}", name)
         status = self._state.table_status(destination).get(name)
         if status is not None and status.state not in (State.INIT, State.ERRORED, State.READY):
-            before = TableStatus(State.ERRORED, datetime.now(UTC), why, "Nothing: it is copied again", "at once")
+            before = TableStatus(State.ERRORED, datetime.now(UTC), why, "Nothing: it is copied again", Retry.AT_ONCE)
             self._state.set_table_status(destination, name, before)
         self._copier.add(feed, schema, why=why)
 

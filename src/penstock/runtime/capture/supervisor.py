@@ -149,7 +149,7 @@ def arguments(pipeline: Pipeline) -> list[str]:
 def _passes(error: PenstockError) -> bool:
     """Return whether it may go away by itself. So may another capture that holds the log: it ends with its
     own driver."""
-    return error.retry in ("backoff", "at once") or isinstance(error, errors.LockedError)
+    return error.retry.is_automatic or isinstance(error, errors.LockedError)
 
 
 def reported_error(report: dict[str, Any]) -> PenstockError:

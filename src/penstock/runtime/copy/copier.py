@@ -9,6 +9,7 @@ its cores fairly between copy and batches.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ from penstock.errors import (
     PenstockError,
     PositionLost,
     RangeVoid,
+    Retry,
     SchemaChanged,
     SourceError,
     SourceLocked,
@@ -372,8 +374,12 @@ class Copier:
         delay = _void_delay(copying.voids)
         copying.voids += 1
         copying.not_before = time.monotonic() + delay
-        retry = f"in {delay:.0f} s (started over {copying.voids} times)" if delay else "at once"
-        self._set_state(copying, State.ERRORED, why, "Nothing: its copy starts again by itself", retry, RangeVoid.code)
+        solution = "Nothing: its copy starts again by itself"
+        status = TableStatus(State.ERRORED, datetime.now(UTC), why, solution, Retry.AT_ONCE, RangeVoid.code)
+        if delay:
+            next_try = f"in {delay:.0f} s (started over {copying.voids} times)"
+            status = dataclasses.replace(status, retry=Retry.BACKOFF, next_try=next_try)
+        self._set_status(copying, status)
 
     def _discard(self, parts: list[WrittenPart]) -> None:
         """What cannot be removed now is an orphan, and goes at a later start."""
@@ -403,20 +409,23 @@ class Copier:
             return
         copying.failures += 1
         locked = isinstance(error, SourceLocked)  # for as long as it takes: that is for whoever holds the lock to say
-        manual = error.retry in ("manual", "never") or (copying.failures > MOST_RETRIES and not locked)
+        manual = error.retry in (Retry.MANUAL, Retry.NEVER) or (copying.failures > MOST_RETRIES and not locked)
         delay = FIRST_RETRY_SECONDS * 2 ** (min(copying.failures, MOST_RETRIES) - 1)
         copying.waits_for_person, copying.lacks_key = manual, isinstance(error, KeyRequired)
         copying.lacks_columns = isinstance(error, ColumnsRequired)
         copying.not_before = time.monotonic() + delay
         limit = "" if locked else f" of {MOST_RETRIES}"
-        retry = "manual" if manual else f"in {delay:.0f} s (try {copying.failures}{limit})"
+        retry = Retry.MANUAL if manual else Retry.BACKOFF
+        next_try = "" if manual else f"in {delay:.0f} s (try {copying.failures}{limit})"
         self._progress.drop(self._destination.name, copying.name)
         trace = {"exception": error.trace} if isinstance(error, TableFailed) and error.trace else {}
         what, solution = error.what, error.solution
-        LOG.error("copy failed", table=str(copying.name), what=what, solution=solution, retry=retry, **trace)
+        when = next_try or str(retry)
+        LOG.error("copy failed", table=str(copying.name), what=what, solution=solution, retry=when, **trace)
         if isinstance(error, Undecodable):
             self._state.quarantine(self._destination.name, copying.name, error.messages)
-        self._set_state(copying, State.ERRORED, error.what, error.solution, retry, error.code)
+        status = TableStatus(State.ERRORED, datetime.now(UTC), what, solution, retry, error.code, next_try)
+        self._set_status(copying, status)
         self._state.add_event("errored", error.what, copying.name, destination=self._destination.name)
 
     def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
@@ -443,24 +452,18 @@ class Copier:
         figures = CopyFigures(copying.rows, copying.estimated_rows, copying.bytes_done, copying.bytes)
         self._progress.update(self._destination.name, copying.name, figures)
 
-    def _set_state(
-        self,
-        copying: CopyingTable,
-        state: State,
-        reason: str = "",
-        solution: str = "",
-        retry: str = "",
-        code: str = "",
-    ) -> None:
-        """Set the table's state, unless another copy of it has been asked for since this one began."""
-        name, now = self._destination.name, datetime.now(UTC)
+    def _set_state(self, copying: CopyingTable, state: State) -> None:
+        self._set_status(copying, TableStatus(state, datetime.now(UTC), copying.why))
+
+    def _set_status(self, copying: CopyingTable, status: TableStatus) -> None:
+        """Set where the table stands, unless another copy of it has been asked for since this one began."""
+        name = self._destination.name
         with self._lock:
             if not self._still_wanted(copying):
                 return
             present = self._state.table_status(name).get(copying.name)
-            if state is State.INIT and present is not None and present.state in NOT_KEPT:
-                self._state.set_table_status(name, copying.name, TableStatus(State.FINISHED_COPY, now))
-            status = TableStatus(state, now, reason or copying.why, solution, retry, code)
+            if status.state is State.INIT and present is not None and present.state in NOT_KEPT:
+                self._state.set_table_status(name, copying.name, TableStatus(State.FINISHED_COPY, status.since))
             self._state.set_table_status(name, copying.name, status)
 
 
