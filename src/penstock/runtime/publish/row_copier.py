@@ -31,6 +31,7 @@ from penstock.errors import (
     LogError,
     PenstockError,
     RangeVoid,
+    Retry,
     SourceError,
     StateError,
 )
@@ -362,7 +363,7 @@ class RowCopier:
             if self._stopping.is_set() or self._tables.get(table) is not wanted:
                 return
             self._reset(wanted)
-            if error.retry in ("manual", "never"):
+            if error.retry in (Retry.MANUAL, Retry.NEVER):
                 del self._tables[table]
                 self._failed.append((table, error))
                 return
