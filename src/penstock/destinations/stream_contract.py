@@ -40,7 +40,8 @@ two writers of one shard (a task that Spark runs twice, a driver that was though
 
 **Durability.** A returned `publish` or `advance` survives the death of every process of ours. Until then no reader sees
 any of the records. A publication that was interrupted is either whole or absent; the next `open` completes or forgets
-it.
+it. A destination whose largest step is smaller than a publication takes it in pieces (`spool.py`): readers may then see
+a beginning of it, and what was interrupted stays a prefix, of which the place says how long it is.
 
 **Unknown outcomes.** CommitUnknown means that nobody can say whether the publication took place. The writer opens the
 shard again: the place says.
