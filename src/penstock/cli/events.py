@@ -45,7 +45,7 @@ def events(
     source, feeds = asked(pipeline, tables or [])
     kept = events_table(source, feeds)
     if kept is not None and format is None and not follow and behind.moment is None:
-        _print(_from_lake(source.destination_view(destination), kept, after, limit), limit)
+        _print_table(next(one for one in source.destination_views if kept in one.feeds(kept.table)), kept, after, limit)
         return
     made = next((one for one in ENVELOPES if one == format), ENVELOPES[0])
     log = LogEvents(source, feeds, EventFormat(Envelope(made), split_moves=made != "faucet"), _warn)
@@ -66,7 +66,7 @@ def _warn(said: str) -> None:
     sys.stderr.write(f"penstock: {said}\n")
 
 
-def _from_lake(pipeline: Pipeline, feed: Feed, after: str | None, limit: int | None) -> Iterable[str]:
+def _print_table(pipeline: Pipeline, feed: Feed, after: str | None, limit: int | None) -> None:
     # Spark takes a second to import: only those who need it wait.
     from penstock.control.query.events import lines, parse_place  # noqa: PLC0415
     from penstock.control.query.spark_sql import reading_session  # noqa: PLC0415
@@ -74,7 +74,7 @@ def _from_lake(pipeline: Pipeline, feed: Feed, after: str | None, limit: int | N
 
     place = None if after is None else parse_place(after)
     with reading_session(pipeline) as spark:
-        yield from lines(spark, make_readable(pipeline.lake), feed, place, limit)
+        _print(lines(spark, make_readable(pipeline.lake), feed, place, limit), limit)
 
 
 def _print(lines: Iterable[str], limit: int | None) -> None:

@@ -49,6 +49,7 @@ from penstock.model.table import Column, TableSchema
 
 FIRST_NUMBER = -2_000_000  # its columns are none of the source's
 OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
+_NAMES = np.array([OPERATIONS.get(code, "") for code in range(256)], object)
 BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # tx_ordinal of the markers of a transaction
 # Columns of an events table, and those of a raw change that they show.
 _PLACES = {
@@ -182,7 +183,7 @@ def _events(
     after = _images(reader, has_after, reader.images(rows[has_after]), schema, projection, strict=strict)
     old = reader.old_images(rows[has_before])
     before = _images(reader, has_before, old, schema, projection, strict=strict)
-    names = np.array([OPERATIONS[int(one)] for one in op], object)
+    names = _NAMES[op]
     shown = np.ones(len(rows), np.bool_)
     with_before = np.ones(len(rows), np.bool_)
     with_after = np.zeros(len(rows), np.bool_)

@@ -142,7 +142,7 @@ def render_events(
     now, old = key_texts(images, schema.key, writer), key_texts(columns["before"], schema.key, writer)
     records = _numbered(divided(columns["op"], now, old, format), done.origin)
     taken = pa.array(records.index)
-    now, old = now.take(taken), old.take(taken)
+    now, old = (_at(records.index, one) for one in (now, old))
     texts = pc.if_else(pa.array(records.from_old), old, now) if records.from_old.any() else now
     named = NamedValues(columns, records, texts, origin, schema, writer)
     topics, lost = _topics(named, format, schema, len(taken))
@@ -161,8 +161,8 @@ def render_events(
     chosen = pa.array(own)
     events = _events(columns, schema, types, origin, records, own, rescued)
     role = records.role[own]
-    events = replace(events, keys=texts.take(chosen), moves=moves(role, now.take(chosen), old.take(chosen)))
-    topics, keys = topics.take(chosen), keys.take(chosen)
+    events = replace(events, keys=_at(own, texts), moves=moves(role, _at(own, now), _at(own, old)))
+    topics, keys = _at(own, topics), _at(own, keys)
     values, failed = rendered_values(events, format, topics, role == TOMBSTONE)
     headers = [(name, named.filled(template).take(chosen).cast(pa.binary())) for name, template in format.headers]
     if done.route is not None:
@@ -223,6 +223,13 @@ def _constant(name: str, rows: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([name], pa.string()))
 
 
+def _at(index: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
+    """Return the values at these places; the column itself where that is all of them, in order."""
+    if len(index) == len(column) and (index == np.arange(len(index))).all():
+        return column
+    return column.take(pa.array(index))
+
+
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
@@ -238,10 +245,8 @@ def _events(
 ) -> Events:
     """Return the events of the records `own`, without their keys."""
     at = records.index[own]
-    if len(at) != len(columns["op"]) or (at != np.arange(len(at))).any():
-        index = pa.array(at)
-        columns = {name: column.take(index) for name, column in columns.items()}
-        rescued = None if rescued is None else rescued.take(index)
+    columns = {name: _at(at, column) for name, column in columns.items()}
+    rescued = None if rescued is None else _at(at, rescued)
     lists = pa.list_(pa.field("element", pa.string()))
     full = np.full(len(at), schema.identity == "full")
     if BEFORE_IS_FULL in columns:
