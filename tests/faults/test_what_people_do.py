@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from databases import Database
 from lake import Lake
 from penstock.demo.server import PostgresServer
+from penstock.model.table_state import GONE
 from people import lake_acts, operator, rows, source
 from people.judge import await_all_ready, judge
 from people.pulse import Pulse
@@ -133,3 +134,7 @@ def _put_right(world: World) -> None:
         done = world.file.command("resync", "FILE", *errored)
         world.say(f"resync {errored}: {done.returncode} {done.stdout} {done.stderr}")
     await_all_ready(world)
+    for table in world.file.status()["tables"]:
+        if table["state"] == "Errored" and GONE in table["error"]:  # a partition that was a table for a while
+            forgotten = world.file.command("forget", "FILE", table["table"])
+            assert forgotten.returncode == 0, forgotten.stderr
