@@ -8,6 +8,7 @@ read by a reader that knows nothing of penstock.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from webhook import SECRET, Webhook, webhook
 TASK_STEPS = ("publish.file_written", "publish.recorded", "publish.taken", "publish.committed", "publish.visible")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def database(embedded_server: PostgresServer) -> Iterator[Database]:
     with fresh_database(embedded_server) as database:
         with database.connect() as connection:
             connection.execute(SETUP.encode())
+            connection.execute(b"create table rejects (id int primary key)")
         yield database
 
 
@@ -44,7 +46,7 @@ def pipeline(database: Database, receiver: Webhook, tmp_path: Path) -> PipelineF
     hooks = {"name": "hooks", "type": "http", "url": receiver.url, "batch": 5, "shards": 2}
     hooks |= {"signature": {"secret": SECRET}, "headers": {"Authorization": "Bearer hunter2"}}
     rules: list[dict[str, Any]] = [{"match": f"public.{table}"} for table in TABLES]
-    rules.append({"match": "public.extras", "to": ["changes"]})
+    rules += [{"match": "public.extras", "to": ["changes"]}, {"match": "public.rejects", "to": ["hooks"]}]
     return make_pipeline(tmp_path, database, destinations=[files, hooks], tables=rules)
 
 
@@ -70,18 +72,25 @@ def test_every_event_once_and_in_order_through_kills(
         run.await_streaming()
         traffic.transactions(40)
         _lose_events(database, pipeline)
+        receiver.refuses = lambda event: 422 if b'"table": "rejects"' in event and b'"id": 13' in event else 0
+        database.execute("insert into rejects values (13), (14)")
         run.stop()
     finally:
         run.clean_up()
     pipeline.run_once()
     tables = {table["table"]: table["state"] for table in pipeline.status()["tables"]}
-    assert tables == {f"public.{table}": "Ready" for table in (*TABLES, "extras")}
+    assert tables == {f"public.{table}": "Ready" for table in (*TABLES, "extras", "rejects")}
     checked = pipeline.command("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     assert "rows that the tables had before are not published" in " ".join(checked.stdout.split())
     files = StreamReader(pipeline.folder / "changes" / pipeline.name)
     assert {event["key"]["id"] for event in files.events() if event["table"] == "extras"} == {1, 3}
-    for shards in (files.shards(), _received(receiver)):
+    received = _received(receiver)
+    assert [event["key"]["id"] for shard in received for event in shard if event["table"] == "rejects"] == [14]
+    (letter,) = json.loads(pipeline.command("dlq", "list", "FILE", "--json").stdout)["dead_letters"]
+    assert (letter["destination"], letter["table"]) == ("hooks", "public.rejects")
+    assert "422" in letter["reason"]
+    for shards in (files.shards(), received):
         assert len(shards) == 2
         assert all(shards)
         assert_equal(database, shards)
