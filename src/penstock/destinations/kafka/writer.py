@@ -129,6 +129,7 @@ class Writer:
             enable_idempotence=True,
             compression_type="lz4",
             linger_ms=5,
+            retry_backoff_ms=10,  # a transaction that follows at once waits for the markers of the one before
             batch_num_messages=50_000,
             queue_buffering_max_messages=10_000_000,
             queue_buffering_max_kbytes=2_000_000,
