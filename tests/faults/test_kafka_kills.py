@@ -10,6 +10,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -124,15 +125,22 @@ def _says(pipeline: PipelineFile, state: str, reason: str) -> bool:
 
 
 def _stopped(pipeline: PipelineFile, traffic: Traffic, run: Running) -> psutil.Process:
-    """Have a worker stop in the middle of a transaction, and return it."""
+    """Have a worker stop in the middle of a transaction, and return it. It outlives its run: what Spark would have it
+    end with is killed first."""
     provoke(pipeline, traffic, MIDDLE, run, signal.SIGSTOP)
     found: list[psutil.Process] = []
 
     def seen() -> bool:
-        found[:] = [process for process in run.members() if process.status() == psutil.STATUS_STOPPED]
+        found.clear()
+        for process in run.members():
+            with suppress(psutil.NoSuchProcess):
+                found.extend([process] if process.status() == psutil.STATUS_STOPPED else [])
         return len(found) == 1
 
     await_condition(seen, "one worker that is stopped", 30)
+    daemon = found[0].parent()
+    assert daemon is not None
+    daemon.kill()
     return found[0]
 
 

@@ -124,17 +124,22 @@ class Cluster:
 
 
 class Noted:
-    """The newest error that a client has reported beside its calls; one that says why is kept before others."""
+    """The newest error that a client has reported beside its calls; one that says more is kept before others."""
 
     def __init__(self) -> None:
         self.reason: KafkaError | None = None
 
     def note(self, error: KafkaError) -> None:
-        if self.reason is None or self.reason.code() not in _SAYS_WHY or error.code() in _SAYS_WHY:
+        if self.reason is None or _rank(error) >= _rank(self.reason):
             self.reason = error
 
     def forget(self) -> None:
         self.reason = None
+
+
+def _rank(error: KafkaError) -> int:
+    """How much an error says: that all brokers are down follows from what is wrong with each."""
+    return 2 if error.code() in _SAYS_WHY else 0 if error.code() == KafkaError._ALL_BROKERS_DOWN else 1
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
