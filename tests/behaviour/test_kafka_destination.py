@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
@@ -226,6 +230,47 @@ def test_a_zombie_in_the_middle_of_its_transaction_publishes_nothing(bench: Kafk
         zombie.publish(interrupted(), lambda: ShardPlace(place_at(999)))
     assert read(bench) == [b"a"]
     assert zombie.open() == ShardPlace(place_at(200))
+
+
+SLEEPER = """
+import os, pickle, signal, sys
+from pathlib import Path
+from penstock.errors import Overtaken
+
+publisher, first, second, upto = pickle.loads(Path(sys.argv[1]).read_bytes())
+publisher.open()
+
+def interrupted():
+    yield first
+    publisher._writer._producer.flush()  # it is at the broker
+    os.kill(os.getpid(), signal.SIGSTOP)
+    yield second
+
+try:
+    publisher.publish(interrupted(), lambda: upto)
+except Overtaken:
+    sys.exit(7)
+"""
+
+
+def test_a_process_that_slept_in_its_transaction_publishes_nothing(bench: KafkaBench, tmp_path: Path) -> None:
+    destination = opened(bench)
+    given = [records(bench.topic, b"zombie 1"), records(bench.topic, b"zombie 2")]
+    work = (destination.publisher("shop", 0), *given, ShardPlace(place_at(999)))
+    (tmp_path / "work").write_bytes(pickle.dumps(work))
+    sleeper = subprocess.Popen([sys.executable, "-c", SLEEPER, str(tmp_path / "work")])
+    try:
+        while psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED:
+            assert sleeper.poll() is None
+            time.sleep(0.02)
+        publish(destination, records(bench.topic, b"a"), 200)
+        sleeper.send_signal(signal.SIGCONT)
+        assert sleeper.wait(60) == 7, "it was fenced"
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    publish(destination, records(bench.topic, b"b"), 300)
+    assert read(bench) == [b"a", b"b"]
 
 
 def test_the_newest_place_is_found_behind_many_others(bench: KafkaBench) -> None:

@@ -30,7 +30,7 @@ class Looped:
     def restart(self) -> PublishLoop:
         """A new process."""
         section = self.kafka.section(
-            topic=f"{self.kafka.topic}.${{source.table}}", shards=2, deletes="both", headers={"op": "${event.op}"}
+            topic=f"{self.kafka.topic}.${{source.table}}", shards=2, deletes="both", headers={"op": "${op}"}
         )
         destination = self.kafka.plain(**section.model_dump(include={"shards"}))
         bench = self.bench
