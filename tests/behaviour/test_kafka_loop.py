@@ -32,7 +32,7 @@ class Looped:
         section = self.kafka.section(
             topic=f"{self.kafka.topic}.${{source.table}}", shards=2, deletes="both", headers={"op": "${op}"}
         )
-        destination = self.kafka.plain(**section.model_dump(include={"shards"}))
+        destination = self.kafka.plain(shards=2, timeout="5s")
         bench = self.bench
         self.loop = PublishLoop(
             "shop", destination, bench.runner, bench.log, AT_ONCE, bench.state, format=section.record_format
