@@ -15,7 +15,7 @@ from databases import Database
 from penstock.changelog.log import ChangeLog
 from penstock.model.position import position_text
 from penstock.spark_source.source import PenstockSource
-from running import PipelineFile, make_pipeline
+from running import PipelineFile, Running, await_condition, make_pipeline, running
 
 ORDERS = "public.orders"
 
@@ -46,11 +46,14 @@ def pipeline(postgres: Database, tmp_path: Path) -> PipelineFile:
     )
 
 
-def printed(pipeline: PipelineFile) -> list[dict[str, Any]]:
-    """Run the pipeline until it is drained, and return what it prints."""
-    done = pipeline.command("run", "FILE", "--once")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def printed(run: Running, count: int) -> list[dict[str, Any]]:
+    """Wait until the run has printed so many events, and return all of them."""
+
+    def lines() -> list[str]:
+        return [line for line in run.text().splitlines() if line.startswith("{")]
+
+    await_condition(lambda: len(lines()) >= count, f"{count} events:\n{run.tail()}", 120)
+    return [json.loads(line) for line in lines()]
 
 
 def read(session: SparkSession, pipeline: PipelineFile, **options: str) -> DataFrame:
@@ -62,15 +65,21 @@ def in_order(rows: DataFrame) -> list[Row]:
 
 
 def test_batches_streams_and_standard_output(session: SparkSession, pipeline: PipelineFile, tmp_path: Path) -> None:
+    with running(pipeline) as run:
+        _read(session, pipeline, run, tmp_path)
+    assert len(printed(run, 58)) == 58, "once, as nobody was killed"
+    _refused(session, pipeline)
+
+
+def _read(session: SparkSession, pipeline: PipelineFile, run: Running, tmp_path: Path) -> None:
     database = pipeline.database
-    assert printed(pipeline) == []
     database.execute(
         *(f"insert into orders values ({n}, {n}.5, '2026-01-01 00:00Z', '{{a,b}}', 's{n}')" for n in range(1, 41)),
         "insert into notes values (1, 'one')",
         "update orders set amount = 0 where id <= 3",
         "update orders set id = 100 where id = 4",
     )
-    events = printed(pipeline)
+    events = printed(run, 46)
     assert [event["op"] for event in events] == ["insert"] * 41 + ["update"] * 3 + ["delete", "insert"]
     log = ChangeLog(str(pipeline.log))
     middle = log.end()
@@ -107,7 +116,7 @@ def test_batches_streams_and_standard_output(session: SparkSession, pipeline: Pi
     assert session.read.parquet(target).count() == 44
     database.execute("delete from orders where id > 30 and id < 100", "alter table orders add column extra int")
     database.execute("update orders set extra = 7 where id = 100", "truncate notes")
-    assert [event["op"] for event in printed(pipeline)] == ["delete"] * 10 + ["update", "truncate"]
+    assert [event["op"] for event in printed(run, 58)][46:] == ["delete"] * 10 + ["update", "truncate"]
     stream()
     streamed = session.read.option("mergeSchema", "true").parquet(target)
     assert streamed.select("_commit_position", "_ordinal").distinct().count() == streamed.count() == 55
@@ -120,6 +129,9 @@ def test_batches_streams_and_standard_output(session: SparkSession, pipeline: Pi
     assert before.count() == 44
     assert before.filter("extra is not null").count() == 0, "older rows, at the newest structure"
 
+
+def _refused(session: SparkSession, pipeline: PipelineFile) -> None:
+    log = ChangeLog(str(pipeline.log))
     begin = log.start()
     assert begin is not None
     for name in log.segments()[:3]:
