@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Tests wait for a pipeline some of the time, so two files of them share the cores; a third would only make them late.
-WORKERS ?= --numprocesses 2 --dist loadfile
+WORKERS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Behaviour suites run over the in-memory twins only (SQLite for the state store): no Spark, no Postgres server.
 TWINS := memory or sqlite or scoped

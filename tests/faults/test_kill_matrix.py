@@ -137,7 +137,10 @@ def living(
                 create_tables(database.url)
                 pipeline = three_destinations(tmp_path_factory.mktemp("matrix"), database)
                 pipeline.run_once()  # tables are copied before the first change, so each change is an event
-                workload = cleanup.enter_context(Workload(database.url, seed=4, connections=2))
+                # A truncated partition may have cost a stream events, so its table would be Errored there.
+                spared = ["public.partitioned"]
+                workload = Workload(database.url, seed=4, connections=2, not_truncated=spared)
+                cleanup.enter_context(workload)
                 made.append(Matrix(database, pipeline, workload, Lake(spark, pipeline.warehouse)))
                 cleanup.callback(made[-1].clean_up)
             return made[-1]

@@ -90,7 +90,7 @@ def test_random_acts_of_people(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, full: bool, seed: int
 ) -> None:
     """Every second seed runs on Debian's server; every third has the DDL trigger."""
-    steps = 100 if full else 30
+    steps = 100 if full else 20
     binaries = request.getfixturevalue("debian_server").binaries if seed % 2 == 0 else None
     counts: Counter[str] = Counter()
     with PostgresServer(binaries=binaries) as server:

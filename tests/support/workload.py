@@ -8,7 +8,7 @@ deadlocks and other refusals roll a transaction back, which is a part of the wor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from threading import Event, Thread
 
@@ -36,10 +36,10 @@ def create_tables(url: str) -> None:
 class Worker:
     """One connection's stream of transactions. `counts` says what was done, so that a test can see it was not idle."""
 
-    def __init__(self, url: str, seed: str, number: int, bulk_rows: int) -> None:
+    def __init__(self, url: str, seed: str, number: int, bulk_rows: int, not_truncated: frozenset[str]) -> None:
         self._random = Random(f"{seed}/{number}")
         self._number = number
-        self._bulk_rows = bulk_rows
+        self._bulk_rows, self._not_truncated = bulk_rows, not_truncated
         self._next_bulk = number * 10_000_000
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute("set lock_timeout = '5s'")
@@ -212,15 +212,25 @@ class Worker:
 
     def _truncate(self, table: WorkTable) -> None:
         others = self._random.sample(TABLES, 1) if self._random.random() < 0.3 else []
-        names = {table.name, *(other.name for other in others)}
+        names = {table.name, *(other.name for other in others)} - self._not_truncated
+        if not names:
+            return
         self._run(f"truncate {', '.join(sorted(names))}", [])
 
 
 class Workload:
-    """Several workers on one database."""
+    """Several workers on one database. Tables in `not_truncated`, by name, never are."""
 
-    def __init__(self, url: str, seed: int | str, connections: int = 1, bulk_rows: int = 300) -> None:
-        self.workers = [Worker(url, str(seed), number, bulk_rows) for number in range(connections)]
+    def __init__(
+        self,
+        url: str,
+        seed: int | str,
+        connections: int = 1,
+        bulk_rows: int = 300,
+        not_truncated: Collection[str] = (),
+    ) -> None:
+        spared = frozenset(not_truncated)
+        self.workers = [Worker(url, str(seed), number, bulk_rows, spared) for number in range(connections)]
 
     def close(self) -> None:
         for worker in self.workers:

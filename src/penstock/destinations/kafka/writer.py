@@ -62,7 +62,7 @@ class Writer:
         self.made_for, self._reader = made_for, reader
         self._noted = Noted()
         self._refused: list[tuple[str, KafkaError]] = []  # deliveries that failed, with their topics
-        self._rendered: dict[str, str] = {}  # the names of topics as they were rendered, by Kafka's
+        self._rendered: dict[str, str] = {}  # the topics of this publication as they were rendered, by Kafka's names
         self._sizes: deque[tuple[int, int]] = deque()  # records handed over so far, and their bytes, per call
         self._handed_over = self._under_way = 0
         self.failed = self._unfinished = False
@@ -73,6 +73,7 @@ class Writer:
 
     def begin(self) -> None:
         self._unfinished = True
+        self._rendered.clear()
         if self.made_for.transactional:
             with self._guarded("beginning a transaction"):
                 self._producer.begin_transaction()
@@ -299,10 +300,20 @@ class Writer:
                 f"topic {self.made_for.positions}, which holds the places of the stream, is gone",
                 "Restore it, or start a new stream with another `positions_topic`: readers then get events again",
             )
+        if not stale and error.code() in NO_TOPIC and self._has_positions():
+            stale = set(self._rendered.values())  # a commit that fails for a topic does not say for which
         if stale:
             return UnknownTopics(stale)
         cause = next((one for _, one in self._refused if one.code() != KafkaError._PURGE_QUEUE), error)
         return self.made_for.cluster.failure(doing, cause, self._noted)
+
+    def _has_positions(self) -> bool:
+        """Return whether the topic that keeps the places is there."""
+        try:
+            found = self._producer.list_topics(self.made_for.positions, timeout=self.made_for.cluster.timeout)
+        except KafkaException:
+            return False
+        return found.topics[self.made_for.positions].error is None
 
     def _overtaken(self, error: KafkaError) -> Overtaken:
         return Overtaken(
