@@ -30,7 +30,6 @@ from penstock.errors import (
     LogPassed,
     Overtaken,
     PenstockError,
-    StreamBroken,
     TopicsRefused,
 )
 from penstock.failpoints import reach
@@ -43,6 +42,12 @@ from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
+from penstock.runtime.publish.log_range import (
+    log_ends_before_stream,
+    log_passed_stream,
+    log_passed_table,
+    starts_before_the_log,
+)
 from penstock.runtime.publish.published_table import PublishedTable
 from penstock.runtime.publish.row_copier import RowCopier
 from penstock.runtime.publish.row_publication import RowPublication
@@ -107,7 +112,9 @@ class PublishLoop:
             return False
         first = start if self._start == "log" else end if self._start == "now" else self._start
         is_there = bool(self._destination.places(self._source))
-        if not is_there and not self._can_start(first, start, end):
+        if not is_there and first < start:
+            raise starts_before_the_log(self._destination.name, first, start)
+        if not is_there and first > end:
             return False
         wanted = StreamId(self._source, history, place_at(first))
         if self._state.processed(self._destination.name) is None:
@@ -118,27 +125,13 @@ class PublishLoop:
         self._places = self._destination.places(self._source)
         self.processed = self._least()
         if self.processed < start:
-            raise self._passed(start)
+            raise log_passed_stream(self._destination.name, self.processed, start)
         if self.processed > end:
-            raise StreamBroken(
-                f"stream {self._destination.name} is published up to {position_text(self.processed)}, and the change "
-                f"log ends at {position_text(end)}",
-                "The log lost its newest part: start a new stream under another `path` or name",
-            )
+            raise log_ends_before_stream(self._destination.name, self.processed, end)
         self._shards = self.layout.shards
         where = position_text(self.processed)
         LOG.info("stream begins", stream=self._destination.name, shards=self._shards, position=where)
         return True
-
-    def _can_start(self, first: Position, start: Position, end: Position) -> bool:
-        """Whether a new stream can start at `first`. False: the log will get there."""
-        if first < start:
-            raise StreamBroken(
-                f"stream {self._destination.name} is to start at {position_text(first)}, and the change log begins at "
-                f"{position_text(start)}: the events in between are not there",
-                f'Set `start` to "{position_text(start)}" or later, or to `log`',
-            )
-        return first <= end
 
     def note_recorded(self) -> None:
         """Note that the state store knows the stream's tables from now on."""
@@ -227,9 +220,9 @@ class PublishLoop:
         for table in self.tables.values():
             behind = None if table.copying else self._behind(table)
             if behind is not None and position_of(behind) < before and not table.lost:
-                self.mark_errored(table, self._lost(table, behind, before))
+                self.mark_errored(table, log_passed_table(table.name, behind, before))
         if self._shards and self.processed < before:
-            raise self._passed(before)
+            raise log_passed_stream(self._destination.name, self.processed, before)
 
     def step(self, *, now: bool = False) -> bool:
         """Publish the next batch, if there is one; False when there was nothing to do. Raises what concerns the
@@ -290,20 +283,6 @@ class PublishLoop:
         name = place_name(table.name)
         return min((at.behind[name] for at in self._places if name in at.behind), default=None)
 
-    def _passed(self, start: Position) -> StreamBroken:
-        return StreamBroken(
-            f"stream {self._destination.name} is published up to {position_text(self.processed)}, and the change log "
-            f"begins at {position_text(start)}: the events in between are lost",
-            "Start a new stream under another `path` or name, and have its readers begin again",
-        )
-
-    def _lost(self, table: PublishedTable, behind: Place, start: Position) -> LogPassed:
-        return LogPassed(
-            f"table {table.name}: it is published up to {position_text(position_of(behind))}, and the change log "
-            f"begins at {position_text(start)}",
-            f"To go on without the events in between: penstock resync FILE {table.name}",
-        )
-
     def _bring_on(self) -> bool:
         """One batch for each table that stands behind and is well."""
         tables = [one for one in self.tables.values() if not one.errored and not one.copying]
@@ -325,7 +304,7 @@ class PublishLoop:
         position = position_of(behind)
         segments = self._log.segments(after=position)
         if segments and segments[0].start > position:
-            self.mark_errored(table, self._lost(table, behind, segments[0].start))
+            self.mark_errored(table, log_passed_table(table.name, behind, segments[0].start))
             return False
         reached = max(position_of(at.place) for at in self._places)
         segments = [name for name in segments if name.start < reached]
