@@ -23,8 +23,7 @@ $(READY): requirements.lock pyproject.toml src/penstock/runtime/spark/jars.py sr
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	$(BIN)/python -m penstock.runtime.spark.jars
-	$(BIN)/python -m penstock.runtime.spark.class_archive
+	$(BIN)/penstock jars fetch
 	@touch $@
 
 demo: $(READY) ## a shop with live traffic, the pipeline, and the proof that lake equals source (about a minute)

@@ -23,7 +23,7 @@ COMMANDS = [
     *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "reset", "drop", "forget"],
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
     *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge", "wait"],
-    *["destinations drop", "slots drop"],
+    *["destinations drop", "slots drop", "jars fetch"],
 ]
 
 

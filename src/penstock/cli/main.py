@@ -83,6 +83,7 @@ COMMANDS = (
         "Remove what is kept of a destination that left the file.",
     ),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
+    Command(("jars", "fetch"), "penstock.cli.jars", "jars_fetch", "Fetch what Spark needs before the first run."),
 )
 
 GROUPS = {
@@ -90,6 +91,7 @@ GROUPS = {
     "dlq": "Dead letters: events that a stream went on without.",
     "destinations": "The pipeline's destinations.",
     "slots": "The source's replication slot.",
+    "jars": "The Java libraries that Spark needs.",
 }
 
 

@@ -1,14 +1,13 @@
 """An archive of the classes that Spark's Java process loads, so that a start maps them instead of loading them again.
 
 Loading and verifying some ten thousand classes is a third of the time until the first batch. Java keeps them in an
-archive (AppCDS) when asked to at its exit; `python -m penstock.runtime.spark.class_archive` has it do so after a little
-of everything that a pipeline does, and `make install` calls that. Java itself checks that archive, jars and its own
+archive (AppCDS) when asked to at its exit; `penstock jars fetch` has it do so after a little of everything that a
+pipeline does, and `make install` calls that. Java itself checks that archive, jars and its own
 version suit each other, and starts without the archive when they do not.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from pyspark.sql import SparkSession
 from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.destinations.factory import make_tables
 from penstock.destinations.registry import spark_settings
-from penstock.errors import PenstockError
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
@@ -29,6 +27,16 @@ from penstock.runtime.spark.session import start_session
 SOURCE = "archive"
 BATCHES = 3
 EXIT_SECONDS = 120
+
+
+def is_current() -> bool:
+    """Return whether there is an archive, and no jar is newer than it."""
+    place, present = jars.class_archive(), jars.installed()
+    return present is not None and place.is_file() and all(_changed_at(jar) <= _changed_at(place) for jar in present)
+
+
+def _changed_at(file: Path) -> int:
+    return file.stat().st_mtime_ns
 
 
 def build() -> None:
@@ -79,10 +87,3 @@ def _end(spark: SparkSession) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(EXIT_SECONDS)
-
-
-if __name__ == "__main__":
-    try:
-        build()
-    except PenstockError as error:
-        sys.exit(f"penstock: {error}")

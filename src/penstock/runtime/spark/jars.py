@@ -1,15 +1,19 @@
 """The jars that Spark needs beside itself: which, where they are kept, and how they get there.
 
-`python -m penstock.runtime.spark.jars` fetches them through Spark's own Ivy into `{sys.prefix}/share/penstock/jars`;
-`make install` calls it. `runtime.spark` uses that folder, and lets Spark fetch the jars itself when they are not there.
+The first start of Spark fetches them through Spark's own Ivy; `penstock jars fetch` does so beforehand, and `make
+install` calls that. They are kept in the virtual environment, or in the user's cache where the environment cannot be
+written to. What Ivy brings is compared with the checksums below before it is put in its place.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -18,6 +22,12 @@ from penstock.destinations.registry import compiled_jars, packages
 from penstock.errors import EnvironmentMissing
 
 PACKAGES = packages()
+
+# SHA-256 of each jar. A new version needs a new line: `sha256sum` of a jar that was fetched on two machines.
+CHECKSUMS = {
+    "iceberg-spark-runtime-4.1_2.13-1.12.0.jar": "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    "sqlite-jdbc-3.50.3.0.jar": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
+}
 
 APPLICATION = """
 import sys, zipfile
@@ -37,8 +47,17 @@ spark.stop()
 
 
 def folder() -> Path:
-    """Without links in its path: Java's class archive knows jars by their paths."""
-    return Path(sys.prefix).resolve() / "share" / "penstock" / "jars"
+    """Return the folder of the jars: in the virtual environment if that has one or can be written to, else in the
+    user's cache.
+
+    Without links in its path: Java's class archive knows jars by their paths."""
+    prefix = Path(sys.prefix).resolve()
+    kept = prefix / "share" / "penstock" / "jars"
+    if kept.is_dir() or os.access(prefix, os.W_OK):
+        return kept
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
+    environment = hashlib.sha256(str(prefix).encode()).hexdigest()[:12]  # an archive of classes fits one environment
+    return cache / "penstock" / f"jars-{environment}"
 
 
 def class_archive() -> Path:
@@ -53,11 +72,15 @@ def installed() -> list[Path] | None:
     return jars if all(jar.is_file() for jar in jars) else None
 
 
-def fetch() -> list[Path]:
-    """Bring the missing jars into the folder. A jar appears there whole or not at all."""
+def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
+    """Bring the missing jars into the folder and return all of them. A jar appears there whole or not at all.
+
+    `begins` is called with the folder before anything is fetched; not at all if nothing is missing. EnvironmentMissing
+    if the jars cannot be had, or are not the ones that this version of penstock was tested with."""
     present = installed()
     if present is not None:
         return present
+    begins(folder())
     try:
         folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -73,6 +96,7 @@ def fetch() -> list[Path]:
                     f"{package} was not found by Ivy",
                     "See that Maven Central or its mirror can be reached and try again",
                 )
+            _require_checksum(source, _file_name(package))
             _put(source, folder() / _file_name(package))
         for jar in compiled_jars():
             _put(Path(scratch) / jar.file_name, folder() / jar.file_name)
@@ -81,6 +105,16 @@ def fetch() -> list[Path]:
 
 def _wanted() -> list[Path]:
     return [folder() / name for name in (*map(_file_name, PACKAGES), *(jar.file_name for jar in compiled_jars()))]
+
+
+def _require_checksum(jar: Path, name: str) -> None:
+    with jar.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != CHECKSUMS[name]:
+        raise EnvironmentMissing(
+            f"{name} is not the jar that penstock was tested with: its SHA-256 is {found}, not {CHECKSUMS[name]}",
+            f"Remove {jar} and try again; if it comes again, ask whoever runs your mirror of Maven Central",
+        )
 
 
 def _put(source: Path, target: Path) -> None:
@@ -114,13 +148,7 @@ def _resolve(scratch: Path) -> list[Path]:
         reason = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
         raise EnvironmentMissing(
             f"the jars {', '.join(PACKAGES)} could not be fetched: {reason}",
-            "See that Java 17 is there and that Maven Central or its mirror can be reached, and try again",
+            "See that Java 17 is there and that Maven Central or its mirror can be reached, and try again. Without a "
+            f"network, run `penstock jars fetch` on a machine that has one, and copy its folder to {folder()}",
         )
     return [Path(jar.removeprefix("file://").removeprefix("file:")) for jar in line.removeprefix("JARS=").split(",")]
-
-
-if __name__ == "__main__":
-    try:
-        fetch()
-    except EnvironmentMissing as missing:
-        sys.exit(f"penstock: {missing}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -43,13 +44,16 @@ from penstock.runtime.spark.standalone_master import (
 
 _CAUSE = re.compile(r"\b(?:Error|Exception|Could not|Unrecognized|Invalid|Conflicting)\b|Error:|Exception:")
 JAVA_MINIMUM = 17
+LOG = structlog.get_logger("spark")
 LOGGING = Path(__file__).with_name("log4j2.xml")
 
 
 def session(pipeline: Pipeline) -> LazySession:
     """Return the session of a pipeline, with a catalog for each of its destinations; the first is the
     default catalog."""
-    settings = spark_settings(pipeline.destinations, compiled=jars.installed() is not None)
+    require_java()
+    _fetch_jars()
+    settings = spark_settings(pipeline.destinations, compiled=True)
     if is_local(pipeline.spark):
         # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
         settings["spark.master"] = f"local[{cores() + pipeline.copying.max_connections * len(pipeline.source_views)}]"
@@ -83,6 +87,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
     """Start Java and Spark; `log` takes what the Java process writes. `settings` win over ours, and `where` says where
     their master comes from. EnvironmentMissing unless a context is there that can run jobs."""
     require_java()
+    _fetch_jars()
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
     ours = _defaults(name) | (_in_local_mode() if is_local(settings) else _on_a_cluster()) | _jar_settings(settings)
@@ -197,10 +202,20 @@ def _java_options(*more: str) -> str:
     return " ".join(options)
 
 
+def _fetch_jars() -> None:
+    """Fetch the jars if this is the first start of Spark in this environment."""
+    jars.fetch(_say_that_jars_are_fetched)
+
+
+def _say_that_jars_are_fetched(folder: Path) -> None:
+    if structlog.is_configured():
+        LOG.info("fetching jars for the first start of Spark", jars=len(jars.PACKAGES), folder=str(folder))
+    else:
+        sys.stderr.write(f"penstock: fetching {len(jars.PACKAGES)} jars for the first start of Spark into {folder}\n")
+
+
 def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    installed = jars.installed()
-    if installed is None:
-        return {"spark.jars.packages": ",".join(jars.PACKAGES)}
+    installed = jars.fetch()
     here = {"spark.driver.extraClassPath": os.pathsep.join(map(str, installed))}
     return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, installed))}
 
