@@ -102,6 +102,10 @@ class TinySnapshot:
     def alive(self) -> bool:
         return True
 
+    @property
+    def passed(self) -> Position:
+        return self.position
+
     @contextmanager
     def session(self) -> Iterator[TinySnapshot]:
         yield self
@@ -187,7 +191,9 @@ class TinySource:
     def snapshot(self, *, timeout: float, waiting: Waiting) -> TinySnapshot:
         return TinySnapshot(self._database)
 
-    def capture(self, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report) -> None:
+    def capture(
+        self, wanted: WantedTables, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report
+    ) -> None:
         end = sink.end or 1
         sink.begin(end, Origin(NAME, 1))
         report({"event": "started", "position": self.position_text(end), "reading": [NAME]})

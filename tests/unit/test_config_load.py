@@ -227,7 +227,7 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
             r":3: sorce is an unknown key; did you mean source\? Allowed here: version, name, source",
         ),
         (("  type: postgres", "  typ: postgres"), r":4: source\.typ is an unknown key; did you mean type\?"),
-        (("  type: postgres", "  type: mysql"), r":4: source\.type is 'mysql', but must be 'postgres'"),
+        (("  type: postgres", "  type: oracle"), r":4: source\.type is 'oracle', but must be 'postgres' or 'mysql'"),
         (("match:", "mtach:"), r":7: tables\[0\]\.mtach is an unknown key; did you mean match\?"),
         (("public.*", "orders"), r":7: tables\[0\]\.match is 'orders', but .* is not schema\.table, schema\.\*"),
         (("[public.tmp_%]", "public.tmp_%"), r":8: tables\[0\]\.exclude is .*, but must be a list"),

@@ -71,7 +71,8 @@ class SegmentHeader:
 
     `history` is an id that was made when the log was begun, the same in all of its segments; "" in logs that are older
     than such ids. `last_commit` is the last transaction up to `end`, in this segment or before it (position and time;
-    0, 0 before the first); None in older logs, where it is unknown.
+    0, 0 before the first); None in older logs, where it is unknown. `state` is what the source has to know to go on
+    from `end`, in its own words.
     """
 
     start: Position
@@ -84,6 +85,7 @@ class SegmentHeader:
     replica: bool = False
     history: str = ""
     last_commit: tuple[Position, int] | None = None
+    state: str = ""
 
     @property
     def all_slices(self) -> tuple[Slice, ...]:
@@ -105,6 +107,7 @@ class SegmentHeader:
             "replica": self.replica,
             "history": self.history,
             "last_commit": self.last_commit,
+            **({"state": self.state} if self.state else {}),
             "schemas": {fingerprint: json.loads(schema.to_json()) for fingerprint, schema in self.schemas.items()},
             "slices": [asdict(item) for item in self.slices],
             "parts": [asdict(part) for part in self.parts],
@@ -127,6 +130,7 @@ class SegmentHeader:
             replica=raw.get("replica", False),
             history=raw.get("history", ""),
             last_commit=None if raw.get("last_commit") is None else (raw["last_commit"][0], raw["last_commit"][1]),
+            state=raw.get("state", ""),
         )
 
 
@@ -183,6 +187,7 @@ def compose(
     replica: bool = False,
     history: str = "",
     before: tuple[Position, int] | None = None,
+    state: str = "",
 ) -> SegmentFile:
     """Combine slices under a header with their checksums. `before` is the last commit before them."""
     batches = tuple(_canonical(item.batch) for item in rows)
@@ -198,6 +203,7 @@ def compose(
         parts=tuple(parts),
         replica=replica,
         history=history,
+        state=state,
     )
     header = replace(header, last_commit=newest_commit(header.all_slices) or before)
     content = header.to_bytes()

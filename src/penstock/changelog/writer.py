@@ -58,7 +58,7 @@ class SegmentWriter:
         self.bytes_written = 0
         self._max_bytes = max_bytes
         self.last_commit: tuple[Position, int] | None = None
-        self._system_id, self._timeline, self._replica = "", 0, False
+        self._system_id, self._timeline, self._replica, self._state = "", 0, False, ""
         self._history: str | None = None  # None: the log is empty, and nobody has begun it
         self._parts: list[PartRef] = []
         self._part_schemas: dict[str, TableSchema] = {}
@@ -92,26 +92,33 @@ class SegmentWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._unlock()
 
-    def begin(self, position: Position, system_id: str, timeline: int, *, replica: bool = False) -> None:
+    def begin(
+        self, position: Position, system_id: str, timeline: int, *, replica: bool = False, state: str = ""
+    ) -> None:
         """Set where appending starts (the log's end, unless it is empty) and whose stream follows."""
         if self.end is not None and position != self.end:
             raise ValueError(f"the log ends at {self.end:x}, not at {position:x}")
         if self._history is None:
             self._history, self.last_commit = secrets.token_hex(8), (0, 0)
         self.end, self._system_id, self._timeline, self._replica = position, system_id, timeline, replica
+        self._state = state
         self.abandon_parts()
 
-    def append(self, end: Position, rows: Sequence[SliceRows]) -> None:
-        """Seal `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written."""
+    def append(self, end: Position, rows: Sequence[SliceRows], state: str | None = None) -> None:
+        """Seal `[self.end, end)`: whole transactions, or what remains of one whose earlier parts were written.
+
+        `state` is the source's from `end` on; None: it stays."""
         start = self._start(end)
+        self._state = self._state if state is None else state
         self._seal(self._composed(start, end, rows, self._parts, self._part_schemas))
         failpoints.reach("capture.segment_sealed")
         self._parts, self._part_schemas, self._attempt = [], {}, ""
         self._forget_replaced()
 
-    def advance(self, end: Position) -> None:
+    def advance(self, end: Position, state: str | None = None) -> None:
         """Seal `[self.end, end)` as empty, replacing an empty segment right before it."""
         start, replaced = self._start(end), ""
+        self._state = self._state if state is None else state
         if self.last is not None and self.last.empty:
             start, replaced = self.last.start, self._last_text
         self._seal(self._composed(start, end, ()))
@@ -170,6 +177,7 @@ class SegmentWriter:
             replica=self._replica,
             history=self._history or "",
             before=self.last_commit,
+            state=self._state,
         )
 
     def _find_last_commit(self, chain: Sequence[SegmentName]) -> tuple[Position, int] | None:

@@ -130,10 +130,12 @@ class _Document:
         return self.error(at, problem + more, value)
 
     def _in_file(self, at: KeyPath) -> KeyPath:
-        """A key path as the file has it: pydantic puts the type of a destination or processor behind its number."""
+        """A key path as the file has it: pydantic puts the type behind a source's key or an entry's number."""
         found: KeyPath = ()
         for part in at:
-            if not (found and isinstance(found[-1], int) and self._value((*found, "type")) == part):
+            of_source = found == ("source",) or (len(found) == 2 and found[0] == "sources")
+            type = self._value((*found, "type")) if found and (of_source or isinstance(found[-1], int)) else None
+            if part != (type or ("postgres" if of_source else None)):
                 found = (*found, part)
         return found
 

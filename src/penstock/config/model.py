@@ -15,10 +15,11 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationIn
 
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
 from penstock.config.destinations import AnyDestination, IcebergDestination, StreamSection
+from penstock.config.mysql_source import MysqlSource
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
-from penstock.config.sources import PostgresSource, require_distinct
+from penstock.config.sources import AnySource, PostgresSource, require_distinct, with_names
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
 from penstock.decode.choices import chosen
@@ -81,8 +82,8 @@ class Pipeline(Section):
 
     version: Literal[1]
     name: Name
-    only_source: Annotated[PostgresSource | None, Field(alias="source")] = None
-    many_sources: Annotated[list[PostgresSource], Field(alias="sources")] = Field(default_factory=list)
+    only_source: Annotated[AnySource | None, Field(alias="source")] = None
+    many_sources: Annotated[list[AnySource], Field(alias="sources")] = Field(default_factory=list)
     sid_column: Identifier = "sid"
     mask_salt: SecretStr | None = None
     tables: list[TableRule] = Field(min_length=1)
@@ -97,7 +98,7 @@ class Pipeline(Section):
     spark: Annotated[Properties, AfterValidator(_spark_names)] = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
-    _source_view: PostgresSource | None = PrivateAttr(None)
+    _source_view: PostgresSource | MysqlSource | None = PrivateAttr(None)
     _destination_view: AnyDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
     _destination_views: list[Pipeline] | None = PrivateAttr(None)
@@ -111,13 +112,13 @@ class Pipeline(Section):
         pipeline = data.get("name")
         filled = dict(data)
         if isinstance(data.get("source"), dict):
-            default = f"penstock_{pipeline}"[:63]
-            filled["source"] = {"name": pipeline, "publication": default, "slot": default, **data["source"]}
+            filled["source"] = with_names({"name": pipeline, **data["source"]}, f"penstock_{pipeline}"[:63])
         if isinstance(data.get("sources"), list):
             filled["sources"] = [
-                {"publication": default, "slot": default, **source} if isinstance(source, dict) else source
+                with_names(source, f"penstock_{pipeline}_{source.get('name', '')}")
+                if isinstance(source, dict)
+                else source
                 for source in data["sources"]
-                for default in [f"penstock_{pipeline}_{source.get('name', '')}" if isinstance(source, dict) else ""]
             ]
         return filled
 
@@ -151,7 +152,7 @@ class Pipeline(Section):
         return self
 
     @property
-    def sources(self) -> list[PostgresSource]:
+    def sources(self) -> list[PostgresSource | MysqlSource]:
         """All sources, one or several."""
         return [self.only_source] if self.only_source is not None else self.many_sources
 
@@ -166,7 +167,7 @@ class Pipeline(Section):
         return self.source.name if self.is_scoped else None
 
     @property
-    def source(self) -> PostgresSource:
+    def source(self) -> PostgresSource | MysqlSource:
         """The only source, or the one whose view of the pipeline this is."""
         if self._source_view is not None:
             return self._source_view
@@ -177,7 +178,7 @@ class Pipeline(Section):
             )
         return self.only_source
 
-    def of(self, source: PostgresSource) -> Pipeline:
+    def of(self, source: PostgresSource | MysqlSource) -> Pipeline:
         """The pipeline as one of its sources sees it: as if it were the only one."""
         if self.only_source is source:
             return self

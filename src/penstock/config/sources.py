@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo
+from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, SecretStr, Tag, ValidationInfo
 
+from penstock.config.mysql_source import MysqlSource
 from penstock.config.section import Identifier, Section, misplaced
+from penstock.config.source_id import SourceId
 from penstock.config.source_url import checked_source_url
 from penstock.config.values import Name
 
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
-
-
-def _sid(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-    if value is not None and not whole and not (isinstance(value, str) and value):
-        raise ValueError("must be text or a whole number")
-    return value
 
 
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -38,7 +33,7 @@ class PostgresSource(Section):
     name: Name = ""
     type: Literal["postgres"]
     url: Annotated[SecretStr, AfterValidator(_source_url)]
-    sid: Annotated[str | int | None, BeforeValidator(_sid)] = None
+    sid: SourceId = None
     publication: Identifier = ""
     slot: SlotName = ""
     ddl_trigger: Literal["manual", "auto"] = "manual"
@@ -56,23 +51,40 @@ class PostgresSource(Section):
         """The pipeline's name, by which a publication knows who manages it."""
         return self._pipeline
 
+    @property
+    def own(self) -> tuple[tuple[str, str, object], ...]:
+        """What no two sources may share: a key of the section, its value, and what makes that value the same one."""
+        url = self.url.get_secret_value()
+        server = tuple(conninfo_to_dict(url).get(key) for key in ("host", "port"))
+        return (("slot", self.slot, (server, self.slot)), ("publication", self.publication, (url, self.publication)))
 
-def require_distinct(sources: Sequence[PostgresSource]) -> None:
+
+def _type(source: object) -> object:
+    """Return the type that a section names. One that names none is read as Postgres', which finds its mistakes."""
+    return source.get("type", "postgres") if isinstance(source, dict) else getattr(source, "type", None)
+
+
+AnySource = Annotated[
+    Annotated[PostgresSource, Tag("postgres")] | Annotated[MysqlSource, Tag("mysql")], Discriminator(_type)
+]
+
+
+def with_names(source: object, default: str) -> object:
+    """Fill in what a section is called after its pipeline, unless the file says it."""
+    if not isinstance(source, dict) or source.get("type") != "postgres":
+        return source
+    return {"publication": default, "slot": default, **source}
+
+
+def require_distinct(sources: Sequence[PostgresSource | MysqlSource]) -> None:
     """Raise what makes two of the sources one, or leaves one without a name of its own."""
     sids = [source.sid if source.sid is not None else source.name for source in sources]
     if len({type(sid) for sid in sids}) > 1:
         raise misplaced("sources", "must have sids that are all text or all numbers, for they are one column")
     seen: set[tuple[str, object]] = set()
     for number, (source, sid) in enumerate(zip(sources, sids, strict=True)):
-        url = source.url.get_secret_value()
-        server = tuple(conninfo_to_dict(url).get(key) for key in ("host", "port"))
-        own = (
-            ("name", source.name, source.name),
-            ("sid", sid, sid),
-            ("slot", source.slot, (server, source.slot)),
-            ("publication", source.publication, (url, source.publication)),
-        )
-        for key, value, identity in own:
+        named: tuple[tuple[str, object, object], ...] = (("name", source.name, source.name), ("sid", sid, sid))
+        for key, value, identity in (*named, *source.own):
             if value == "":
                 raise misplaced(("sources", number, key), "is missing")
             if (key, identity) in seen:

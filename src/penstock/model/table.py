@@ -29,6 +29,7 @@ class ColumnType:
     `carried_as` is the user's choice for it: "" (as the table of types says), "text" or "decimal(p,s)". While events
     are rendered it is VERBATIM and that choice: the value is the text that the source wrote.
     `held_as` is what the destination's type map makes of it: "" (as decoded), "text", "decimal(p,s)" or "int32".
+    `charset` and `labels` are of sources whose changes hold texts in the column's character set, and numbers of labels.
     """
 
     oid: int
@@ -40,6 +41,8 @@ class ColumnType:
     fields: tuple[tuple[str, ColumnType], ...] = ()  # of a composite
     carried_as: str = ""
     held_as: str = ""
+    charset: str = ""
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def from_raw(cls, raw: dict[str, Any]) -> ColumnType:
@@ -50,6 +53,7 @@ class ColumnType:
                 **raw,
                 "element": None if element is None else cls.from_raw(element),
                 "fields": tuple((name, cls.from_raw(type)) for name, type in raw.get("fields", ())),
+                "labels": tuple(raw.get("labels", ())),
             }
         )
 
@@ -150,9 +154,12 @@ class TableSchema:
         return next(i for i, column in enumerate(self.columns) if column.name == name)
 
 
+_ONLY_IF_SET = frozenset({"held_as", "charset", "labels"})
+
+
 def _raw(value: Any) -> dict[str, Any]:
-    """As JSON has it. `held_as` is there only where a destination narrows: a source's versions know nothing of it."""
-    return asdict(value, dict_factory=lambda items: {key: one for key, one in items if key != "held_as" or one})
+    """As JSON has it. What few types have is there only where they have it: `held_as` where a destination narrows."""
+    return asdict(value, dict_factory=lambda items: {key: one for key, one in items if key not in _ONLY_IF_SET or one})
 
 
 def _without_oids(value: Any) -> Any:

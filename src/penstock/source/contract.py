@@ -19,9 +19,12 @@ position on, until `release`. Whatever the source keeps costs it disk, so a star
 changes, changes only what the pipeline manages, and returns what keeps single tables from being followed: that is the
 trouble of those tables and of nothing else.
 
-**Snapshots.** A snapshot sees exactly the transactions below its position. It lives as long as it is open and its
-connection lasts. Ranges that were planned in it together are the table, once each; a `TableReader` reads one of them
-on any machine. When what was read cannot be relied on (the table was rewritten or altered), the reader raises
+**Snapshots.** A snapshot sees all transactions below its position. Where readers cannot share one cut, `read` says at
+which position it read a range (`seen`, never below the snapshot's), or, if it cannot say, `passed` is a position from
+which on nothing was seen: the log is replayed from the lowest position until all of these are passed. A snapshot lives
+as long as it is open and its connection lasts. Ranges that were planned in it together are the table, once each; a
+`TableReader` reads one of them on any machine.
+When what was read cannot be relied on (the table was rewritten or altered), the reader raises
 RangeVoid at the latest at the end of the range, and all that was read of the table under that plan is void. Ranges
 survive a restart as JSON: `why_void` says whether the rest of an earlier plan can still be read.
 
@@ -62,6 +65,7 @@ Severity = Literal["ok", "warning", "error"]
 Report = Callable[[dict[str, object]], None]
 Waiting = Callable[[Sequence[str]], None]  # is given whom a snapshot waits for
 Rescuing = Callable[[tuple[RescueCount, ...]], None]
+Seeing = Callable[[Position], None]
 OwnRange = Any  # a CopyRange that the same source has planned: no other class of range ever reaches it
 
 
@@ -328,8 +332,10 @@ class TableReader(Protocol):
         max_rows_per_second: float | None = None,
         strict: bool = False,
         rescuing: Rescuing = ...,
+        seen: Seeing = ...,
     ) -> Iterator[pa.RecordBatch]:
-        """Read one range. With `strict`, a cell that does not fit is ValueDoesNotFit."""
+        """Read one range. With `strict`, a cell that does not fit is ValueDoesNotFit. `seen` is given the position
+        that the rows are exactly of, if that is not the snapshot's."""
         ...
 
     def rows_by_key(
@@ -385,6 +391,12 @@ class Snapshot(Protocol):
     @property
     def position(self) -> Position:
         """What it sees is everything before this."""
+        ...
+
+    @property
+    def passed(self) -> Position:
+        """A position from which on nothing was seen by what was read in it so far: `position`, if the snapshot is
+        exact, or if readers say what they have `seen`."""
         ...
 
     @property
@@ -463,9 +475,12 @@ class Source(Protocol):
 
     def connect(self, *, purpose: str = "penstock") -> Session: ...
 
-    def capture(self, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report) -> None:
+    def capture(
+        self, wanted: WantedTables, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report
+    ) -> None:
         """Fill the sink until stopped; then what is whole is sealed and confirmed.
 
+        Changes of tables that are not `wanted` may be left out.
         `report` is given `started` (with `position` and `reading`), `verified`, `sealed`, `waiting` and `ignored`, as
         runtime/capture/process.py describes them.
         """

@@ -33,12 +33,14 @@ class Origin:
     """Whose stream it is: positions mean the same only under one system identifier, along one line of timelines.
 
     `replica`: it was read from a replica, which may follow its primary to another timeline, or be promoted, in the
-    middle of a stream; `timeline` is the one at the stream's beginning.
+    middle of a stream; `timeline` is the one at the stream's beginning. `state` is what else the source has to know in
+    order to go on from a position, in words of its own: nobody else reads it.
     """
 
     system_id: str
     timeline: int
     replica: bool = False
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,13 @@ class SegmentSink(Protocol):
     def begin(self, position: Position, origin: Origin) -> None:
         """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""
 
-    def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
-        """Seal everything up to `end`: whole transactions, or what remains of the one whose parts were written."""
+    def append(self, end: Position, slices: Sequence[CapturedSlice], state: str | None = None) -> None:
+        """Seal everything up to `end`: whole transactions, or what remains of the one whose parts were written.
 
-    def advance(self, end: Position) -> None:
+        `state` is `Origin.state` from `end` on; None: it stays.
+        """
+
+    def advance(self, end: Position, state: str | None = None) -> None:
         """Nothing happened up to `end`."""
 
     def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:

@@ -53,7 +53,7 @@ class LogSink:
     @property
     def origin(self) -> Origin | None:
         last = self._writer.last
-        return self._begun if last is None else Origin(last.system_id, last.timeline, last.replica)
+        return self._begun if last is None else Origin(last.system_id, last.timeline, last.replica, last.state)
 
     @property
     def last_commit(self) -> LastCommit | None:
@@ -61,14 +61,14 @@ class LogSink:
         return None if found is None else LastCommit(*found)
 
     def begin(self, position: Position, origin: Origin) -> None:
-        self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica)
+        self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica, state=origin.state)
         self._begun = origin
 
-    def append(self, end: Position, slices: Sequence[CapturedSlice]) -> None:
-        self._writer.append(end, _rows(slices))
+    def append(self, end: Position, slices: Sequence[CapturedSlice], state: str | None = None) -> None:
+        self._writer.append(end, _rows(slices), state)
 
-    def advance(self, end: Position) -> None:
-        self._writer.advance(end)
+    def advance(self, end: Position, state: str | None = None) -> None:
+        self._writer.advance(end, state)
 
     def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
         self._writer.write_part(commit_position, _rows(slices))
@@ -93,7 +93,7 @@ def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: 
         patient=patient,
     )
     with SegmentWriter(ChangeLog(pipeline.log_uri), pipeline.log.max_bytes) as writer:
-        source_of(pipeline.source).capture(settings, LogSink(writer), stop, report)
+        source_of(pipeline.source).capture(pipeline, settings, LogSink(writer), stop, report)
 
 
 def main(file: Path, source: str | None = None) -> int:

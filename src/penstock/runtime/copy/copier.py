@@ -212,11 +212,11 @@ class Copier:
             for copying in sorted(ready, key=lambda copying: -copying.bytes):
                 self._set_state(copying, State.DATA_SYNC)
             self._read_ranges(ready, snapshot, began + self._settings.snapshot_for)
-            position = snapshot.position
+            position, passed = snapshot.position, snapshot.passed
         for copying in ready:
             complete = not copying.given_up and not copying.left
             if complete and not self._stopping.is_set() and self._still_wanted(copying):
-                self._hand_over(copying, position, snapshot.moment)
+                self._hand_over(copying, position, passed, snapshot.moment)
 
     def _prepare(self, copying: CopyingTable, snapshot: Snapshot, counters: WriteCounters) -> bool:
         """Plan the table's ranges. False when that failed, which is recorded."""
@@ -268,7 +268,8 @@ class Copier:
             if result.error is not None:
                 raise result.error
             assert result.part is not None
-            self._finish(copying, item, FinishedRange(result.part, snapshot.position), result.rescues)
+            position = snapshot.position if result.position is None else result.position
+            self._finish(copying, item, FinishedRange(result.part, position), result.rescues)
 
     def _finish(
         self, copying: CopyingTable, item: CopyRange, read: FinishedRange, rescues: tuple[RescueCount, ...]
@@ -291,13 +292,14 @@ class Copier:
         copying.rows += read.part.rows
         self._report(copying)
 
-    def _hand_over(self, copying: CopyingTable, taken_at: Position, moment: int) -> None:
+    def _hand_over(self, copying: CopyingTable, taken_at: Position, passed: Position, moment: int) -> None:
         self._set_state(copying, State.FINISHED_COPY)
         reach("copy.finished")
         self._set_state(copying, State.SYNC_WAIT)
         self._set_state(copying, State.CATCHUP)
         reach("copy.catching_up")
         position: Position | None = None
+        high = passed if passed > taken_at else 0
         with self._containing(copying):
             position = catch_up(
                 self._destination,
@@ -307,7 +309,7 @@ class Copier:
                 self._pipeline.key,
                 copying.feed,
                 copying.schema,
-                [copying.finished[number] for number in sorted(copying.finished)],
+                [dataclasses.replace(one, high=high) for _, one in sorted(copying.finished.items())],
                 taken_at,
                 moment,
                 self._stopping,

@@ -1,6 +1,8 @@
 """Hand a copied table to the stream: replay the log over the copy's files, unseen by readers, then commit them all.
 
-Each range was read under a snapshot of its own position C. The log is replayed from the lowest C until every C has been
+Each range was read under a snapshot of its own position C (a source without one gives the positions around it: C is the
+lower one where the replay begins, and the higher one where it has passed).
+The log is replayed from the lowest C until every C has been
 passed: a key that has not changed since then has not moved and was read once; a changed key is replaced by its last
 image, however often it was read. So in between the files hold a state that never was, and nobody sees it; once the
 replay has passed every C they hold the table as it was at the replay's position, but for rows in doubt (`doubt`: cells
@@ -45,8 +47,11 @@ MOST_DOUBT_BYTES = 32 << 20  # of their keys
 
 @dataclass(frozen=True)
 class FinishedRange:
+    """A range that was read. It holds everything before `position`, and nothing from `high` on, if that is later."""
+
     part: WrittenPart
     position: Position
+    high: Position = 0
 
 
 class Unresolved(Exception):
@@ -157,7 +162,7 @@ class _Replay:
         self._destination, self._runner, self._log = destination, runner, log
         self._source, self._feed, self._schema = source, feed, schema
         self._parts = [finished.part for finished in ranges if not finished.part.empty]
-        self._passed = max([finished.position for finished in ranges], default=taken_at)
+        self._passed = max([max(finished.position, finished.high) for finished in ranges], default=taken_at)
         if self.merges:
             self._passed = max(self._passed, taken_at)
         self._reread: FinishedRange | None = None  # rows that are to come in at its position

@@ -71,6 +71,7 @@ class Copied:
     part: WrittenPart | None = None
     error: PenstockError | None = None
     rescues: tuple[RescueCount, ...] = ()
+    position: Position | None = None  # what was read is exactly of this one; None: of the snapshot's
 
 
 def counting(
@@ -86,6 +87,7 @@ def counting(
 
 def copy_range(task: CopyTask) -> Copied:
     told: list[RescueCount] = []
+    seen: list[Position] = []
     rescues: list[RescueCount] = []
     batches = task.reader.read(
         task.range,
@@ -93,15 +95,15 @@ def copy_range(task: CopyTask) -> Copied:
         statement_timeout=task.statement_timeout,
         strict=task.strict,
         rescuing=told.extend,
+        seen=seen.append,
     )
     try:
         kept = project_batches(task.projection, task.reader.schema, batches)
         if task.as_events is not None:
             schema = kept_schema(task.projection, task.reader.schema)
             kept = read_as_events(task.as_events, task.reader.schema, schema, task.range.number, kept)
-        return Copied(
-            at_low_priority(lambda: task.plan.write_rows(counting(kept, told, rescues))), rescues=merged(rescues)
-        )
+        part = at_low_priority(lambda: task.plan.write_rows(counting(kept, told, rescues)))
+        return Copied(part, rescues=merged(rescues), position=max(seen, default=None))
     except PenstockError as error:
         return Copied(error=error)
     except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from penstock.errors import UsageError
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
-from penstock.source.contract import Report, SegmentSettings, StopFlag, Waiting
+from penstock.source.contract import Report, SegmentSettings, StopFlag, Waiting, WantedTables
 from penstock.source.postgres import ddl_trigger
 from penstock.source.postgres.capture import Capture, CaptureSettings
 from penstock.source.postgres.connect import connect, endpoint, role_of
@@ -94,7 +94,9 @@ class PostgresSource:
     def connect(self, *, purpose: str = "penstock") -> PostgresSession:
         return PostgresSession(connect(self._url, application_name=purpose), self._section)
 
-    def capture(self, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report) -> None:
+    def capture(
+        self, wanted: WantedTables, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report
+    ) -> None:
         own = CaptureSettings(
             url=self._url,
             slot=self._section.slot,

@@ -17,7 +17,7 @@ from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
-from penstock.source.contract import Rescuing, WantedTables
+from penstock.source.contract import Rescuing, Seeing, WantedTables
 from penstock.source.postgres.catalogue import marks_of, partitions_of
 from penstock.source.postgres.comparison import SourceSide, comparable
 from penstock.source.postgres.connect import Connection, everywhere
@@ -46,6 +46,7 @@ class PostgresTableReader:
         max_rows_per_second: float | None = None,
         strict: bool = False,
         rescuing: Rescuing = ignored,
+        seen: Seeing = int,
     ) -> Iterator[pa.RecordBatch]:
         return read_range(
             self._source,
@@ -118,6 +119,10 @@ class PostgresSnapshot:
 
     @property
     def position(self) -> Position:
+        return self._exported.position
+
+    @property
+    def passed(self) -> Position:
         return self._exported.position
 
     @property
