@@ -45,6 +45,7 @@ from penstock.runtime.spark.session import session
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.sql import open_store
+from pipeline_files import of_postgres
 from pipelines import write_pipeline
 from source_rows import pgbench_tables
 from targets import COPY_AGAINST_DEBEZIUM, COPY_AGAINST_JDBC
@@ -92,7 +93,9 @@ class Bench:
         self._rounds += 1
         target = TableId("public", f"copied_{self._rounds}")
         with connect(self.server.url()) as connection:
-            (schema,) = discover(connection, lambda found: found == subject.table, self._pipeline.source.publication)
+            (schema,) = discover(
+                connection, lambda found: found == subject.table, of_postgres(self._pipeline.source).publication
+            )
         self._destination.ensure_table(target, schema, self._pipeline.name, None)
         with Watch(os.getpid()) as watch:
             began = time.perf_counter()

@@ -24,6 +24,7 @@ from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_state
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.slot import drop_slot
+from pipeline_files import of_postgres
 from running import PipelineFactory
 
 
@@ -346,13 +347,13 @@ tables: [{{match: public.t}}]
                 f"alter table t owner to {role}",
             )
         with connect(url) as connection:
-            session = PostgresSession(connection, pipeline.source)
+            session = PostgresSession(connection, of_postgres(pipeline.source))
             prepare_source(session, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
             assert state(connection) == ("trusted" if may else "absent")
             if may:
                 connection.execute(f"alter event trigger {TRIGGER} disable".encode())
                 prepare_source(session, pipeline, ChangeLog(str(tmp_path / "log")), Publisher(pipeline, None))
                 assert state(connection) == "disabled"  # somebody wanted that
-            drop_slot(connection, pipeline.source.slot)
+            drop_slot(connection, of_postgres(pipeline.source).slot)
     finally:
         postgres.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}")

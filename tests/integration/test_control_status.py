@@ -29,6 +29,7 @@ from penstock.source.postgres.slot import create_slot, slot_state
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import open_store
 from penstock.state.store import Health
+from pipeline_files import of_postgres
 from running import PipelineFactory, Running
 
 ORDERS, ITEMS = TableId("public", "orders"), TableId("public", "items")
@@ -91,7 +92,7 @@ def test_tables_that_have_processed_all_have_no_lag_though_no_change_was_theirs(
     loaded: Pipeline, postgres: Database
 ) -> None:
     with connect(postgres.url) as connection:
-        create_slot(connection, postgres.url, loaded.source.slot)
+        create_slot(connection, postgres.url, of_postgres(loaded.source).slot)
     position = postgres.flush_position()
     then = datetime.now(UTC) - timedelta(hours=1)
     store = open_store(loaded.state_url)
@@ -186,16 +187,16 @@ def test_a_damaged_state_store_is_reported(loaded: Pipeline) -> None:
 
 def test_a_lost_slot_shouts(loaded: Pipeline, postgres: Database) -> None:
     with connect(postgres.url) as connection:
-        create_slot(connection, postgres.url, loaded.source.slot)
+        create_slot(connection, postgres.url, of_postgres(loaded.source).slot)
     status = gather(loaded)
-    slot = f"slot {loaded.source.slot}"
+    slot = f"slot {of_postgres(loaded.source).slot}"
     assert status.source.health is not None
     assert status.source.health.facts[0] == Fact(slot, "not active", "warning")
     assert f"; {slot} not active, confirmed " in shown(status)
     with connect(postgres.url) as connection:
-        state = slot_state(connection, loaded.source.slot)
+        state = slot_state(connection, of_postgres(loaded.source).slot)
     assert state is not None
-    facts = slot_facts(loaded.source.slot, replace(state, invalidation="wal_removed"))
+    facts = slot_facts(of_postgres(loaded.source).slot, replace(state, invalidation="wal_removed"))
     assert facts == (Fact(slot, "is lost: wal_removed", "error"),)
     lost = replace(status, source=replace(status.source, health=replace(status.source.health, facts=facts)))
     assert "is lost: wal_removed" in shown(lost)

@@ -24,6 +24,7 @@ from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
+from pipeline_files import of_postgres
 
 EVENTS = TableId("public", "events")
 TABLES = (
@@ -63,7 +64,7 @@ class Bench:
         """As a run does it, again and again; gives the tables that have to be copied again."""
         with connect(self.database.url) as connection:
             schemas = discover(connection, self.wanted, "", self.pipeline.each_partition)
-            session = PostgresSession(connection, self.pipeline.source)
+            session = PostgresSession(connection, of_postgres(self.pipeline.source))
             self.why = dict(TableWatch(self.pipeline, self.state).look(session, schemas, {}).copy_again)
         return list(self.why)
 
@@ -242,7 +243,7 @@ def test_a_partition_that_somebody_has_locked_is_looked_at_later(postgres: Datab
     postgres.execute("truncate e0", "insert into events values (1, 5, 'x')")
     with connect(postgres.url) as connection, postgres.connect() as other:
         schemas = discover(connection, bench.wanted, "", bench.pipeline.each_partition)
-        session = PostgresSession(connection, bench.pipeline.source)
+        session = PostgresSession(connection, of_postgres(bench.pipeline.source))
         with other.transaction():
             other.execute("lock table e0 in access exclusive mode")
             assert not TableWatch(bench.pipeline, bench.state).look(session, schemas, {}).copy_again
@@ -337,7 +338,9 @@ def test_check_says_what_is_not_seen(postgres: Database, tmp_path: Path) -> None
         "create unlogged table days_0 partition of days for values from (0) to (10)",
     )
     with connect(postgres.url) as connection:
-        findings = check_source(connection, bench.pipeline.source, bench.wanted, bench.pipeline.each_partition)
+        findings = check_source(
+            connection, of_postgres(bench.pipeline.source), bench.wanted, bench.pipeline.each_partition
+        )
         said = {(one.level, str(one.table), one.what.partition(":")[0]) for one in findings}
         assert ("note", "public.events", "table public.events is partitioned") in said
         assert ("warning", "public.days", "partition public.days_0 of public.days is unlogged") in said
@@ -347,13 +350,19 @@ def test_check_finds_rules_that_take_no_partition(postgres: Database, tmp_path: 
     bench = bench_of(postgres, tmp_path, match="public.events", partitions="each")
     postgres.execute("create publication penstock_shop for all tables with (publish_via_partition_root = true)")
     with connect(postgres.url) as connection:
-        findings = check_source(connection, bench.pipeline.source, bench.wanted, bench.pipeline.each_partition)
+        findings = check_source(
+            connection, of_postgres(bench.pipeline.source), bench.wanted, bench.pipeline.each_partition
+        )
         (found,) = [one for one in findings if one.table == EVENTS]
         assert "matches none of its partitions" in found.what
         assert "public.e0" in found.fix
-        each = check_source(connection, bench.pipeline.source, lambda table: table.name == "e0", lambda _: True)
+        each = check_source(
+            connection, of_postgres(bench.pipeline.source), lambda table: table.name == "e0", lambda _: True
+        )
         (error,) = [one for one in each if one.level == "error" and one.table is not None]
         assert "publishes it as part of public.events" in error.what
         connection.execute(error.fix.encode())
-        again = check_source(connection, bench.pipeline.source, lambda table: table.name == "e0", lambda _: True)
+        again = check_source(
+            connection, of_postgres(bench.pipeline.source), lambda table: table.name == "e0", lambda _: True
+        )
         assert not [one for one in again if one.level == "error" and one.table is not None]

@@ -19,6 +19,7 @@ from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.snapshot import export_snapshot, snapshot_connection
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
+from pipeline_files import of_postgres
 
 TYPES = (
     "create type {t}_mood as enum ('calm', 'cross')",
@@ -180,14 +181,14 @@ class Bench:
             snapshot_connection(self.url, snapshot.name) as connection,
         ):
             (schema,) = discover(connection, self.table.__eq__, "")
-            marks = read_marks(connection, [self.pipeline.source.publication], [schema.relation_id])
+            marks = read_marks(connection, [of_postgres(self.pipeline.source).publication], [schema.relation_id])
         self.state.set_marks("lake", self.table, marks[schema.relation_id])
         self.state.set_table_status("lake", self.table, TableStatus(State.READY, datetime.now(UTC)))
 
     def why(self, *, starting: bool = False) -> str:
         with connect(self.url) as connection:
             schemas = discover(connection, self.table.__eq__, "")
-            session = PostgresSession(connection, self.pipeline.source)
+            session = PostgresSession(connection, of_postgres(self.pipeline.source))
             look = TableWatch(self.pipeline, self.state).look(session, schemas, None if starting else {})
         return look.copy_again.get(self.table, "")
 
@@ -236,7 +237,7 @@ def test_an_older_look_says_nothing(postgres: Database, tmp_path: Path) -> None:
         schemas = discover(earlier, bench.table.__eq__, "")
         marks = read_marks(earlier, ["t_pub"], [schemas[0].relation_id])[schemas[0].relation_id]
         assert marks.published != bench.state.marks("lake")[bench.table].published
-        session = PostgresSession(earlier, bench.pipeline.source)
+        session = PostgresSession(earlier, of_postgres(bench.pipeline.source))
         assert not TableWatch(bench.pipeline, bench.state).look(session, schemas, {}).copy_again
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+from penstock.config.mysql_source import MysqlSource
+from penstock.config.sources import PostgresSource
+
 
 def pipeline_file(folder: Path, **changes: Any) -> Path:
     """`shop.yaml`, which clones everything in `public`. `changes` replace top-level keys."""
@@ -20,3 +23,9 @@ def pipeline_file(folder: Path, **changes: Any) -> Path:
     path = folder / "shop.yaml"
     path.write_text(yaml.safe_dump({key: value for key, value in (settings | changes).items() if value is not None}))
     return path
+
+
+def of_postgres(source: PostgresSource | MysqlSource) -> PostgresSource:
+    """Return the section of a source that is Postgres."""
+    assert isinstance(source, PostgresSource)
+    return source

@@ -396,7 +396,7 @@ def test_a_copy_that_is_asked_for_again_during_its_hand_over_does_not_join(
         return 300
 
     monkeypatch.setattr("penstock.runtime.copy.copier.catch_up", meanwhile)
-    copier._hand_over(first, 300, 0)
+    copier._hand_over(first, 300, 300, 0)
     assert copier._tables[KEYED.table] is not first, "the copy that was asked for is still to be made"
     assert state.table_status("lake")[KEYED.table].state is State.INIT
     assert not watched.bench.loop._joining

@@ -60,10 +60,10 @@ class Sink:
 
     def begin(self, *_: object) -> None: ...
 
-    def append(self, end: int, slices: Any) -> None:
+    def append(self, end: int, slices: Any, state: str | None = None) -> None:
         self.kept.append((end, slices))
 
-    def advance(self, end: int) -> None: ...
+    def advance(self, end: int, state: str | None = None) -> None: ...
     def write_part(self, *_: object) -> None:
         raise AssertionError
 

@@ -16,6 +16,7 @@ from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import TableId
+from pipeline_files import of_postgres
 
 SECRET = "s3cr3t-hunter2"
 GOOD = """\
@@ -60,7 +61,10 @@ def test_what_is_not_said_has_a_default(folder: Path) -> None:
     pipeline = loaded(folder)
     assert pipeline.file == folder / "pipeline.yaml"
     assert pipeline.source.url.get_secret_value() == f"postgresql://app:{SECRET}@db:5432/shop"
-    assert (pipeline.source.publication, pipeline.source.slot) == ("penstock_shop", "penstock_shop")
+    assert (of_postgres(pipeline.source).publication, of_postgres(pipeline.source).slot) == (
+        "penstock_shop",
+        "penstock_shop",
+    )
     assert pipeline.destinations[0].name == "lake"
     assert pipeline.lake.warehouse == str(folder / "warehouse")
     assert pipeline.home == folder / "penstock-shop"

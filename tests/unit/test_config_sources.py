@@ -11,6 +11,7 @@ from penstock.config.model import Pipeline
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import Sid
 from penstock.model.table import TableId
+from pipeline_files import of_postgres
 
 EU = "{name: eu, type: postgres, url: postgresql://app@eu/shop}"
 US = "{name: us, type: postgres, url: postgresql://app@us/shop}"
@@ -35,8 +36,11 @@ def refused(folder: Path, *sources: str, more: str = "") -> str:
 
 def test_each_source_has_names_paths_and_a_position_of_its_own(tmp_path: Path) -> None:
     eu, us = pipeline_of(tmp_path, EU, US).source_views
-    assert (eu.source.slot, us.source.slot) == ("penstock_crm_eu", "penstock_crm_us")
-    assert (eu.source.publication, us.source.publication) == ("penstock_crm_eu", "penstock_crm_us")
+    assert (of_postgres(eu.source).slot, of_postgres(us.source).slot) == ("penstock_crm_eu", "penstock_crm_us")
+    assert (of_postgres(eu.source).publication, of_postgres(us.source).publication) == (
+        "penstock_crm_eu",
+        "penstock_crm_us",
+    )
     assert (eu.key, us.key) == ("crm.eu", "crm.us")
     assert (eu.log_uri, us.log_uri) == (f"{eu.home}/log/eu", f"{us.home}/log/us")
     assert eu.home == us.home
@@ -71,7 +75,7 @@ def test_a_named_target_of_a_second_mode_is_shared_though_the_firsts_is_not(tmp_
 
 def test_one_source_in_a_list_is_named_like_several_so_that_more_may_follow(tmp_path: Path) -> None:
     (eu,) = pipeline_of(tmp_path, EU).source_views
-    assert (eu.key, eu.source.slot, eu.feeds(CUSTOMERS)[0].sid) == (
+    assert (eu.key, of_postgres(eu.source).slot, eu.feeds(CUSTOMERS)[0].sid) == (
         "crm.eu",
         "penstock_crm_eu",
         Sid("sid", "eu", "crm"),
@@ -112,7 +116,7 @@ def test_numbers_may_be_sids(tmp_path: Path) -> None:
 
 def test_slots_of_different_servers_may_have_one_name(tmp_path: Path) -> None:
     source_views = pipeline_of(tmp_path, EU.replace("}", ", slot: s}"), US.replace("}", ", slot: s}")).source_views
-    assert [source_view.source.slot for source_view in source_views] == ["s", "s"]
+    assert [of_postgres(source_view.source).slot for source_view in source_views] == ["s", "s"]
 
 
 def test_source_and_sources_exclude_each_other_and_one_of_them_is_needed(tmp_path: Path) -> None:
@@ -134,6 +138,10 @@ def test_a_single_source_may_carry_a_sid_and_keeps_its_plain_names(tmp_path: Pat
         "destinations: [{type: iceberg, warehouse: w}]\n"
     )
     pipeline = load(file)
-    assert (pipeline.key, pipeline.source.slot, pipeline.source_views) == ("crm", "penstock_crm", [pipeline])
+    assert (pipeline.key, of_postgres(pipeline.source).slot, pipeline.source_views) == (
+        "crm",
+        "penstock_crm",
+        [pipeline],
+    )
     assert str(pipeline.feeds(CUSTOMERS)[0].target) == "crm_public.customers"
     assert pipeline.feeds(TableId("x", "y"))[0].sid == Sid("sid", "eu", "crm")

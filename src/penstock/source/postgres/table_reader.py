@@ -30,6 +30,10 @@ from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connect
 WHOLE = 1 << 62  # bytes of a range: no relation is cut
 
 
+def at_the_snapshot(position: Position) -> None:
+    """`seen` for those who know: every range is read at the snapshot's own position."""
+
+
 class PostgresTableReader:
     def __init__(self, source: CopySource) -> None:
         self._source = source
@@ -46,7 +50,7 @@ class PostgresTableReader:
         max_rows_per_second: float | None = None,
         strict: bool = False,
         rescuing: Rescuing = ignored,
-        seen: Seeing = int,
+        seen: Seeing = at_the_snapshot,
     ) -> Iterator[pa.RecordBatch]:
         return read_range(
             self._source,
