@@ -43,6 +43,7 @@ def receiver() -> Iterator[Webhook]:
 @pytest.fixture
 def pipeline(database: Database, receiver: Webhook, tmp_path: Path) -> PipelineFile:
     files = {"name": "changes", "type": "files", "path": "./changes", "shards": 2}
+    files |= {"transactions": True, "schema_changes": True, "messages": ["shop.%"]}
     hooks = {"name": "hooks", "type": "http", "url": receiver.url, "batch": 5, "shards": 2}
     hooks |= {"signature": {"secret": SECRET}, "headers": {"Authorization": "Bearer hunter2"}}
     rules: list[dict[str, Any]] = [{"match": f"public.{table}"} for table in TABLES]
@@ -58,6 +59,7 @@ def test_every_event_once_and_in_order_through_kills(
     try:
         run.await_streaming()
         traffic.transactions(40)
+        _emit(database, 0)
         for step in TASK_STEPS:  # a Spark worker dies; the driver runs the batch again
             provoke(pipeline, traffic, step, run)
             assert run.process.poll() is None, run.tail()
@@ -68,6 +70,7 @@ def test_every_event_once_and_in_order_through_kills(
         provoke(pipeline, traffic, "publish.batch_done", run)
         run.await_killed()
         traffic.transactions(40)
+        _emit(database, 1)
         run = Running(pipeline)
         run.await_streaming()
         traffic.transactions(40)
@@ -79,18 +82,23 @@ def test_every_event_once_and_in_order_through_kills(
         run.clean_up()
     pipeline.run_once()
     tables = {table["table"]: table["state"] for table in pipeline.status()["tables"]}
-    assert tables == {f"public.{table}": "Ready" for table in (*TABLES, "extras", "rejects")}
+    own = ("transaction", "ddl", "relation", "message")
+    named = (*own, *(f"public.{table}" for table in (*TABLES, "extras", "rejects")))
+    assert tables == dict.fromkeys(named, "Ready")
     checked = pipeline.command("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     assert "rows that the tables had before are not published" in " ".join(checked.stdout.split())
     files = StreamReader(pipeline.folder / "changes" / pipeline.name)
-    assert {event["key"]["id"] for event in files.events() if event["table"] == "extras"} == {1, 3}
+    rows = [event for event in files.events() if "after" in event]
+    assert {event["key"]["id"] for event in rows if event["table"] == "extras"} == {1, 3}
     received = _received(receiver)
     assert [event["key"]["id"] for shard in received for event in shard if event["table"] == "rejects"] == [14]
     (letter,) = json.loads(pipeline.command("dlq", "list", "FILE", "--json").stdout)["dead_letters"]
     assert (letter["destination"], letter["table"]) == ("hooks", "public.rejects")
     assert "422" in letter["reason"]
-    for shards in (files.shards(), received):
+    _assert_transactions(files.events())
+    of_rows = [[event for event in shard if "after" in event] for shard in files.shards()]
+    for shards in (of_rows, received):
         assert len(shards) == 2
         assert all(shards)
         assert_equal(database, shards)
@@ -125,3 +133,30 @@ def _lose_events(database: Database, pipeline: PipelineFile) -> None:
         assert pipeline.command("resync", "FILE", "public.extras").returncode == 0
         await_condition(lambda: extras("state") == {"Ready"}, "the table to go on", 240)
         connection.execute(b"insert into extras values (3)")
+
+
+def _emit(database: Database, number: int) -> None:
+    with database.connect() as connection:
+        connection.execute(f"select pg_logical_emit_message(true, 'shop.note', '{number}')".encode())
+        connection.execute(f"select pg_logical_emit_message(true, 'else', '{number}')".encode())
+
+
+def _assert_transactions(events: list[dict[str, Any]]) -> None:
+    """Every transaction begins and ends once, and ends with as many changes as there are events of it."""
+    assert len({event["id"] for event in events if event["op"] != "truncate"}) == sum(
+        event["op"] != "truncate" for event in events
+    )
+    begun = [event["transaction"] for event in events if event["op"] == "begin"]
+    ended = {event["transaction"]: event for event in events if event["op"] == "commit"}
+    assert len(begun) == len(set(begun))
+    assert set(begun) == set(ended)
+    changes: dict[tuple[int, str], set[str]] = {}
+    for event in (one for one in events if "after" in one):
+        changes.setdefault((event["transaction"], event["table"]), set()).add(event["place"].partition(".")[0])
+    for transaction, commit in ended.items():
+        said = {one["table"]: one["changes"] for one in commit["tables"] if one["table"] not in ("rejects", "extras")}
+        made = {table: len(some) for (of, table), some in changes.items() if of == transaction and table != "extras"}
+        assert said == made
+    notes = [event["message"] for event in events if event["op"] == "message"]
+    assert [(note["prefix"], note["content"]) for note in notes] == [("shop.note", "MA=="), ("shop.note", "MQ==")]
+    assert {event["table"] for event in events if event["op"] == "relation"} >= set(TABLES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ import pytest
 from capturing import CaptureBench, first_values, rows
 from databases import Database
 from penstock.changelog.log import ChangeLog
+from penstock.model.feed import Feed
+from penstock.model.source_events import WantedEvents, is_source_event
+from penstock.render.events import in_stream_order, render_changes
 from penstock.source.postgres import stream as stream_module
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.pgoutput import read_begin
@@ -316,3 +321,63 @@ def test_partitions_come_under_their_root(bench: CaptureBench) -> None:
     bench.capture_all()
     assert {row["table"] for row in rows(bench.log)} == {"t"}
     assert [chr(row["op"]) for row in rows(bench.log)] == ["I", "I", "D", "I"]
+
+
+def test_events_of_the_source_are_kept_as_asked_through_restarts_and_changed_minds(bench: CaptureBench) -> None:
+    """Transactions, structures and messages; what was sent before somebody asked for it is no gap."""
+    bench.prepare("create table a (id int primary key)", "create table b (id int primary key)")
+    execute = bench.database.execute
+    execute("insert into a values (1)", "select pg_logical_emit_message(true, 'app.x', 'not asked for')")
+    bench.capture_all()
+    wanted = WantedEvents(transactions=True, schema_changes=True, messages=("app.%",))
+    bench.settings["wanted"] = wanted
+    execute(
+        "begin; insert into b values (1); select pg_logical_emit_message(true, 'app.x', 'one');"
+        "insert into a values (2); commit",
+        "select pg_logical_emit_message(true, 'app.y', '\\x00ff'::bytea)",
+        "select pg_logical_emit_message(false, 'app.x', 'in no transaction')",
+        "select pg_logical_emit_message(true, 'penstock', repeat('0', 64) || '{}')",
+        "select pg_logical_emit_message(true, 'other', 'x')",
+    )
+    bench.capture_all()
+    bench.capture_all()  # structures are known from the log
+    execute("alter table a add note text", "insert into a values (3, 'n')", "insert into b values (2)")
+    bench.capture_all(segment_bytes=1)  # every transaction is in parts
+    found = source_events(bench)
+    assert [one["op"] for one in found] == [
+        *("begin", "relation", "message", "commit"),
+        *("begin", "message", "commit"),
+        *("begin", "ddl", "relation", "commit", "begin", "commit"),
+    ]
+    messages = [one["message"] for one in found if one["op"] == "message"]
+    assert [(one["prefix"], b64decode(one["content"])) for one in messages] == [
+        ("app.x", b"one"),
+        ("app.y", b"\x00\xff"),
+    ]
+    commits = [one for one in found if one["op"] == "commit"]
+    assert [{table["table"]: table["changes"] for table in one["tables"]} for one in commits] == [
+        {"a": 1, "b": 1}, {}, {"a": 1}, {"b": 1},
+    ]  # fmt: skip
+    assert all(one["end_position"] > one["place"][:16] for one in commits)
+    (ddl,) = [one for one in found if one["op"] == "ddl"]
+    assert ddl["changes"] == ["column note added (text)"]
+    bench.settings.clear()  # nobody asks any more: the log's last transaction is a message's
+    execute("select pg_logical_emit_message(true, 'app.x', 'again')")
+    bench.capture_all(wanted=wanted)
+    execute("insert into b values (3)")
+    bench.capture_all()
+    assert [one["op"] for one in source_events(bench)[-3:]] == ["begin", "message", "commit"]
+    assert first_values(bench.log, "b") == numbers(range(1, 4))
+
+
+def source_events(bench: CaptureBench) -> list[dict[str, Any]]:
+    """Events of the source in the order of the log, as streams write them."""
+    found = []
+    for name in bench.log.segments():
+        pieces = [
+            render_changes(one, Feed.clone(one.schema.table), "shop")
+            for one in bench.log.read(name)
+            if is_source_event(one.schema.table)
+        ]
+        found += [json.loads(value) for value in in_stream_order(pieces).values.to_pylist()] if pieces else []
+    return found

@@ -120,7 +120,7 @@ class Capturing:
     def _run(self) -> None:
         try:
             with SegmentWriter(self.bench.log, self.bench.max_bytes) as writer:
-                Capture(self._settings, LogSink(writer), self.stop, self.reports.append).run()
+                Capture(self._settings, LogSink(writer, self.bench.log), self.stop, self.reports.append).run()
         except BaseException as error:  # noqa: BLE001  the test's thread raises it
             self.error = error
 

@@ -58,6 +58,8 @@ class Sink:
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
+    def structure_of(self, relation_id: int) -> None: ...
+
     def begin(self, *_: object) -> None: ...
 
     def append(self, end: int, slices: Any, state: str | None = None) -> None:

@@ -34,6 +34,12 @@ def events(
             metavar="PLACE|LSN|TIME", help="Go on behind this event, transaction or time; from the start without."
         ),
     ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also begin, commit, ddl, relation and message, as far as a stream of the file asks for them."
+        ),
+    ] = False,
     destination: Destination = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many; all without.")] = None,
 ) -> None:
@@ -44,11 +50,13 @@ def events(
     behind = EVERYTHING if after is None else parse_after(after)
     source, feeds = asked(pipeline, tables or [])
     kept = events_table(source, feeds)
-    if kept is not None and format is None and not follow and behind.moment is None:
+    if kept is not None and format is None and not follow and not everything and behind.moment is None:
         _print_table(next(one for one in source.destination_views if kept in one.feeds(kept.table)), kept, after, limit)
         return
     made = next((one for one in ENVELOPES if one == format), ENVELOPES[0])
-    log = LogEvents(source, feeds, EventFormat(Envelope(made), split_moves=made != "faucet"), _warn)
+    log = LogEvents(
+        source, feeds, EventFormat(Envelope(made), split_moves=made != "faucet"), _warn, everything=everything
+    )
     if log.reaches(behind) or after is None:
         _print(log.lines(behind, follow=follow), limit)
     elif behind.moment is not None:

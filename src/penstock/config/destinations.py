@@ -22,9 +22,11 @@ from penstock.config.event_formats import (
 )
 from penstock.config.processors import AnyProcessor
 from penstock.config.section import Section, misplaced
+from penstock.config.source_events import AnyMessages, MessagesSection, require_shape
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
 from penstock.model.position import Position, parse_position
+from penstock.model.source_events import WantedEvents
 from penstock.render.format import EventFormat
 
 
@@ -156,6 +158,14 @@ class StreamSection(DestinationSection):
     dlq: DeadLetterConfig = DeadLetterConfig()
     processors: list[AnyProcessor] = Field(default_factory=list)
     start: Annotated[str, AfterValidator(_start)] = "log"
+    transactions: bool = False
+    schema_changes: bool = False
+    messages: AnyMessages = MessagesSection()
+
+    @property
+    def wanted_events(self) -> WantedEvents:
+        """Which events of the source it publishes beside those of tables."""
+        return WantedEvents(self.transactions, self.schema_changes, tuple(self.messages.prefixes))
 
     @property
     def publishes_rows(self) -> bool:
@@ -195,6 +205,7 @@ class StreamSection(DestinationSection):
             headers=self.header_templates,
             deletes=self.deletes,
             truncates=self.truncates,
+            transactions=self.transactions,
         )
 
     @property
@@ -220,6 +231,7 @@ class StreamSection(DestinationSection):
             raise misplaced("headers", "must be left out: records of this type of destination have none")
         if self.deletes != "event" and not self.takes_tombstones:
             raise misplaced("deletes", "must be `event`: this type of destination has no tombstones")
+        require_shape(self.wanted_events, self.envelope, self.encoding)
         if self.ordering == "source" and self.shards > 1:
             raise misplaced("shards", "must be 1 with `ordering: source`: all events are in one sequence")
         return self

@@ -97,6 +97,7 @@ def event_format(
     headers: Mapping[str, str],
     deletes: Deletes,
     truncates: Literal["send", "skip"],
+    transactions: bool = False,
 ) -> EventFormat:
     """Return the format that a stream's section describes."""
     return EventFormat(
@@ -107,6 +108,7 @@ def event_format(
         tuple((name, compiled(text)) for name, text in headers.items()),
         deletes,
         truncates,
+        transactions=transactions,
     )
 
 

@@ -19,6 +19,7 @@ from penstock.config.mysql_source import MysqlSource
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
+from penstock.config.source_events import feed_of
 from penstock.config.sources import AnySource, PostgresSource, require_distinct, with_names
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties, local_path
@@ -27,6 +28,7 @@ from penstock.destinations.registry import type_of
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.scoped_name import ScopedName
+from penstock.model.source_events import WantedEvents, all_wanted, is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import WIDEST, TypeMap
 from penstock.processors.writes import writes_anything
@@ -312,6 +314,8 @@ class Pipeline(Section):
 
     def rule_for(self, table: TableId) -> TableRule | None:
         """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
+        if is_source_event(table):
+            return None
         return next((rule for rule in self.tables if rule.covers(table)), None)
 
     def wants(self, table: TableId) -> bool:
@@ -338,6 +342,8 @@ class Pipeline(Section):
         """
         if self._destination_view is None:
             return tuple(dict.fromkeys(feed for view in self.destination_views for feed in view.feeds(table)))
+        if is_source_event(table):
+            return self._source_feeds(self._destination_view, table)
         rule = self.rule_for(table)
         salt = self.mask_salt.get_secret_value() if self.mask_salt is not None else ""
         if rule is None:
@@ -345,6 +351,19 @@ class Pipeline(Section):
         feeds = rule.feeds(table, self.source.name, self.sid, salt, type_map=self.type_map, strict=self._strict)
         specs = specs_of(self._processors(rule), table, str(self.file.parent))
         return tuple(replace(feed, processors=specs) for feed in feeds) if specs else feeds
+
+    def _source_feeds(self, destination: AnyDestination, table: TableId) -> tuple[Feed, ...]:
+        """The feed of events of the source that are no table's, if the destination wants them."""
+        if not isinstance(destination, StreamSection):
+            return ()
+        feed = feed_of(table, destination.wanted_events, destination.messages.specs(str(self.file.parent)))
+        return () if feed is None else (feed,)
+
+    @property
+    def wanted_events(self) -> WantedEvents:
+        """Which events of the source any destination wants beside those of tables."""
+        streams = [one for one in self.whole.destinations if isinstance(one, StreamSection)]
+        return all_wanted(one.wanted_events for one in streams)
 
     def _processors(self, rule: TableRule) -> list[AnyProcessor]:
         """Those of a table's events on their way to the destination whose view this is: the file's, the rule's, and the

@@ -92,6 +92,7 @@ class Feed:
     markers: bool = False  # in mode events: begin and commit are events too
     anomalies: bool = False  # changes that do not suit what is there are counted
     processors: tuple[ProcessorSpec, ...] = ()  # of events on their way into a stream
+    messages: tuple[str, ...] = ()  # of logical messages: their prefixes (model/source_events.py)
 
     @classmethod
     def clone(cls, table: TableId, target: TableId | None = None) -> Feed:

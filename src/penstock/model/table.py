@@ -13,13 +13,13 @@ VERBATIM = "verbatim"  # begins `ColumnType.carried_as` of a column that is carr
 
 @dataclass(frozen=True, order=True)
 class TableId:
-    """A table's name at its source. `str()` gives `schema.table`."""
+    """A table's name at its source. `str()` gives `schema.table`. An empty schema: `model/source_events.py`."""
 
     schema: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return f"{self.schema}.{self.name}" if self.schema else self.name
 
 
 @dataclass(frozen=True)

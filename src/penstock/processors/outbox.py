@@ -1,12 +1,16 @@
-"""`outbox`: rows that an application inserts into an outbox table become messages of their own.
+"""`outbox`: rows that an application inserts into an outbox table, or logical messages, become messages of their own.
 
 A row says what it is about (`aggregate_type`), whose it is (`aggregate_id`) and what to send (`payload`). It becomes a
 record with the payload as its value, the aggregate's id as its key, and the topic that follows from its type. Only
 inserts are messages: an application that tidies its outbox up deletes rows, and nobody wants to hear of that.
+
+The content of a logical message (`pg_logical_emit_message`) is a JSON object with the same names in place of columns.
+Its payload is sent as the application wrote it, digit for digit; one that is a text is sent without its quotes.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.source_events import MESSAGES
 from penstock.processors.batch import EventBatch, Route, StepFailed, columns_of
 
 NAMES = ("aggregate_type", "aggregate_id", "payload", "event_type", "event_id", "topic")
 REQUIRED = ("aggregate_id", "payload")
+_SPACE, _JSON = re.compile(r"[ \t\r\n]*"), json.JSONDecoder()
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -39,6 +45,8 @@ class OutboxStep:
             raise StepFailed("not-an-insert", f"an outbox has inserts only, and this is a {batch.op[at].as_py()}")
         batch = batch if wanted.all() else batch.take(np.flatnonzero(wanted))
         row = columns_of(batch.after)
+        if batch.facts.schema == MESSAGES.schema and batch.facts.table == MESSAGES.name:
+            row = _members(row)
         found = {name: self._texts(row, column) for name, column in self.columns if column in row}
         for name in REQUIRED:
             if name not in found:
@@ -74,6 +82,47 @@ class OutboxStep:
         if "topic" in found:  # a row may say it itself
             named = pc.coalesce(found["topic"].cast(pa.string()), named)
         return pc.if_else(pc.equal(named, ""), pa.scalar(None, pa.string()), named)
+
+
+def _members(row: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return the members of the objects that messages hold, as texts, in place of columns."""
+    found = [_of_message(content) for content in row["content"].to_pylist()]
+    names = dict.fromkeys(name for one in found for name in one)
+    made = {name: pa.array([one.get(name) for one in found], pa.string()) for name in names}
+    return made | {"prefix": row["prefix"]}
+
+
+def _of_message(content: bytes | None) -> dict[str, str | None]:
+    """Return the members of one object: a text as it is meant, null as null, anything else as it is written."""
+    try:
+        text = (content or b"").decode()
+        at = _after_space(text, 0)
+        if not isinstance(json.loads(text), dict):
+            raise ValueError("it is no object")
+        members: dict[str, str | None] = {}
+        at = _after_space(text, at + 1)
+        while text[at : at + 1] != "}":
+            name, at = _JSON.raw_decode(text, at)
+            at = _after_space(text, _past(text, at, ":"))
+            value, end = _JSON.raw_decode(text, at)
+            members[name] = value if isinstance(value, str) else None if value is None else text[at:end]
+            at = _after_space(text, end)
+            at = at if text[at : at + 1] == "}" else _after_space(text, _past(text, at, ","))
+        return members
+    except (ValueError, RecursionError) as error:
+        raise StepFailed("no-object", f"the message holds no JSON object: {error}") from error
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _past(text: str, at: int, sign: str) -> int:
+    at = _after_space(text, at)
+    if text[at : at + 1] != sign:
+        raise ValueError(f"there is no {sign} at {at}")
+    return at + 1
 
 
 def unknown_placeholder(topic: str) -> str | None:

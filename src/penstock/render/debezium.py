@@ -170,6 +170,19 @@ class ConnectEvents:
         }
 
     @property
+    def transaction(self) -> dict[str, pa.Array] | None:
+        """Return the block that says where in its transaction an event stands; None where that is not asked for."""
+        events = self.events
+        if events.table_order is None:
+            return None
+        commit = pa.array(events.commit).cast(pa.string())
+        return {
+            "id": pc.binary_join_element_wise(events.transaction.cast(pa.string()), commit, ":"),
+            "total_order": pa.array(events.ordinal.astype(np.int64) + 1),
+            "data_collection_order": pa.array(events.table_order.astype(np.int64)),
+        }
+
+    @property
     def moments(self) -> dict[str, pa.Array]:
         source = self.source
         return {name: source[name] for name in ("ts_ms", "ts_us", "ts_ns")}
@@ -226,7 +239,12 @@ def json_values(events: Events, envelope: Envelope) -> tuple[pa.Array, Failures]
     elif envelope.schemas == "empty":
         rows.text('{"schema":null,"payload":')
     rows.text('{"before":').texts(_objects(before)).text(',"after":').texts(_objects(after))
-    rows.text(',"source":').object(made.source).text(',"transaction":null,"op":').plain(made.operations)
+    rows.text(',"source":').object(made.source).text(',"transaction":')
+    if made.transaction is None:
+        rows.text("null")
+    else:
+        rows.object(made.transaction)
+    rows.text(',"op":').plain(made.operations)
     for name, values in made.moments.items():
         rows.name(name).value(values)
     rows.text("}" if envelope.schemas == "none" else "}}")
@@ -243,7 +261,7 @@ def avro_values(events: Events, registry: Registry, topics: pa.DictionaryArray) 
         "before": (before.there, dict(zip(before.names, before.columns, strict=True))),
         "after": (after.there, dict(zip(after.names, after.columns, strict=True))),
         "source": made.source,
-        "transaction": None,
+        "transaction": made.transaction,
         "op": made.operations,
         **made.moments,
     }

@@ -10,8 +10,8 @@
 | row                          | `before` (whole, or its key: `before_is_full`), `after`, `unchanged`, `keys`       |
 | identity                     | `ids`: `{source}/{table id}/{place}`, the same whenever the event is made          |
 
-The change log has row changes and truncates of committed transactions, each with the table's structure. It has no
-begin, commit, relation or DDL messages, no end position of a transaction, and no logical messages: they are not events.
+Events of the source itself (`model/source_events.py`) have their facts in `after`; `render/source_events.py` writes
+them.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Events:
     keys: pa.Array
     moves: pa.Array | None = None  # a JSON member: `,"moved_to":{…}`
     rescued: pa.Array | None = None
+    table_order: Numbers | None = None  # among the changes of the table in its transaction, from 1; None: not asked for
 
     def __len__(self) -> int:
         return len(self.op)
@@ -107,6 +108,34 @@ class Events:
             elif isinstance(value, np.ndarray):
                 values[name] = value[rows]
         return Events(**values)
+
+
+@dataclass(frozen=True)
+class TableOrders:
+    """The order of changes among those of their table in their transaction, from 1, by their places."""
+
+    places: npt.NDArray[np.bytes_]
+    orders: Numbers
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, before: int) -> TableOrders:
+        """Number the changes of a table; `before` come before the first one in its transaction."""
+        commit, ordinal = (np.asarray(batch.column(name)) for name in ("commit_position", "ordinal"))
+        rows = np.arange(len(commit))
+        begins = np.ones(len(commit), np.bool_)
+        begins[1:] = commit[1:] != commit[:-1]
+        first = np.maximum.accumulate(np.where(begins, rows, 0)) if len(commit) else rows
+        orders = rows - first + 1 + np.where(first == 0, before, 0)
+        return cls(_place_keys(commit, ordinal), orders.astype(np.uint64))
+
+    def at(self, commit: Numbers, ordinal: Numbers) -> Numbers:
+        """Return the order of the changes at these places."""
+        return self.orders[np.searchsorted(self.places, _place_keys(commit, ordinal))]
+
+
+def _place_keys(commit: Numbers, ordinal: Numbers) -> npt.NDArray[np.bytes_]:
+    """Return places as bytes that sort as places do."""
+    return np.ascontiguousarray(np.stack([commit, ordinal], axis=1).astype(">u8")).view("S16").ravel()
 
 
 def place_texts(commit: Numbers, ordinal: Numbers, part: npt.NDArray[np.int8]) -> pa.Array:

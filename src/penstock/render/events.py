@@ -28,15 +28,17 @@ from penstock.model.place import place_at
 from penstock.model.processor import ProcessorSpec
 from penstock.model.quarantine import raw_message
 from penstock.model.rescue import RescueCount
+from penstock.model.source_events import WantedEvents, is_source_event
 from penstock.model.table import ColumnType, TableSchema
 from penstock.processors.batch import Route
 from penstock.processors.chain import Failure
 from penstock.render.envelopes import native
-from penstock.render.event import Events, Mask, Numbers, Origin
+from penstock.render.event import Events, Mask, Numbers, Origin, TableOrders
 from penstock.render.format import NATIVE, EventFormat
 from penstock.render.images import WRITTEN, ImageWriter
 from penstock.render.processed import processed
 from penstock.render.records import TOMBSTONE, Divided, NamedValues, divided, image_of, key_texts, moves, parted
+from penstock.render.source_events import has_shape, topic_word
 from penstock.render.values import avro_keys, rendered_values
 
 Selection = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]  # indexes of records, and the partition of each
@@ -93,10 +95,12 @@ def render_changes(
     format: EventFormat = NATIVE,
     *,
     select: Select = every_record,
+    before: int = 0,
 ) -> Rendered:
     """Return the events of one table's changes under one structure. TableError where the structure cannot be written.
 
-    Only records that `select` names are rendered: those of a shard. What it raises is raised. Events without a topic
+    `before`: so many changes of the table come before the first of these in its transaction. Only records that
+    `select` names are rendered: those of a shard. What it raises is raised. Events without a topic
     are in `failed` whatever the shard."""
     if feed.strict:  # a value that does not fit its column's type is an error, though a text has room for it
         fold_events([changes], position=0, schema=changes.schema, projection=feed.projection, strict=True)
@@ -104,7 +108,7 @@ def render_changes(
     carried = RawChanges(schema, changes.batch)
     net = fold_events([carried], position=0, schema=schema, projection=feed.projection, strict=feed.strict, facts=True)
     made = render_events(
-        net.upserts,
+        _published(net.upserts, feed, format),
         schema,
         feed.projection,
         Origin(origin) if isinstance(origin, str) else origin,
@@ -112,9 +116,23 @@ def render_changes(
         select=select,
         rescued=None if net.rescued is None else _whole(net.rescued),
         processors=feed.processors,
+        orders=TableOrders.of(changes.batch, before) if format.transactions else None,
     )
     letters = _with_messages(made.failed, changes, feed) if made.failed else ()
     return replace(made, last_commit_time=net.last_commit_time, rescues=net.rescues, failed=letters)
+
+
+def _published(made: pa.Table, feed: Feed, format: EventFormat) -> pa.Table:
+    """Return the events that are published; of the source's own only those that have a shape and are asked for."""
+    if not is_source_event(feed.table):
+        return made
+    if not has_shape(format.envelope.type, feed.table):
+        return made.slice(0, 0)
+    if not feed.messages:
+        return made
+    wanted = WantedEvents(messages=feed.messages)
+    prefixes = pc.struct_field(_whole(made["after"]), "prefix").to_pylist()
+    return made.filter(pa.array([wanted.has_message(one or "") for one in prefixes], pa.bool_()))
 
 
 def render_events(
@@ -127,6 +145,7 @@ def render_events(
     select: Select = every_record,
     rescued: pa.Array | None = None,
     processors: Sequence[ProcessorSpec] = (),
+    orders: TableOrders | None = None,
 ) -> Rendered:
     """Return events that `fold/envelope.py` has made, of changes or of copied rows, as records.
 
@@ -146,7 +165,7 @@ def render_events(
     texts = pc.if_else(pa.array(records.from_old), old, now) if records.from_old.any() else now
     named = NamedValues(columns, records, texts, origin, schema, writer)
     topics, lost = _topics(named, format, schema, len(taken))
-    if format.key is not None:
+    if format.key is not None and not is_source_event(schema.table):
         keys = named.filled(format.key).cast(pa.binary())
     elif format.registry is not None:
         keys = avro_keys(columns, records, schema, types, origin, format, topics)
@@ -162,6 +181,8 @@ def render_events(
     events = _events(columns, schema, types, origin, records, own, rescued)
     role = records.role[own]
     events = replace(events, keys=_at(own, texts), moves=moves(role, _at(own, now), _at(own, old)))
+    if orders is not None:
+        events = replace(events, table_order=orders.at(events.commit, events.ordinal))
     topics, keys = _at(own, topics), _at(own, keys)
     values, failed = rendered_values(events, format, topics, role == TOMBSTONE)
     headers = [(name, named.filled(template).take(chosen).cast(pa.binary())) for name, template in format.headers]
@@ -275,8 +296,10 @@ def _events(
 
 def _topics(named: NamedValues, format: EventFormat, schema: TableSchema, rows: int) -> tuple[pa.DictionaryArray, Mask]:
     """Return the topic of each record, and which records have none."""
-    if format.topic is None:
-        return _constant(str(schema.table), rows), np.zeros(rows, np.bool_)
+    own = is_source_event(schema.table)
+    if format.topic is None or (own and format.topic.names_rows):
+        name = f"{named.source}.{topic_word(schema.table)}" if own else str(schema.table)
+        return _constant(name, rows), np.zeros(rows, np.bool_)
     filled = named.filled(format.topic)
     lost = np.asarray(filled.is_null()) | np.asarray(pc.fill_null(pc.equal(filled, ""), True))
     encoded = pc.fill_null(filled, "").dictionary_encode()

@@ -45,7 +45,8 @@ class EventFormat:
     """Everything that decides how an event is written. Without `registry` the encoding is JSON, with it Avro.
 
     `split_moves`: an update that changes a row's key is a delete and an insert, so that all events of a key are under
-    that key. Only for one sequence of all events, which nobody divides by key, may it be False.
+    that key. Only for one sequence of all events, which nobody divides by key, may it be False. `transactions`: where
+    transactions begin and end is published too, and Debezium's events say where in theirs they stand.
     """
 
     envelope: Envelope = Envelope()
@@ -56,6 +57,7 @@ class EventFormat:
     deletes: Deletes = "event"
     truncates: Literal["send", "skip"] = "send"
     split_moves: bool = True
+    transactions: bool = False
 
     @classmethod
     def native(cls) -> EventFormat:

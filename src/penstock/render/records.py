@@ -20,11 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.source_events import TRANSACTIONS, is_source_event
 from penstock.model.table import TableSchema
 from penstock.render.envelopes import member
 from penstock.render.event import Mask, Origin
 from penstock.render.format import EventFormat
 from penstock.render.images import ImageWriter
+from penstock.render.source_events import topic_word
 from penstock.render.template import Template
 
 Roles = npt.NDArray[np.int8]
@@ -119,11 +121,12 @@ class NamedValues:
         writer: ImageWriter,
     ) -> None:
         self._columns, self._records, self._keys, self._writer = columns, records, keys, writer
+        self.source, self._table = origin.source, schema.table
         self._constant = {
             "source.name": origin.source,
             "source.db": origin.database,
-            "source.schema": schema.table.schema,
-            "source.table": schema.table.name,
+            "source.schema": schema.table.schema or origin.source,
+            "source.table": schema.table.name if schema.table.schema else topic_word(schema.table),
         }
 
     def filled(self, template: Template) -> pa.Array:
@@ -136,6 +139,10 @@ class NamedValues:
         if name == "key":
             return self._keys
         taken = pa.array(self._records.index)
+        if name == "op" and is_source_event(self._table):
+            if self._table == TRANSACTIONS:
+                return pc.struct_field(self._columns["after"], "status").take(taken)
+            return self._table.name
         if name == "op":
             return parted({key: one.take(taken) for key, one in self._columns.items()}, self._records.role)["op"]
         side, _, column = name.partition(".")

@@ -48,6 +48,11 @@ class Template:
         pairs = (name.partition(".") for name in self.names)
         return tuple((image, column) for image, _, column in pairs if image in IMAGES)
 
+    @property
+    def names_rows(self) -> bool:
+        """Whether it names anything that only a change of a row has."""
+        return any(name not in SOURCE_NAMES for name in self.names)
+
     def filled(self, values: Mapping[str, pa.Array | str], rows: int) -> pa.Array:
         """Return the text for each row, null where one of the names is null."""
         parts = [values[part] if number % 2 else part for number, part in enumerate(self.parts)]

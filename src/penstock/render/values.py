@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.source_events import is_source_event
 from penstock.model.table import ColumnType, TableSchema
 from penstock.render import debezium, native_avro
 from penstock.render.envelopes import cloudevents, faucet, native
 from penstock.render.event import Events, Mask, Origin
 from penstock.render.format import EventFormat
 from penstock.render.records import Divided, image_of
+from penstock.render.source_events import source_values
 
 Failures = dict[int, str]  # by row, why it cannot be written
 
@@ -54,6 +56,8 @@ def _written(events: Events, format: EventFormat, topics: pa.DictionaryArray) ->
     if not len(events):
         return pa.array([], pa.binary()), {}
     kind = format.envelope.type
+    if is_source_event(events.table):
+        return source_values(events, format), {}
     if format.registry is not None:
         write = debezium.avro_values if kind == "debezium" else native_avro.avro_values
         return write(events, format.registry, topics)

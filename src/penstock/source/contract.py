@@ -55,6 +55,7 @@ from penstock.model.partitions import Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount
 from penstock.model.row_digest import Figures, Side
+from penstock.model.source_events import NONE_WANTED, WantedEvents
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import EnumLabel, TableMarks
 from penstock.model.write_counters import WriteCounters
@@ -98,12 +99,14 @@ class StopFlag(Protocol):
 @dataclass(frozen=True)
 class SegmentSettings:
     """How capture cuts its segments. `patient`: a source that cannot be reached at the very start is waited for, as one
-    that goes away later is."""
+    that goes away later is. `wanted` are events of the source that are kept beside changes of rows, as far as it has
+    them."""
 
     segment_bytes: int
     segment_age: float  # seconds, like idle_every
     idle_every: float
     patient: bool = True
+    wanted: WantedEvents = NONE_WANTED
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ class SegmentSink(Protocol):
     def last_commit(self) -> LastCommit | None:
         """Of what is contained, or was before it was removed as no longer needed; None when that is not known."""
 
+    def structure_of(self, relation_id: int) -> TableSchema | None:
+        """Return the structure of the relation's last change that is contained; None when there is none any more."""
+
     def begin(self, position: Position, origin: Origin) -> None:
         """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""
 

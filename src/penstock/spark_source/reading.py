@@ -41,6 +41,7 @@ from penstock.fold.projection import kept_schema
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed
 from penstock.model.position import Position, position_text
+from penstock.model.source_events import is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import TypeMap
 from penstock.render.event import Origin
@@ -74,17 +75,20 @@ class Reading:
     table: TableId | None = None
     schema: TableSchema | None = None
     feed: Feed | None = None
+    everything: bool = False  # events of the source itself too
 
     def __reduce__(self) -> tuple[type[Reading], tuple[object, ...]]:
-        return Reading, (self.log, self.origin, None, self.table, self.schema, self.feed)
+        return Reading, (self.log, self.origin, None, self.table, self.schema, self.feed, self.everything)
 
     @classmethod
-    def of(cls, file: str, *, table: str = "", source: str = "", destination: str = "") -> Reading:
+    def of(
+        cls, file: str, *, table: str = "", source: str = "", destination: str = "", everything: bool = False
+    ) -> Reading:
         """`file` is the pipeline's; `source` and `destination` are names, needed where it has several that differ."""
         pipeline = load(Path(file)).source_view(source or None).only(destination or None)
         log, origin = ChangeLog(pipeline.log_uri), _origin(pipeline)
         if not table:
-            return cls(log, origin, pipeline)
+            return cls(log, origin, pipeline, everything=everything)
         name = _table_id(table)
         feed = _one_feed(pipeline, name)
         return cls(log, origin, pipeline, name, _newest_schema(log, name), feed)
@@ -156,7 +160,10 @@ class Reading:
         found: dict[str, Feed] = {}
         for fingerprint in sorted(used):
             table = header.schemas[fingerprint].table
-            if self.table in (None, table) and self.pipeline.feeds(table):
+            if is_source_event(table):
+                if self.everything:
+                    found[fingerprint] = Feed.clone(table)
+            elif self.table in (None, table) and self.pipeline.feeds(table):
                 found[fingerprint] = _one_feed(self.pipeline, table)
         return tuple(found.items())
 

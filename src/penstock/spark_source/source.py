@@ -8,6 +8,7 @@
 | `to`          | `end`   | of a batch: a position, exclusive, or `end` (where the log ends now)             |
 | `source`      |         | which source, if the pipeline has several                                        |
 | `destination` |         | whose rules count (columns, masks, filters), if they differ between destinations |
+| `all`         | `false` | with events of all tables: those of the source itself too, as far as the log has them |
 
 Offsets of a stream are positions, with the id of the log that they belong to. PySpark calls everything but `read` in a
 Python process of the driver, and `read` on executors.
@@ -28,7 +29,7 @@ from penstock.errors import LogPassed, UsageError
 from penstock.model.position import Position, parse_position, position_text
 from penstock.spark_source.reading import Piece, Reading
 
-OPTIONS = ("pipeline", "table", "from", "to", "source", "destination")
+OPTIONS = ("pipeline", "table", "from", "to", "source", "destination", "all")
 
 
 @dataclass
@@ -64,7 +65,10 @@ class PenstockSource(DataSource):
         if "pipeline" not in given:
             raise UsageError("option `pipeline` is missing", 'Name the pipeline file: .option("pipeline", "shop.yaml")')
         names = {name: given.get(name, "") for name in ("table", "source", "destination")}
-        return Reading.of(given["pipeline"], **names)
+        everything = given.get("all", "false").lower()
+        if everything not in ("true", "false") or (everything == "true" and names["table"]):
+            raise UsageError("option `all` is true or false, and goes without `table`", "Leave one of them out")
+        return Reading.of(given["pipeline"], **names, everything=everything == "true")
 
 
 @dataclass

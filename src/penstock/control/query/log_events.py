@@ -26,6 +26,7 @@ from penstock.errors import UsageError
 from penstock.model.change import RawChanges
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, parse_order, position_text
+from penstock.model.source_events import is_source_event
 from penstock.model.table import TableId
 from penstock.render.event import Origin
 from penstock.render.events import Rendered, in_stream_order, render_changes
@@ -76,10 +77,17 @@ class LogEvents:
     the pipeline follows. `warn` is told, in a sentence, of events that cannot be printed."""
 
     def __init__(
-        self, pipeline: Pipeline, feeds: Mapping[TableId, Feed] | None, format: EventFormat, warn: Warn
+        self,
+        pipeline: Pipeline,
+        feeds: Mapping[TableId, Feed] | None,
+        format: EventFormat,
+        warn: Warn,
+        *,
+        everything: bool = False,
     ) -> None:
-        """`pipeline` is as the source sees it."""
+        """`pipeline` is as the source sees it. `everything`: also events of the source itself that the log has."""
         self._pipeline, self._feeds, self._format, self._warn = pipeline, feeds, format, warn
+        self._everything = everything
         self._log = ChangeLog(pipeline.log_uri)
         sid = None if pipeline.sid is None else pipeline.sid.value
         self._origin = Origin(pipeline.source.name, pipeline.source.database, sid)
@@ -129,6 +137,9 @@ class LogEvents:
                     yield value.decode()
 
     def _feed(self, table: TableId) -> Feed | None:
+        if is_source_event(table):
+            asked = self._everything if self._feeds is None else table in self._feeds
+            return Feed.clone(table) if asked else None
         if self._feeds is not None:
             return self._feeds.get(table)
         return feed_to_print(self._pipeline, table)

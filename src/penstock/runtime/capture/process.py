@@ -31,6 +31,7 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
 from penstock.model.position import Position
+from penstock.model.table import TableSchema
 from penstock.runtime.process.signals import SignalFlag
 from penstock.source.contract import Report, SegmentSettings, StopFlag
 from penstock.source.factory import source_of
@@ -42,9 +43,11 @@ ORPHANED = 3
 class LogSink:
     """A SegmentSink that writes to the change log."""
 
-    def __init__(self, writer: SegmentWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: SegmentWriter, log: ChangeLog | None = None) -> None:
+        """`log` is where structures are looked up; None: none is known."""
+        self._writer, self._log = writer, log
         self._begun: Origin | None = None
+        self._structures: dict[int, TableSchema] | None = None
 
     @property
     def end(self) -> Position | None:
@@ -60,7 +63,13 @@ class LogSink:
         found = self._writer.last_commit
         return None if found is None else LastCommit(*found)
 
+    def structure_of(self, relation_id: int) -> TableSchema | None:
+        if self._structures is None:
+            self._structures = {} if self._log is None else _newest_structures(self._log)
+        return self._structures.get(relation_id)
+
     def begin(self, position: Position, origin: Origin) -> None:
+        self._structures = None  # what was not sealed before is sent again
         self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica, state=origin.state)
         self._begun = origin
 
@@ -72,6 +81,15 @@ class LogSink:
 
     def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
         self._writer.write_part(commit_position, _rows(slices))
+
+
+def _newest_structures(log: ChangeLog) -> dict[int, TableSchema]:
+    """Return the structure of each relation's last change, by the headers of all segments."""
+    found: dict[int, TableSchema] = {}
+    for name in log.segments():
+        for part in log.slices(name):
+            found[part.table_schema.relation_id] = part.table_schema
+    return found
 
 
 def _rows(slices: Sequence[CapturedSlice]) -> list[SliceRows]:
@@ -91,9 +109,11 @@ def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: 
         segment_age=pipeline.log.segment_age,
         idle_every=pipeline.log.idle_every,
         patient=patient,
+        wanted=pipeline.wanted_events,
     )
-    with SegmentWriter(ChangeLog(pipeline.log_uri), pipeline.log.max_bytes) as writer:
-        source_of(pipeline.source).capture(pipeline, settings, LogSink(writer), stop, report)
+    log = ChangeLog(pipeline.log_uri)
+    with SegmentWriter(log, pipeline.log.max_bytes) as writer:
+        source_of(pipeline.source).capture(pipeline, settings, LogSink(writer, log), stop, report)
 
 
 def main(file: Path, source: str | None = None) -> int:

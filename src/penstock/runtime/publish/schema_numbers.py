@@ -13,6 +13,7 @@ import structlog
 from penstock.changelog.log import ChangeLog
 from penstock.errors import StateError
 from penstock.model.position import Position
+from penstock.model.source_events import is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.state.store import SchemaVersions
 
@@ -46,6 +47,8 @@ class SchemaNumbers:
         for segment, fingerprint in fresh:
             header = self._log.header(segment)
             schema = header.schemas[fingerprint]
+            if is_source_event(schema.table):
+                continue
             first = min(one.first_commit for one in header.all_slices if one.schema == fingerprint)
             if fingerprint not in found or first < found[fingerprint][2]:
                 found[fingerprint] = schema.table, schema, first

@@ -19,6 +19,7 @@ import structlog
 from penstock.config.model import Pipeline
 from penstock.errors import EventsMissing, KeyRequired, NotPublished, SourceError, StateError, TableError
 from penstock.model.feed import Feed
+from penstock.model.source_events import SOURCE_EVENTS, is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, extended
 from penstock.model.table_state import GONE, State, TableStatus
@@ -88,11 +89,20 @@ class StreamTables:
             if feed is not None:
                 self._schemas[feed.name] = schema
                 self._take(feed, look, status.get(feed.name), baselines.get(feed.name))
-        vanished = [name for name in self._loop.tables if name not in there]
+        self._follow_source_events(status)
+        vanished = [name for name in self._loop.tables if name not in there and not is_source_event(name)]
         for name in vanished:
             self._vanished(self._loop.tables[name])
-        self._note_missing({*there, *vanished}, status)
+        self._note_missing({*there, *vanished, *SOURCE_EVENTS}, status)
         self._loop.note_recorded()
+
+    def _follow_source_events(self, statuses: Mapping[TableId, TableStatus]) -> None:
+        """Take in events of the source itself: nothing of the catalogue concerns them."""
+        for table in SOURCE_EVENTS:
+            feed = stream_feed(self._pipeline, table)
+            if feed is not None and table not in self._loop.tables:
+                status = statuses.get(table)
+                self._loop.follow(feed, errored=status is not None and status.state is State.ERRORED)
 
     def _take(self, feed: Feed, look: StreamLook, status: TableStatus | None, baseline: TableMarks | None) -> None:
         """Follow a table, make it Errored if it lacks events or cannot be captured, and keep its baseline."""
@@ -209,6 +219,9 @@ class StreamTables:
 
     def _go_on(self, table: PublishedTable) -> None:
         """Publish a table from now on, without the events that it lacks or from its rows on. It gets a new baseline."""
+        if is_source_event(table.name):
+            self._loop.skip(table)
+            return
         look = self._look_now([table.name])
         trouble, facts = look.troubles.get(table.name), look.facts.get(table.name)
         if trouble is not None or facts is None:

@@ -41,6 +41,7 @@ from penstock.render.format import EventFormat
 from penstock.runtime.apply.key_split import MOST_BYTES_KEPT, MOST_MESSAGES_KEPT
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.apply.task import too_many
+from penstock.runtime.publish.transaction_order import changes_before
 
 RENDERING = "its events were rendered"
 MOST_LETTERS = 10_000  # that a task returns at once
@@ -190,6 +191,7 @@ class _Work:
         self.outcomes: dict[TableId, TableOutcome] = {}
         self._topics: dict[TableId, set[str]] = {}  # those that a table has records in
         self._letters = self._letter_bytes = 0
+        self._file: tuple[str, range] = ("", range(0))  # what is rendered now: a segment, and slices of it
 
     @property
     def is_done(self) -> bool:
@@ -247,6 +249,7 @@ class _Work:
 
     def _pieces(self, segment: str, wanted: dict[str, TablePart], numbers: range) -> list[Rendered]:
         found: dict[TableId, tuple[TablePart, list[RawChanges]]] = {}
+        self._file = segment, numbers
         for changes in self._task.log.read(segment, wanted, numbers):
             part = wanted[changes.schema.fingerprint]
             outcome = self.outcomes.get(part.feed.name)
@@ -288,9 +291,11 @@ class _Work:
         return []
 
     def _render(self, part: TablePart, changes: RawChanges) -> Rendered:
-        task = self._task
+        task, before = self._task, 0
+        if task.format.transactions:
+            before = changes_before(task.log, *self._file, part.feed.table, changes.batch)
         try:
-            return render_changes(changes, part.feed, task.origin, task.format, select=self._select)
+            return render_changes(changes, part.feed, task.origin, task.format, select=self._select, before=before)
         except Undecodable as error:
             sound, bad = sift(changes)
             if not bad:
@@ -300,7 +305,7 @@ class _Work:
                 raise too_many(part.feed.name, len(bad)).keeping(kept) from None
             if any(message.order not in part.tolerated for message in bad):
                 raise _NotKept(error.keeping(bad)) from None
-        return render_changes(sound, part.feed, task.origin, task.format, select=self._select)
+        return render_changes(sound, part.feed, task.origin, task.format, select=self._select, before=before)
 
     def _sound(self, part: TablePart, changes: RawChanges, piece: Rendered) -> Rendered:
         """Return the piece without dead letters; those that are not kept yet are noted."""

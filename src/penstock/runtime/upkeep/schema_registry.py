@@ -12,6 +12,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.decode.choices import unchosen
 from penstock.errors import StateError
 from penstock.model.position import Position
+from penstock.model.source_events import is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.state.store import SchemaVersions
 
@@ -37,7 +38,7 @@ class SchemaRegistry:
             for name in self._log.segments(after=self._seen):
                 for part in self._log.slices(name):
                     schema = part.table_schema
-                    if self._newest.get(schema.table) != schema:
+                    if not is_source_event(schema.table) and self._newest.get(schema.table) != schema:
                         self._newest[schema.table] = schema
                         found.append((schema.table, schema, part.slice.first_commit))
                 seen = name.end

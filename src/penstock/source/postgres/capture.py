@@ -28,6 +28,7 @@ from penstock.errors import (
     StreamOutOfStep,
 )
 from penstock.model.position import Position, position_text
+from penstock.model.source_events import NONE_WANTED, WantedEvents
 from penstock.source.postgres import pgoutput
 from penstock.source.postgres.connect import Connection, connect, replication_connection
 from penstock.source.postgres.ddl_messages import DdlMessages
@@ -74,6 +75,7 @@ class CaptureSettings:
     segment_age: float  # seconds, as idle_every
     idle_every: float
     patient: bool = True
+    wanted: WantedEvents = NONE_WANTED
 
 
 class _MorePublications(Exception):
@@ -182,7 +184,7 @@ class _Session:
         self._position = position  # where the session began
         self._durable = resumption.read_from  # until what is sent again has been compared with the log
         self._overlap = Overlap(settings.slot, resumption.read_from, position, sink.last_commit)
-        self._buffer = TransactionBuffer()
+        self._buffer = TransactionBuffer(settings.wanted, sink.structure_of)
         self._schemas = RelationSchemas(connection)
         self._ddl_messages = DdlMessages(connection, self._schemas, report)
         self._xid: int | None = None  # of the transaction that is being sent
@@ -275,6 +277,8 @@ class _Session:
                 self._buffer.truncate(frame, pgoutput.read_truncate(body))
         elif kind == pgoutput.MESSAGE:
             self._ddl_messages.take(body, self._xid)
+            if not self._skipping:
+                self._buffer.message(frame)
         elif kind != pgoutput.ORIGIN:
             raise SourceError(
                 f"the server sent a message of kind {chr(kind)!r}, which pgoutput's protocol 1 does not have",

@@ -84,6 +84,16 @@ def read_logical_message(message: Bytes, prefix: bytes) -> bytes | None:
     return bytes(message[begins + 4 :])
 
 
+def read_any_message(message: Bytes) -> tuple[bytes, Bytes] | None:
+    """Return prefix and content of a transactional logical message; None of one that is not, or that is damaged."""
+    if len(message) < 15 or not message[1] & 1:
+        return None
+    prefix, end, rest = bytes(message[10:]).partition(b"\0")
+    if not end or len(rest) < 4 or int.from_bytes(rest[:4], "big") != len(rest) - 4:
+        return None
+    return prefix, rest[4:]
+
+
 def read_truncate(message: Bytes) -> tuple[int, ...]:
     """Return the relations that one TRUNCATE empties."""
     return _whole("Truncate", message, _truncate)

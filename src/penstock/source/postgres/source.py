@@ -105,6 +105,7 @@ class PostgresSource:
             segment_age=settings.segment_age,
             idle_every=settings.idle_every,
             patient=settings.patient,
+            wanted=settings.wanted,
         )
         Capture(own, sink, stop, report).run()
 

@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 from penstock.errors import SourceError, StreamOutOfStep
 from penstock.model.change import RAW_SCHEMA, UPDATE
 from penstock.model.position import Position
+from penstock.model.source_events import NONE_WANTED, WantedEvents
 from penstock.model.table import TableSchema
 from penstock.source.postgres.pgoutput import HEADER_BYTES, OLD_KEY, Begin
+from penstock.source.postgres.source_events import MESSAGE, OWN_RELATIONS, Known, OpenCount, SourceRows, message_frame
 from penstock.source.sink import CapturedSlice
 
 Frame = bytes | memoryview
@@ -42,6 +44,8 @@ class _Transaction:
     first_row: int
     first_ordinal: int
     begin: Begin
+    count: OpenCount | None = None  # of what has left of it, where that is wanted
+    end: Position = 0  # once it is closed
 
 
 @dataclass
@@ -66,7 +70,10 @@ class _Columns:
 
 
 class TransactionBuffer:
-    def __init__(self) -> None:
+    def __init__(self, wanted: WantedEvents = NONE_WANTED, known: Known = lambda _: None) -> None:
+        """`wanted` are events of the source that are kept beside row changes; `known` says under which structure the
+        log has the last change of a relation."""
+        self._wanted, self._source_rows = wanted, SourceRows(wanted, known)
         self.frames: list[Frame] = []
         self.open: Begin | None = None
         self.closed_end: Position | None = None  # of the newest transaction that was closed since the last take
@@ -78,6 +85,9 @@ class TransactionBuffer:
         self._transactions: list[_Transaction] = []
         self._truncated: dict[int, int] = {}  # row → relation: a Truncate's own bytes name several
         self._schemas: dict[int, list[tuple[int, TableSchema]]] = {}  # relation → from which row on, which schema
+        self._left: _Transaction | None = None  # one that has ended, and all of whose rows have left
+        if wanted.messages:
+            self.relation(MESSAGE)
 
     @property
     def rows(self) -> int:
@@ -106,8 +116,11 @@ class TransactionBuffer:
     def commit(self, end: Position) -> None:
         if self.open is None:
             raise out_of_step("a transaction ends that did not begin")
-        if self._transactions and self._transactions[-1].first_row == self.rows:
-            self._transactions.pop()  # nothing of it is left here
+        if self._transactions:
+            self._transactions[-1].end = end
+            if self._transactions[-1].first_row == self.rows:  # nothing of it is left here
+                last = self._transactions.pop()
+                self._left = last if last.first_ordinal else self._left
         self.open, self.closed_end, self._closed_rows = None, end, self.rows
 
     def relation(self, schema: TableSchema) -> None:
@@ -126,6 +139,12 @@ class TransactionBuffer:
         for relation in relations:
             self._truncated[self.rows] = relation
             self.frames.append(frame)
+
+    def message(self, frame: Frame) -> None:
+        """Keep a logical message of the open transaction, if somebody wants it. Nothing in it is an error."""
+        made = message_frame(frame, self._wanted) if self._wanted.messages and self.open is not None else None
+        if made is not None:
+            self.frames.append(made)
 
     def pack(self) -> None:
         """Free what Python keeps for every single frame."""
@@ -178,8 +197,37 @@ class TransactionBuffer:
             del chunks
             for relation, indices in _by_value(columns.relation):
                 slices.extend(self._slices(columns, int(relation), indices))
+            if self._wanted.transactions:
+                self._count(columns, rows)
+        ordered = [item for _, item in sorted(slices, key=lambda item: item[0])]
+        if self._wanted:
+            ordered = self._with_source_rows(ordered)
         self._move_on(rows)
-        return [item for _, item in sorted(slices, key=lambda item: item[0])]
+        return ordered
+
+    def _count(self, columns: _Columns, rows: int) -> None:
+        """Count the changes of each transaction among the first `rows` rows by table."""
+        leaving = [one for one in self._transactions if one.first_row < rows]
+        names = {number: versions[-1][1].table for number, versions in self._schemas.items()}
+        for one, until in zip(leaving, [*(other.first_row for other in leaving[1:]), rows], strict=True):
+            if one.count is None:
+                one.count = OpenCount(one.begin, int(columns.change_position[one.first_row]))
+                self._source_rows.begins(one.count)
+            numbers, counts = np.unique(columns.relation[one.first_row : until], return_counts=True)
+            for number, changes in zip(numbers.tolist(), counts.tolist(), strict=True):
+                if number not in OWN_RELATIONS:
+                    one.count.tables[names[number]] = one.count.tables.get(names[number], 0) + changes
+            if one.end:
+                self._source_rows.commits(one.count, one.end)
+
+    def _with_source_rows(self, slices: list[CapturedSlice]) -> list[CapturedSlice]:
+        """Put events of the source before the changes that they stand before."""
+        left, self._left = self._left, None
+        if left is not None and left.count is not None:
+            self._source_rows.commits(left.count, left.end)
+        for one in slices:
+            self._source_rows.structure(one)
+        return [*self._source_rows.take(), *slices]
 
     def _cut(self, rows: int) -> list[_Chunk]:
         """Remove the chunks of the first `rows` rows, and split the one they end in."""
@@ -250,7 +298,7 @@ class TransactionBuffer:
         kept = [transaction for transaction in self._transactions if transaction.first_row >= rows]
         if self.open is not None and self._open_row < rows:
             last = self._transactions[-1]
-            kept = [_Transaction(rows, last.first_ordinal + rows - last.first_row, last.begin)]
+            kept = [_Transaction(rows, last.first_ordinal + rows - last.first_row, last.begin, last.count)]
         for transaction in kept:
             transaction.first_row -= rows
         self._transactions = kept
