@@ -427,11 +427,24 @@ def require_destinations(pipeline: Pipeline) -> None:
         ruled = [rule for rule in (rule.at(destination.name) for rule in pipeline.tables) if rule is not None]
         if not ruled:
             raise misplaced(("destinations", number, "name"), f"is {destination.name}, and no rule goes there")
+    require_source_events(pipeline)
     require_streams_for_processors(pipeline)
     try:
         policy_of(pipeline.commit_policy, [(one.name, one.required) for one in pipeline.destinations])
     except ValueError as never:
         raise misplaced("commit_policy", str(never)) from None
+
+
+def require_source_events(pipeline: Pipeline) -> None:
+    """Raise where a stream asks for events of the source itself that a source does not have."""
+    lacking = next((source for source in pipeline.sources if source.type != "postgres"), None)
+    for number, destination in enumerate(pipeline.destinations):
+        if lacking is None or not isinstance(destination, StreamSection) or not destination.wanted_events:
+            continue
+        asked = ("transactions", "schema_changes", "messages")
+        key = next(key for key in asked if key in destination.model_fields_set)
+        problem = f"must be left out: source {lacking.name} is of type {lacking.type}, which has no such events yet"
+        raise misplaced(("destinations", number, key), problem)
 
 
 def require_streams_for_processors(pipeline: Pipeline) -> None:
