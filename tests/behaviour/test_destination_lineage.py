@@ -3,6 +3,7 @@ copied again or its snapshot is put back. What others do on top of our commits i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +112,11 @@ class Shared:
 
 @pytest.fixture(scope="module")
 def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    root: Path = tmp_path_factory.mktemp("lineage")
-    config = iceberg_config(root, compact_files=2)
+    return _shared(spark, tmp_path_factory.mktemp("lineage"), compact_files=2)
+
+
+def _shared(spark: SparkSession, root: Path, **maintenance: int) -> Shared:
+    config = iceberg_config(root, **maintenance)
     lake = iceberg_lake(spark, root, config)
     session = spark.newSession()
     for key, value in spark_settings(config).items():
@@ -190,3 +194,22 @@ def test_our_own_maintenance_is_on_our_lineage(shared: Shared) -> None:
     shared.sql(schema, "CALL lake.system.set_current_snapshot('TABLE', SNAPSHOT2)")
     with pytest.raises(LineageLost, match="does not descend from ours"):
         driver.plan(schema.table, SOURCE)
+
+
+@pytest.mark.parametrize("maintenance", [{"expire_every": 3, "compact_files": 100}, {"compact_files": 2}])
+def test_our_own_maintenance_hides_no_rollback(
+    spark: SparkSession, tmp_path: Path, maintenance: dict[str, int]
+) -> None:
+    """Maintenance may be the first to meet a table that was rolled back. It leaves it as it is, so that the next look
+    finds it, and the snapshot that was ours can be put back."""
+    shared = _shared(spark, tmp_path, **maintenance)
+    schema, driver = shared.table(), shared.driver
+    shared.sql(schema, ROLLED_BACK["rollback_to_snapshot"])
+    for _ in range(2):
+        with suppress(StaleBase):
+            shared.lake.maintain(driver, schema)
+        with pytest.raises(LineageLost):
+            driver.advance(schema.table, SOURCE, 0x2002, 0x3000)
+    shared.sql(schema, "CALL lake.system.set_current_snapshot('TABLE', SNAPSHOT2)")
+    driver.advance(schema.table, SOURCE, 0x2002, 0x3000)
+    assert shared.lake.rows(schema) == [ONE, TWO, THREE]

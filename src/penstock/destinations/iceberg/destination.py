@@ -431,6 +431,8 @@ class IcebergDestination:
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
         require_warehouse(self._settings)
         tables, opened, settings = self._tables, self._tables.known(target, source), self._settings.maintenance
+        if opened.strayed:
+            return MaintenanceReport()  # a commit of ours would count as our lineage, an expiry take what was ours
         index, marker = tables.index_of(opened), tables.swept_marker(opened)
         swept = sweep(
             self._java,

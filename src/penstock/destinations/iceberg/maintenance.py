@@ -17,7 +17,7 @@ import structlog
 from penstock.destinations.contract import InProcessRunner, JobRunner
 from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
-from penstock.destinations.iceberg.java import Java, present, translated
+from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued, read_state
 from penstock.destinations.iceberg.snapshot_expiry import expire_snapshots
 from penstock.destinations.lake.background_work import BackgroundWork, Counting, Merging, Moving, discard
@@ -216,7 +216,7 @@ def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     """Remove files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
-    reads them, and return how many snapshots."""
+    reads them, and return how many snapshots. StaleBase if somebody else has changed the table."""
     with reaching(f"table {opened.target}: files of old snapshots cannot be removed"):
         opened.upkeep.deferred.remove_due()
     state, sweeping = opened.state, opened.upkeep.sweeping
@@ -225,16 +225,27 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
     if sweeping is not None and not sweeping.found.done():
         return 0
     reach("maintain.before_expiry")
+    opened.state = None  # unless it is known what the expiry was made of: what others did must be looked at
     try:
-        expire_snapshots(java, opened, settings)
+        expire_snapshots(java, opened, state, settings)
     except FileUnreadable as error:  # of what expires: the snapshots are gone all the same
         LOG.warning("files of old snapshots not found", table=str(opened.target), what=error.what)
     reach("maintain.after_expiry")
     opened.upkeep.commits_since_expiry = 0
     with translated(f"table {opened.target}: its state cannot be read"):
         metadata = present(opened.operations.refresh(), opened.target)
+        if not _is_our_expiry(java, opened, state, metadata):
+            return 0
         opened.state = read_state(java, opened.table, metadata, state, opened.slice)
     return max(0, state.snapshots - opened.state.snapshots)
+
+
+def _is_our_expiry(java: Java, opened: OpenTable, before: TableState, metadata: JavaObject) -> bool:
+    """Return whether the table is what our expiry made of `before`, or `before` itself if nothing expired."""
+    if opened.turns.spans(before.metadata, metadata.metadataFileLocation(), opened.source):
+        return True
+    earlier = metadata.previousFiles()
+    return bool(earlier.size()) and opened.turns.spans(before.metadata, java.last(earlier).file(), opened.source)
 
 
 def shape_of(opened: OpenTable) -> TableShape | None:

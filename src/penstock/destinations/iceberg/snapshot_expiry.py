@@ -24,17 +24,26 @@ from penstock.destinations.lake.file_list import TableState
 from penstock.destinations.lake.settings import MaintenanceSettings
 from penstock.destinations.lake.storage import opened as opened_storage
 from penstock.destinations.lake.storage import reaching, remove
+from penstock.errors import StaleBase
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")
 
 
-def expire_snapshots(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> None:
-    """Few snapshots stay, for every commit writes all of them again; what they let go leaves after `keep_for`."""
+def expire_snapshots(java: Java, opened: OpenTable, state: TableState, settings: MaintenanceSettings) -> None:
+    """Keep few snapshots, for every commit writes all of them again; what they let go leaves after `keep_for`.
+
+    StaleBase if somebody else has changed the table since `state` was read: they may have rolled it back, and then the
+    snapshot that was ours is what an operator puts back.
+    """
     oldest = int((time.time() - settings.time_travel) * 1000)
     let_go = Collected(java)
-    with opened.turns.lock, translated(f"table {opened.target}: its old snapshots cannot be removed"):
+    what = f"table {opened.target}: its old snapshots cannot be removed"
+    with opened.turns.lock, translated(what):
         start = present(opened.operations.refresh(), opened.target).metadataFileLocation()
+        if not opened.turns.spans(state.metadata, start, opened.source):
+            opened.has_others = True
+            raise StaleBase(f"{what}: the table has changed since its state was read", "It is read again")
         expiry = opened.table.expireSnapshots().expireOlderThan(oldest).retainLast(settings.keep_snapshots)
         (expiry.planWith(java.at_once) if opened.is_local else expiry).deleteWith(let_go.consumer).commit()
         note_turn(opened, start, columns=False)
