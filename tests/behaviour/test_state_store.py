@@ -305,7 +305,8 @@ def test_requests_and_pins_are_of_one_destination(store: StateStore) -> None:
 
 def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
     moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
-    looked = Partitions(2**40, (Partition(ODD, 16384, 16390, True, "/7/8"),), (Remark(ODD, "kept", moment),))
+    part = Partition(ODD, 16384, 16390, True, "/7/8", written=2**32 - 1)
+    looked = Partitions(2**40, (part,), (Remark(ODD, "kept", moment),), position=2**63)
     store.set_partitions("lake", ORDERS, Partitions(1, ()))
     store.set_partitions("lake", ORDERS, looked)
     store.set_partitions("lake", ODD, Partitions(1, ()))

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from capturing import PUBLICATION, CaptureBench
 from databases import Database
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.writer import SegmentWriter
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.model.table import TableId
@@ -76,6 +79,15 @@ class Bench:
 
 
 def bench_of(database: Database, folder: Path, **rule: Any) -> Bench:
+    """With a log that is ahead of everything and has no change in it."""
+    bench = bench_without_log(database, folder, **rule)
+    with SegmentWriter(ChangeLog(bench.pipeline.log_uri)) as writer:
+        writer.begin(1, "1", 1)
+        writer.advance(2**62)
+    return bench
+
+
+def bench_without_log(database: Database, folder: Path, **rule: Any) -> Bench:
     settings = {
         "version": 1,
         "name": "shop",
@@ -235,6 +247,70 @@ def test_a_partition_that_was_gone_at_a_look_comes_back(
     postgres.execute(*statements)
     assert bench.look() == [EVENTS]
     assert bench.remarks() == [("e0", "replaced")]
+
+
+ALL = ["e0", "e1", "e30"]
+WHOLE: dict[str, tuple[list[str], list[str]]] = {
+    # what is done at the source · partitions that count as truncated by themselves
+    "the whole table": (["truncate events"], []),
+    "the whole table, with others": (["create table other (id int)", "truncate events, other"], []),
+    "and filled again later": (["truncate events", "insert into events values (1, 5, 'new'), (1, 15, 'new')"], []),
+    "a partition first, then the whole table": (["truncate e0", "truncate events"], []),
+    "the whole table, then vacuumed": (["truncate events", "vacuum (freeze, analyze) events"], []),
+    "the whole table, then rewritten": (["truncate events", "vacuum full events"], ALL),
+    "the whole table, then a partition": (
+        ["truncate events", "insert into events values (1, 5, 'x')", "truncate e0"],
+        ["e0"],
+    ),
+    "the whole table, a row and a partition, in one transaction": (
+        ["begin; truncate events; insert into events values (1, 5, 'x'); truncate e0; commit"],
+        ALL,
+    ),
+    "a part of the tree": (["truncate e3"], ["e30"]),
+    "in a savepoint": (["begin; savepoint s; truncate events; commit"], ALL),
+    "in a savepoint that was rolled back": (
+        ["begin; savepoint s; truncate events; rollback to s; truncate e0; commit"],
+        ["e0"],
+    ),
+    "each partition by itself, in one transaction": (["begin; truncate e0, e1, e30; commit"], ALL),
+    "with a partition that is new": (
+        [
+            "create table e2 partition of events for values from (20) to (30)",
+            "insert into events values (1, 25, 'x')",
+            "truncate events",
+        ],
+        [],
+    ),
+    "by a cascade": (
+        [
+            "create table parents as select id from generate_series(1, 100) id",
+            "alter table parents add primary key (id)",
+            "alter table events add foreign key (id) references parents",
+            "truncate parents cascade",
+        ],
+        [],
+    ),
+}
+
+
+def test_a_truncate_of_the_whole_table_is_told_by_what_was_captured(any_postgres: Database, tmp_path: Path) -> None:
+    bench = bench_without_log(any_postgres, tmp_path)
+    capture = CaptureBench(any_postgres, ChangeLog(bench.pipeline.log_uri))
+    capture.prepare()
+    any_postgres.execute(f"alter publication {PUBLICATION} set (publish_via_partition_root = true)")
+    found: dict[str, list[str]] = {}
+    with capture.capturing() as capturing:
+        for case, (statements, _) in WHOLE.items():
+            any_postgres.execute("truncate events")
+            any_postgres.execute("insert into events select g, g % 20, 'x' from generate_series(1, 100) g")
+            any_postgres.execute("insert into events values (1, 41, 'deep')")
+            bench.copied()
+            any_postgres.execute(*statements)
+            capturing.drain()
+            bench.look()
+            found[case] = [name for name, kind in bench.remarks() if kind == "stale"]
+    capture.drop_slot()
+    assert found == {case: stale for case, (_, stale) in WHOLE.items()}
 
 
 def test_a_partition_that_somebody_has_locked_is_looked_at_later(postgres: Database, tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def create_tables(url: str) -> None:
 class Worker:
     """One connection's stream of transactions. `counts` says what was done, so that a test can see it was not idle."""
 
-    def __init__(self, url: str, seed: str, number: int, bulk_rows: int, not_truncated: frozenset[str]) -> None:
+    def __init__(self, url: str, seed: str, number: int, bulk_rows: int, truncated_alone: frozenset[str]) -> None:
         self._random = Random(f"{seed}/{number}")
         self._number = number
-        self._bulk_rows, self._not_truncated = bulk_rows, not_truncated
+        self._bulk_rows, self._truncated_alone, self._is_alone = bulk_rows, truncated_alone, False
         self._next_bulk = number * 10_000_000
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute("set lock_timeout = '5s'")
@@ -70,8 +70,10 @@ class Worker:
             with self.connection.transaction(force_rollback=rolled_back):
                 for _ in range(size):
                     if self._random.random() < 0.15:
+                        self._is_alone = False
                         self._savepoint()
                     else:
+                        self._is_alone = size == 1
                         self._operation()
         except _REFUSALS as refusal:
             self.counts[type(refusal).__name__] += 1
@@ -212,14 +214,17 @@ class Worker:
 
     def _truncate(self, table: WorkTable) -> None:
         others = self._random.sample(TABLES, 1) if self._random.random() < 0.3 else []
-        names = {table.name, *(other.name for other in others)} - self._not_truncated
+        names = {table.name, *(other.name for other in others)}
+        if not self._is_alone:
+            names -= self._truncated_alone
         if not names:
             return
         self._run(f"truncate {', '.join(sorted(names))}", [])
 
 
 class Workload:
-    """Several workers on one database. Tables in `not_truncated`, by name, never are."""
+    """Several workers on one database. Tables in `truncated_alone`, by name, are truncated by transactions that do
+    nothing else."""
 
     def __init__(
         self,
@@ -227,10 +232,10 @@ class Workload:
         seed: int | str,
         connections: int = 1,
         bulk_rows: int = 300,
-        not_truncated: Collection[str] = (),
+        truncated_alone: Collection[str] = (),
     ) -> None:
-        spared = frozenset(not_truncated)
-        self.workers = [Worker(url, str(seed), number, bulk_rows, spared) for number in range(connections)]
+        alone = frozenset(truncated_alone)
+        self.workers = [Worker(url, str(seed), number, bulk_rows, alone) for number in range(connections)]
 
     def close(self) -> None:
         for worker in self.workers:

@@ -7,6 +7,7 @@ import pickle
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 
 from penstock.changelog import writer as writer_module
 from penstock.changelog.log import ChangeLog
-from penstock.changelog.segment import FORMAT, HEADER_KEY, SliceRows, compose, segment_name
+from penstock.changelog.segment import FORMAT, HEADER_KEY, MOST_CLEARED, SliceRows, compose, segment_name
 from penstock.changelog.writer import SegmentWriter
 from penstock.errors import LockedError, LogDamaged, LogFormatUnknown, LogFull, LogUnreachable
+from penstock.model.table import Column, ColumnType
 from raw_rows import ORDERS, PEOPLE, contents, raw_slice
 
 
@@ -466,3 +468,51 @@ def test_tasks_of_one_process_share_what_they_know_of_a_log(tmp_path: Path) -> N
     """Each would read the headers of all tables again, and there is a task for each table."""
     first, second = (pickle.loads(pickle.dumps(ChangeLog(str(tmp_path)))) for _ in range(2))
     assert first is second
+
+
+def cleared(log: ChangeLog) -> list[tuple[int, int, int]]:
+    newest = log.newest()
+    assert newest is not None
+    return [(one.relation_id, one.transaction, one.commit_position) for one in newest.cleared]
+
+
+def test_the_newest_header_says_which_transactions_left_a_table_empty(log: ChangeLog, writer: SegmentWriter) -> None:
+    """A transaction that writes to the table after its TRUNCATE did not, as far as anybody can tell."""
+    assert log.newest() is None
+    writer.append(200, [raw_slice(ORDERS, [150, 150, 160, 160], ops=b"ITTI")])
+    assert cleared(log) == [(ORDERS.relation_id, 701, 150)], "rows came after the TRUNCATE of the second one"
+    writer.append(300, [raw_slice(PEOPLE, [250], ops=b"T"), raw_slice(ORDERS, [260])])
+    after = [(ORDERS.relation_id, 701, 150), (PEOPLE.relation_id, 700, 250)]
+    assert cleared(log) == after
+    writer.advance(400)
+    writer.append(500, [raw_slice(ORDERS, [450])])
+    for name in log.segments()[:-1]:
+        log.remove(name)
+    assert cleared(log) == after, "what is gone from the log is still known"
+    writer.append(600, [raw_slice(ORDERS, [550], ops=b"T")])
+    assert cleared(log) == [after[1], (ORDERS.relation_id, 700, 550)]
+
+
+def test_rows_under_another_structure_come_after_a_truncate_too(log: ChangeLog, writer: SegmentWriter) -> None:
+    wider = replace(ORDERS, columns=(*ORDERS.columns, Column("n", ColumnType(23, "int4"))))
+    later = raw_slice(wider, [150, 150, 150], ops=b"I")
+    later = replace(later, batch=later.batch.slice(2))  # the third change of the transaction
+    writer.append(200, [raw_slice(ORDERS, [150, 150], ops=b"IT"), later])
+    assert cleared(log) == []
+
+
+def test_of_a_transaction_in_parts_nothing_is_known(log: ChangeLog, writer: SegmentWriter) -> None:
+    writer.write_part(150, [raw_slice(ORDERS, [150], ops=b"T")])
+    writer.append(200, [raw_slice(PEOPLE, [150], ops=b"T")])
+    assert cleared(log) == []
+
+
+def test_few_truncated_tables_are_remembered_also_by_the_next_writer(log: ChangeLog) -> None:
+    with SegmentWriter(log) as first:
+        first.begin(100, "77", 1)
+        for number in range(MOST_CLEARED + 3):
+            first.append(200 + number, [raw_slice(replace(ORDERS, relation_id=number), [199 + number], ops=b"T")])
+    with SegmentWriter(log) as second:
+        second.begin(200 + MOST_CLEARED + 2, "77", 1)
+        second.append(1000, [raw_slice(PEOPLE, [900])])
+    assert [relation_id for relation_id, _, _ in cleared(log)] == list(range(3, MOST_CLEARED + 3))

@@ -134,6 +134,7 @@ def reading(
         until=100 if once else None,
         verified=lambda: True,
         look=lambda observe: None,
+        look_soon=lambda: None,
         begun=lambda: None,
         connections=cast(Any, None),
     )

@@ -25,7 +25,7 @@ from penstock.runtime.watch.catalogue import Catalogue
 from penstock.source.contract import Session
 from penstock.state.memory import MemoryStateStore
 from penstock.state.store import RequestKind
-from pgoutput_messages import INT8, insert, numeric
+from pgoutput_messages import INT8, insert, numeric, truncate
 from publish_bench import PublishBench
 
 PRICES = schema("prices", 3, id=INT8, price=numeric(5, 2))
@@ -35,9 +35,11 @@ name: shop
 source: {type: postgres, url: postgresql://app@db/shop}
 tables: [{match: public.*, where: id < 100}]
 destinations: [{name: stream, type: files, path: ./changes}]
+log: {uri: ./log}
 """
 
 
+HEAD = 10_000
 MARKS = TableMarks(10, "1:1", (PublishedBy("p", "1:1", ("2:1",)),), composites=(Composite(7, "address", 1),))
 TROUBLE = NotPublished("table public.orders is not in the publication", "Add it")
 
@@ -114,7 +116,7 @@ class _Session:
         return False
 
     def head(self) -> int:
-        return 10_000
+        return HEAD
 
 
 @pytest.fixture
@@ -269,6 +271,7 @@ PART = Partition(TableId("public", "orders_1"), 11, 11, made_here=True, link="1:
 def test_partitions_that_no_change_reports(
     bench: PublishBench, source: Source, now: tuple[Partition, ...], said: str
 ) -> None:
+    bench.writer.advance(HEAD)
     source.parts = Partitions(1, (PART,))
     source.look([ORDERS])
     source.parts = Partitions(2, now)
@@ -276,6 +279,31 @@ def test_partitions_that_no_change_reports(
         source.look([ORDERS])
         assert states(bench)["orders"] is (State.ERRORED if said else State.READY)
     assert said in reason(bench, ORDERS)
+
+
+def test_a_truncate_of_the_whole_table_is_told_from_that_of_a_partition(bench: PublishBench, source: Source) -> None:
+    """By the log, once it has come as far as the look: until then nobody can say."""
+    bench.loop.begin()
+    source.parts = Partitions(1, (PART,), position=100)
+    source.look([ORDERS])
+    truncated = replace(PART, file=99, written=1)  # the transaction of every change of this bench
+    source.parts = Partitions(2, (truncated,), position=HEAD)
+    source.tables.looked(source.seen())
+    source.tables.tend()
+    wanted = [source.tables.wants_look]
+    assert states(bench)["orders"] is State.READY
+    bench.seal(HEAD, (ORDERS, 110, insert("1", "a")), (ORDERS, 110, truncate(ORDERS.relation_id)))
+    bench.drain()
+    wanted.append(source.tables.wants_look)
+    assert not source.tables.is_settled
+    source.look([ORDERS])
+    wanted.append(source.tables.wants_look)
+    assert wanted == [False, True, False], "when the log has come as far as the look"
+    assert states(bench)["orders"] is State.READY
+    assert bench.state.partitions("stream")[ORDERS.table] == source.parts
+    source.parts = Partitions(3, (replace(truncated, file=100, written=8),), position=HEAD)
+    source.look([ORDERS])
+    assert "was truncated" in reason(bench, ORDERS), "by itself, for the log has no such transaction"
 
 
 def test_a_table_without_a_record_is_not_trusted(bench: PublishBench, source: Source) -> None:

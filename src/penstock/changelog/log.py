@@ -104,8 +104,13 @@ class ChangeLog:
     def history(self) -> str | None:
         """The id that was made when the log was begun: positions of another log mean nothing in this one. None while
         the log is empty, "" if it is older than such ids."""
+        newest = self.newest()
+        return None if newest is None else newest.history
+
+    def newest(self) -> SegmentHeader | None:
+        """Read the newest segment's header; None while the log is empty."""
         chain = self.segments()
-        return self.header(chain[-1]).history if chain else None
+        return self.header(chain[-1]) if chain else None
 
     def header(self, name: SegmentName | str) -> SegmentHeader:
         """Read a header and verify it against the checksum in the name. A replaced empty segment reads as before."""

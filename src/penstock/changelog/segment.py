@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
 FORMAT = 2
+MOST_CLEARED = 32  # tables; every header repeats them
 HEADER_KEY = b"penstock.segment"
 _SEGMENT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{8})\.arrow")
 _PART = re.compile(r"part-([0-9a-f]{16})-([0-9a-f]+)-([0-9]{6})\.arrow")
@@ -63,6 +64,15 @@ class PartRef:
 
 
 @dataclass(frozen=True)
+class Cleared:
+    """A transaction that truncated a table and wrote nothing to it afterwards, so that it left the table empty."""
+
+    relation_id: int
+    transaction: int
+    commit_position: Position
+
+
+@dataclass(frozen=True)
 class SegmentHeader:
     """`[start, end)` of the stream. A segment with `parts` holds one transaction only; parts come first, in order.
 
@@ -72,7 +82,8 @@ class SegmentHeader:
     `history` is an id that was made when the log was begun, the same in all of its segments; "" in logs that are older
     than such ids. `last_commit` is the last transaction up to `end`, in this segment or before it (position and time;
     0, 0 before the first); None in older logs, where it is unknown. `state` is what the source has to know to go on
-    from `end`, in its own words.
+    from `end`, in its own words. `cleared` has the last such transaction of each table up to `end`, in this segment or
+    before it, oldest first, but never more than MOST_CLEARED: what is not listed is unknown.
     """
 
     start: Position
@@ -86,6 +97,7 @@ class SegmentHeader:
     history: str = ""
     last_commit: tuple[Position, int] | None = None
     state: str = ""
+    cleared: tuple[Cleared, ...] = ()
 
     @property
     def all_slices(self) -> tuple[Slice, ...]:
@@ -108,6 +120,7 @@ class SegmentHeader:
             "history": self.history,
             "last_commit": self.last_commit,
             **({"state": self.state} if self.state else {}),
+            **({"cleared": [astuple(item) for item in self.cleared]} if self.cleared else {}),
             "schemas": {fingerprint: json.loads(schema.to_json()) for fingerprint, schema in self.schemas.items()},
             "slices": [asdict(item) for item in self.slices],
             "parts": [asdict(part) for part in self.parts],
@@ -131,6 +144,7 @@ class SegmentHeader:
             history=raw.get("history", ""),
             last_commit=None if raw.get("last_commit") is None else (raw["last_commit"][0], raw["last_commit"][1]),
             state=raw.get("state", ""),
+            cleared=tuple(Cleared(*item) for item in raw.get("cleared", ())),
         )
 
 
@@ -188,8 +202,12 @@ def compose(
     history: str = "",
     before: tuple[Position, int] | None = None,
     state: str = "",
+    cleared_before: Sequence[Cleared] = (),
 ) -> SegmentFile:
-    """Combine slices under a header with their checksums. `before` is the last commit before them."""
+    """Combine slices under a header with their checksums.
+
+    `before` is the last commit before them, `cleared_before` what the header before them says of truncated tables.
+    """
     batches = tuple(_canonical(item.batch) for item in rows)
     header = SegmentHeader(
         start=start,
@@ -204,10 +222,33 @@ def compose(
         replica=replica,
         history=history,
         state=state,
+        cleared=_cleared(cleared_before, () if parts else rows),
     )
     header = replace(header, last_commit=newest_commit(header.all_slices) or before)
     content = header.to_bytes()
     return SegmentFile(header, content, zlib.crc32(content), batches)
+
+
+def _cleared(before: Sequence[Cleared], rows: Sequence[SliceRows]) -> tuple[Cleared, ...]:
+    """Add what these slices clear. Of a transaction in parts nothing is said: it is not all at hand."""
+    last = {item.relation_id: item for item in before}
+    truncated = {item.schema.relation_id for item in rows if _truncates(item.batch)}
+    for relation_id in truncated:
+        own = [item.batch for item in rows if item.schema.relation_id == relation_id]
+        commit, ordinal, op, transaction = (
+            np.concatenate([batch.column(name).to_numpy() for batch in own])
+            for name in ("commit_position", "ordinal", "op", "transaction")
+        )
+        order = np.lexsort((ordinal, commit))
+        ends = np.append(commit[order][1:] != commit[order][:-1], True)
+        found = order[ends & (op[order] == TRUNCATE)]
+        if len(found):
+            last[relation_id] = Cleared(relation_id, int(transaction[found[-1]]), int(commit[found[-1]]))
+    return tuple(sorted(last.values(), key=lambda item: item.commit_position)[-MOST_CLEARED:])
+
+
+def _truncates(batch: pa.RecordBatch) -> int:
+    return int(np.count_nonzero(batch.column("op").to_numpy() == TRUNCATE))
 
 
 def newest_commit(slices: Iterable[Slice]) -> tuple[Position, int] | None:
@@ -229,7 +270,7 @@ def _describe(index: int, item: SliceRows, batch: pa.RecordBatch) -> Slice:
         last_commit=int(commits[-1]),
         last_commit_time=batch.column("commit_time")[-1].value,
         moved_keys=item.moved_keys,
-        truncates=int(np.count_nonzero(batch.column("op").to_numpy() == TRUNCATE)),
+        truncates=_truncates(batch),
     )
 
 

@@ -178,6 +178,7 @@ class SegmentWriter:
             history=self._history or "",
             before=self.last_commit,
             state=self._state,
+            cleared_before=() if self.last is None else self.last.cleared,
         )
 
     def _find_last_commit(self, chain: Sequence[SegmentName]) -> tuple[Position, int] | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from penstock.model.position import Position
 from penstock.model.table import TableId
 
 RemarkKind = Literal["kept", "missing", "stale", "replaced"]
@@ -21,7 +22,8 @@ class Partition:
     """A partition that holds rows. `file` is another after a TRUNCATE (and after any rewrite).
 
     `made_here`: it was created as a partition, so that all of its rows were sent as changes of the table. `link` is
-    another when it was attached again.
+    another when it was attached again. `written` is the transaction that last wrote its entry in the catalogue, as raw
+    changes number it; 0 in records that are older than this field.
     """
 
     relation: TableId
@@ -29,6 +31,7 @@ class Partition:
     file: int
     made_here: bool
     link: str
+    written: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Remark:
 
 @dataclass(frozen=True)
 class Partitions:
-    """One look. Transactions numbered below `horizon` had ended; a row of theirs is older than the look."""
+    """One look. Transactions numbered below `horizon` had ended; a row of theirs is older than the look. `position` is
+    where the source's log was then; None in records that are older than this field."""
 
     horizon: int
     partitions: tuple[Partition, ...]
     remarks: tuple[Remark, ...] = ()
+    position: Position | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), default=datetime.isoformat, ensure_ascii=False)
@@ -66,4 +71,5 @@ class Partitions:
                 Remark(TableId(**one["relation"]), one["kind"], datetime.fromisoformat(one["since"]))
                 for one in raw["remarks"]
             ),
+            raw.get("position"),
         )

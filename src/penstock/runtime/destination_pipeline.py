@@ -111,6 +111,10 @@ class _TableReading:
     def failure(self) -> BaseException | None:
         return self.copier.failure
 
+    @property
+    def wants_look(self) -> bool:
+        return self.tables.wants_look
+
     def log_need(self) -> LogNeed:
         copying = self.copier.needed_from()  # before the loop's
         return log_need(self.loop, copying)

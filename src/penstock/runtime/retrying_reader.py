@@ -51,6 +51,10 @@ class Reading(Protocol):
     def failure(self) -> BaseException | None:
         """What ended work in the background, if anything did: the destination is opened again, or fails."""
 
+    @property
+    def wants_look(self) -> bool:
+        """Whether the source's catalogue should be looked at soon, because the last look could not judge a table."""
+
     def log_need(self) -> LogNeed | None:
         """None while nothing is known yet."""
 
@@ -168,6 +172,8 @@ class RetryingReader(ABC):
                 self._require_log(reading)
                 worked = reading.step(now=until is not None or self.is_retrying, stopping=stop.is_set)
                 self.log_need = reading.log_need() or self.log_need
+                if reading.wants_look:
+                    self._side.look_soon()
             except PenstockError as error:
                 if self._lost_log(reading, error):
                     continue

@@ -144,6 +144,7 @@ class SourcePipeline:
             until=self._until,
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
+            look_soon=watch.look_soon,
             begun=self._note_begun,
             connections=CopyConnections(self.pipeline.copying.max_connections),
         )

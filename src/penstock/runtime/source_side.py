@@ -18,7 +18,8 @@ class SourceSide:
 
     `slot_position` is where the log begins if it is empty. `until` is where the run ends; None: it does not. `verified`
     says whether capture has found the log's end in the server's own past. `look` shows the catalogue to one observer;
-    `begun` is called when tables depend on the log. `connections` is what the copies of all readers may use at once.
+    `look_soon` has it shown to all of them, without waiting for it. `begun` is called when tables depend on the log.
+    `connections` is what the copies of all readers may use at once.
     """
 
     log: ChangeLog
@@ -27,5 +28,6 @@ class SourceSide:
     until: Position | None
     verified: Callable[[], bool]
     look: Callable[[Observe], None]
+    look_soon: Callable[[], None]
     begun: Callable[[], None]
     connections: CopyConnections

@@ -90,6 +90,7 @@ class TableLifecycle:
         self._feeds: dict[TableId, Feed] = {}  # by name
         self._looked: SimpleQueue[Look] = SimpleQueue()
         self._unsettled: Look | None = None  # whose structures are compared when the stream has passed it
+        self._in_doubt: Position = 0
         self._asked_at = 0.0
         self._findings: SimpleQueue[Findings] = SimpleQueue()
         self._troubles: Mapping[TableId, TableError] = {}  # by the feed's name, as of the last look
@@ -213,7 +214,13 @@ class TableLifecycle:
 
     def is_settled(self, until: Position) -> bool:
         """Tell whether all that was seen of the source up to this position has been acted on."""
-        return self._looked.empty() and (self._unsettled is None or self._unsettled.position > until)
+        compared = self._unsettled is None or self._unsettled.position > until
+        return self._looked.empty() and compared and not self._in_doubt
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether a table could not be judged by the last look, and can be by one that is taken now."""
+        return self._looked.empty() and 0 < self._in_doubt <= self._loop.processed
 
     def tend(self) -> None:
         """Between two batches."""
@@ -254,6 +261,7 @@ class TableLifecycle:
             tracked = self._loop.tables.get(name)
             if tracked is not None and name in followed and followed[name][0] is tracked:
                 self._want_resync(tracked, why)
+        self._in_doubt = look.in_doubt
         if self._unsettled is None:
             self._unsettled = replace(look, followed=followed)
 

@@ -52,6 +52,10 @@ class _StreamReading:
     def failure(self) -> BaseException | None:
         return None if self._rows is None else self._rows.failure
 
+    @property
+    def wants_look(self) -> bool:
+        return self._tables.wants_look
+
     def log_need(self) -> LogNeed | None:
         return LogNeed(self._loop.needed_from, self._loop.held_from) if self._loop.has_begun else None
 

@@ -19,6 +19,7 @@ import structlog
 from penstock.config.model import Pipeline
 from penstock.errors import EventsMissing, KeyRequired, NotPublished, SourceError, StateError, TableError
 from penstock.model.feed import Feed
+from penstock.model.position import Position
 from penstock.model.source_events import SOURCE_EVENTS, is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks, extended
@@ -52,6 +53,7 @@ class StreamTables:
         self._destination, self._copies = pipeline.destination.name, copies
         self._schemas: dict[TableId, TableSchema] = {}
         self._looked: SimpleQueue[StreamLook] = SimpleQueue()
+        self._in_doubt: Position = 0
         self._asked_at = 0.0
 
     @property
@@ -60,8 +62,13 @@ class StreamTables:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every look has been acted on."""
-        return self._looked.empty()
+        """Whether every look has been acted on, and the last one judged every table."""
+        return self._looked.empty() and not self._in_doubt
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether a table could not be judged by the last look, and can be by one that is taken now."""
+        return self._looked.empty() and 0 < self._in_doubt <= self._loop.processed
 
     def looked(self, look: StreamLook) -> None:
         """Take the source's tables as they are now: acted on between two batches. May be called from any thread."""
@@ -82,6 +89,7 @@ class StreamTables:
             LOG.warning("requests not answered yet", what=error.what)
 
     def _compare(self, look: StreamLook) -> None:
+        self._in_doubt = look.in_doubt
         there = {schema.table for schema in look.catalogue.schemas}
         status, baselines = self._state.table_status(self._destination), self._state.marks(self._destination)
         for schema in look.catalogue.schemas:

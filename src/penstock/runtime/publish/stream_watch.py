@@ -9,7 +9,7 @@ catalogue said then (`TableFacts`), kept in the state store, and every look is c
 | it left the publication and came back; its row filter, column list | those of the time in between        |
 | or what the publication sends was altered; it changed its schema   |                                     |
 | updates or deletes of a table that is published for inserts only   | these                               |
-| a partition was attached with rows, truncated or replaced          | those of its rows                   |
+| a partition was attached with rows, truncated alone or replaced    | those of its rows                   |
 | a composite type was altered                                       | values may be read under old names  |
 
 Renamed enum values cost nothing: every event has the label of its time. `stream_tables.py` acts on what is found. It is
@@ -56,7 +56,7 @@ class TableFacts:
 class StreamLook:
     """One look. `troubles` are of tables that cannot be published as they are. `missing` says of which tables events
     may be missing, and why, in comparison with the baselines that had the marks `compared`. `position` is where the
-    source was after it."""
+    source was after it. `in_doubt`: some table cannot be judged before the log has come as far as this; 0: all were."""
 
     catalogue: Catalogue
     troubles: Mapping[TableId, TableError] = field(default_factory=dict)
@@ -64,6 +64,7 @@ class StreamLook:
     missing: Mapping[TableId, str] = field(default_factory=dict)
     compared: Mapping[TableId, TableMarks] = field(default_factory=dict)
     position: Position = 0
+    in_doubt: Position = 0
 
 
 def stream_feed(pipeline: Pipeline, table: TableId) -> Feed | None:
@@ -92,6 +93,7 @@ class StreamWatch:
         known_partitions = self._state.partitions(self._destination)
         facts: dict[TableId, TableFacts] = {}
         missing: dict[TableId, str] = {}
+        compared: set[TableId] = set()
         troubles: dict[TableId, TableError] = dict(catalogue.troubles)
         for schema in schemas:
             name = schema.table
@@ -105,9 +107,11 @@ class StreamWatch:
                 continue
             earlier = TableFacts(before, known_partitions.get(name), counted.get(name))
             inserts_only = name in catalogue.inserts_only
+            compared.add(name)
             if why := self._compare(session, schema, earlier, now, inserts_only=inserts_only):
                 missing[name] = why
-        return StreamLook(catalogue, troubles, facts, missing, baselines, session.head())
+        in_doubt = self._partitions.in_doubt(compared)
+        return StreamLook(catalogue, troubles, facts, missing, baselines, session.head(), in_doubt)
 
     def _compare(
         self, session: Session, schema: TableSchema, before: TableFacts, now: TableFacts, *, inserts_only: bool
@@ -124,7 +128,7 @@ class StreamWatch:
         if feed is None or before.partitions is None or now.partitions is None:
             return ""
         try:
-            return self._partitions.compare(session, feed, before.partitions, now.partitions)
+            return self._partitions.compare(session, feed, schema.relation_id, before.partitions, now.partitions)
         except SourceLocked as error:
             LOG.info("table not compared", table=str(schema.table), what=error.what)
             return ""

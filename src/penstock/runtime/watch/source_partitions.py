@@ -4,7 +4,8 @@
 |----------------------------------------------|--------------------------------------------------------------------|
 | created in place                             | nothing: all of its rows are sent                                  |
 | attached, with rows                          | they were never sent: the table is copied again                    |
-| truncated                                    | Postgres sends no such TRUNCATE: the table is copied again         |
+| truncated by itself                          | Postgres sends no such TRUNCATE: the table is copied again         |
+| truncated with the whole table               | nothing: that is sent. `truncates.py` tells the two apart          |
 | detached and attached again                  | its rows may be others: the table is copied again                  |
 | dropped and created again under its name     | the same, also when a look in between found it gone                |
 | detached or dropped                          | its rows are kept, or the table is copied again (`on_partition_drop`) |
@@ -17,16 +18,20 @@ After a look that finds nothing to do, the next one is compared with that. Neigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
+from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions, Remark, RemarkKind
+from penstock.model.position import Position
+from penstock.model.table import TableId
+from penstock.runtime.watch.truncates import WholeTruncates
 from penstock.source.contract import Session
 from penstock.state.store import CopyFacts, Events
 
@@ -55,17 +60,35 @@ class SourcePartitions:
         self._pipeline, self._state = pipeline, state
         self._acted_on = _COPIED_AGAIN | {"events"} if acts_on_events else _COPIED_AGAIN
         self._destination = pipeline.destination.name
+        self._truncates = WholeTruncates(ChangeLog(pipeline.log_uri))
 
-    def compare(self, session: Session, feed: Feed, before: Partitions, now: Partitions) -> str:
+    def in_doubt(self, compared: Collection[TableId]) -> Position:
+        """Return how far the log must reach until the tables of one look, by feed, can all be judged; 0: they are."""
+        return self._truncates.in_doubt(compared)
+
+    def compare(self, session: Session, feed: Feed, relation_id: int, before: Partitions, now: Partitions) -> str:
         """Compare two looks at a feed's table; return why it has to be copied again, "" when it has not.
 
         What was found is kept for `status`, as remarks, until the table is copied. SourceLocked when it cannot be told
-        now, because somebody holds a lock on a partition.
+        now, because somebody holds a lock on a partition. A table that cannot be judged before the log has come further
+        (`in_doubt`) is left as it is: the next look compares with the same record.
         """
         if now.partitions == before.partitions:
             return ""
         heeded = _HEEDED.get(feed.mode, _SAID.keys())
         found = [one for one in differences(session, before, now) if one[1] in heeded]
+        if truncated := [one for one, kind in found if kind == "stale"]:
+            whole = self._truncates.explain(
+                session=session,
+                feed=feed.name,
+                relation_id=relation_id,
+                truncated=truncated,
+                before=before,
+                now=now,
+            )
+            if whole is None:
+                return ""
+            found = [one for one in found if one[1] != "stale" or one[0] not in whole]
         remarks = self._remarks(feed, before.remarks, found)
         reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
         copied_again = bool(reasons) and feed.mode in self._acted_on

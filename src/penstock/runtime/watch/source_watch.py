@@ -23,6 +23,7 @@ from penstock.state.store import Health, HealthReports
 
 LOG = structlog.get_logger("tables")
 COMPONENT = "source tables"
+SOON_SECONDS = 1.0
 
 
 class SourceWatch:
@@ -38,7 +39,7 @@ class SourceWatch:
         self._pipeline, self._state, self._publisher, self._readers = pipeline, state, publisher, readers
         self._reading, self._source = reading, source_of(pipeline.source)
         self._looking = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping, self._wanted = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=inherited(self._watch), name="table-watch", daemon=True)
 
     def start(self) -> None:
@@ -46,6 +47,7 @@ class SourceWatch:
 
     def stop(self) -> None:
         self._stopping.set()
+        self._wanted.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -56,10 +58,23 @@ class SourceWatch:
             for observe in observers:
                 observe(session, catalogue)
 
+    def look_soon(self) -> None:
+        """Have the thread look now, but no more than once a second. May be called from any thread."""
+        self._wanted.set()
+
+    def _is_due(self) -> bool:
+        """Wait for the next look. False when there is none, because the watch is stopped."""
+        every = self._pipeline.copying.discover_every
+        least = min(every, SOON_SECONDS)
+        if not self._stopping.wait(least):
+            self._wanted.wait(every - least)
+            self._wanted.clear()
+        return not self._stopping.is_set()
+
     def _watch(self) -> None:
         failures, outage = 0, Outage(COMPONENT, "pipeline")
         self._tell(Health("ok", datetime.now(UTC)))
-        while not self._stopping.wait(self._pipeline.copying.discover_every):
+        while self._is_due():
             try:
                 self.look([reader.begin_look() for reader in self._readers])
             except PenstockError as error:

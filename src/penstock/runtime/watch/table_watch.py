@@ -41,13 +41,15 @@ class Look:
     """The source's tables as the catalogue had them at `position`, or before it.
 
     `copy_again` has the feeds that have to be copied again, and why. `followed` is what the destination followed before
-    the catalogue was read, by feed; None: the look was taken before the destination followed anything.
+    the catalogue was read, by feed; None: the look was taken before the destination followed anything. `in_doubt`: some
+    table cannot be judged before the log has come as far as this; 0: all were.
     """
 
     schemas: Sequence[TableSchema]
     position: Position
     copy_again: Mapping[TableId, str] = field(default_factory=dict)
     followed: Followed | None = None
+    in_doubt: Position = 0
 
 
 class WatchState(PartitionState, CopyRecords, TableStates, Protocol):
@@ -66,15 +68,17 @@ class TableWatch:
         status = self._state.table_status(self._destination)
         known_marks, known_partitions = self._state.marks(self._destination), self._state.partitions(self._destination)
         copy_again: dict[TableId, str] = {}
+        compared: set[TableId] = set()
         for schema in schemas:
             for feed in self._pipeline.feeds(schema.table):
                 if not self._is_comparable(feed, status.get(feed.name), starting=followed is None):
                     continue
                 before = known_marks.get(feed.name), known_partitions.get(feed.name)
                 now = marks[schema.table], partitions.get(schema.table)
-                if why := self._compare(session, feed, before, now):
+                compared.add(feed.name)
+                if why := self._compare(session, feed, schema.relation_id, before, now):
                     copy_again[feed.name] = why
-        return Look(schemas, session.head(), copy_again, followed)
+        return Look(schemas, session.head(), copy_again, followed, self._partitions.in_doubt(compared))
 
     def _is_comparable(self, feed: Feed, status: TableStatus | None, *, starting: bool) -> bool:
         """Tell whether the table is one that streams, or that a start will let stream. Those that are being copied, or
@@ -91,6 +95,7 @@ class TableWatch:
         self,
         session: Session,
         feed: Feed,
+        relation_id: int,
         before: tuple[TableMarks | None, Partitions | None],
         now: tuple[TableMarks, Partitions | None],
     ) -> str:
@@ -102,7 +107,7 @@ class TableWatch:
         try:
             why = difference(marks, now[0]) or self._renamed(session, feed, marks, now[0], now[1] is not None)
             if not why and partitions is not None and now[1] is not None:
-                why = self._partitions.compare(session, feed, partitions, now[1])
+                why = self._partitions.compare(session, feed, relation_id, partitions, now[1])
         except SourceLocked as error:
             LOG.info("table not compared", table=str(feed.name), what=error.what)
             return ""

@@ -16,6 +16,7 @@ from penstock.errors import SourceLocked
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.table import TableId
 from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.slot import flush_position
 from penstock.source.postgres.statements import quoted_table
 
 _TREE = """
@@ -30,7 +31,7 @@ _TREE = """
         FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
     )
     SELECT t.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, c.relfilenode::bigint, t.made_here,
-           t.link, c.relkind::text, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+           t.link, c.relkind::text, c.xmin::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
     FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
     ORDER BY 1, 3, 4
 """
@@ -42,15 +43,16 @@ _LONGEST_READ = "30s"  # a run that is told to stop waits no longer for it
 
 def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:
     """Of each relation that is partitioned, the partitions that hold rows, at any depth; none that are foreign."""
+    position = flush_position(connection)
     with source_errors("reading partitions"):
         rows = connection.execute(_TREE, (list(relation_ids),)).fetchall()
     found: dict[int, list[Partition]] = {}
     horizon = 0
-    for root, relation_id, schema, name, file, made_here, link, kind, horizon in rows:  # noqa: B007 - the same in all rows
+    for root, relation_id, schema, name, file, made_here, link, kind, written, horizon in rows:  # noqa: B007 - the same in all rows
         leaves = found.setdefault(root, [])
         if kind == "r":
-            leaves.append(Partition(TableId(schema, name), relation_id, file, made_here, link))
-    return {root: Partitions(horizon, tuple(leaves)) for root, leaves in found.items()}
+            leaves.append(Partition(TableId(schema, name), relation_id, file, made_here, link, written))
+    return {root: Partitions(horizon, tuple(leaves), position=position) for root, leaves in found.items()}
 
 
 def has_rows(connection: Connection, partition: Partition) -> bool:
