@@ -1,5 +1,76 @@
-"""penstock keeps lakehouse tables equal to a live database. Start at `docs/architecture.md`."""
+"""penstock keeps lakehouse tables equal to a live database. Start at `docs/architecture.md`.
+
+The names of `__all__` are public: docs/library.md has each. They are imported when they are first used, for every
+process of penstock's imports this module, and most of them need none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.destinations.python.batch import Events as Events
+    from penstock.destinations.python.destination import ACCEPTED as ACCEPTED
+    from penstock.destinations.python.destination import DURABLE as DURABLE
+    from penstock.destinations.python.destination import Delivery as Delivery
+    from penstock.destinations.python.destination import Destination as Destination
+    from penstock.destinations.python.events import Column as Column
+    from penstock.destinations.python.events import Delete as Delete
+    from penstock.destinations.python.events import Event as Event
+    from penstock.destinations.python.events import Insert as Insert
+    from penstock.destinations.python.events import Read as Read
+    from penstock.destinations.python.events import Table as Table
+    from penstock.destinations.python.events import Truncate as Truncate
+    from penstock.destinations.python.events import Unsupported as Unsupported
+    from penstock.destinations.python.events import Update as Update
+    from penstock.errors import CommitUnknown as CommitUnknown
+    from penstock.errors import DestinationUnreachable as DestinationUnreachable
+    from penstock.errors import Overtaken as Overtaken
+    from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import RecordRefused as RecordRefused
+    from penstock.errors import TableError as TableError
+    from penstock.library.pipeline import Pipeline as Pipeline
+    from penstock.model.table import TableId as TableId
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+_PUBLIC = {
+    "penstock.destinations.python.batch": ("Events",),
+    "penstock.destinations.python.destination": ("ACCEPTED", "DURABLE", "Delivery", "Destination"),
+    "penstock.destinations.python.events": (
+        "Column",
+        "Delete",
+        "Event",
+        "Insert",
+        "Read",
+        "Table",
+        "Truncate",
+        "Unsupported",
+        "Update",
+    ),
+    "penstock.errors": (
+        "CommitUnknown",
+        "DestinationUnreachable",
+        "Overtaken",
+        "PenstockError",
+        "RecordRefused",
+        "TableError",
+    ),
+    "penstock.library.pipeline": ("Pipeline",),
+    "penstock.model.table": ("TableId",),
+}
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULES)]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module penstock has no attribute {name}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -55,6 +55,7 @@ PenstockError                 code                    exit  retry
  │   ├─ UnknownTopics         unknown-topics          1     at once   the layout lacks topics: the driver looks them up
  │   ├─ TopicsRefused         topics-refused          1     manual    topics cannot be created: their tables are Errored
  │   ├─ RecordRefused         record-refused          1     at once   single records are refused: they are taken out
+ │   ├─ TablesRefused         tables-refused          1     at once   tables are refused: they stand behind, Errored
  │   └─ StreamHeld            stream-held             3     backoff   no room for another dead letter: the stream waits
  ├─ StateError                state                   3     backoff   the state store does not answer
  ├─ TaskFailed                task-failed             1     never     unexpected exception in a task; see TableFailed
@@ -385,6 +386,20 @@ class RecordRefused(DestinationError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.reasons, self.reason_code)
+
+
+class TablesRefused(DestinationError):
+    """`errors` has each refused table's own error, by schema and name."""
+
+    code = "tables-refused"
+    retry = Retry.AT_ONCE
+
+    def __init__(self, errors: Mapping[tuple[str, str], TableError]) -> None:
+        super().__init__("; ".join(error.what for error in errors.values()))
+        self.errors = dict(errors)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.errors,)
 
 
 class StreamHeld(DestinationError):

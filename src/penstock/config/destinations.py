@@ -82,6 +82,9 @@ def _start(text: str) -> str:
     return text
 
 
+StreamStart = Annotated[str, AfterValidator(_start)]
+
+
 class Maintenance(Section):
     """How a table is kept small and quick to read, between batches."""
 
@@ -157,7 +160,7 @@ class StreamSection(DestinationSection):
     retry: RetryConfig = RetryConfig()
     dlq: DeadLetterConfig = DeadLetterConfig()
     processors: list[AnyProcessor] = Field(default_factory=list)
-    start: Annotated[str, AfterValidator(_start)] = "log"
+    start: StreamStart = "log"
     transactions: bool = False
     schema_changes: bool = False
     messages: AnyMessages = MessagesSection()
@@ -178,6 +181,11 @@ class StreamSection(DestinationSection):
         if self.start == "log":
             return "log"
         return "now" if self.start in ("now", "copy") else parse_position(self.start)
+
+    @property
+    def on_driver(self) -> bool:
+        """Whether it lives in the driver, and its tasks with it: then it needs no Spark."""
+        return False
 
     @property
     def where(self) -> str:
@@ -484,15 +492,3 @@ class NatsDestination(StreamSection):
         if (self.user is None) != (self.password is None):
             raise misplaced("user", "must stand beside `password`")
         return self
-
-
-AnyDestination = Annotated[
-    IcebergDestination
-    | FilesDestination
-    | HttpDestination
-    | KafkaDestination
-    | NatsDestination
-    | RedisDestination
-    | StdoutDestination,
-    Field(discriminator="type"),
-]

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
+from penstock.config.any_destination import AnyDestination
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
-from penstock.config.destinations import AnyDestination, IcebergDestination, StreamSection
+from penstock.config.destinations import IcebergDestination, StreamSection
 from penstock.config.mysql_source import MysqlSource
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
@@ -221,6 +222,12 @@ class Pipeline(Section):
         seen = {"tables": [rule for rule in ruled if rule is not None], "destinations": [destination]}
         view = self.model_copy(update=seen)
         view._destination_view, view._destination_views, view._whole = destination, None, self.whole
+        return view
+
+    def with_destinations(self, destinations: list[AnyDestination]) -> Pipeline:
+        """The same with others in the places of its destinations, of the same names."""
+        view = self.model_copy(update={"destinations": destinations})
+        view._destination_views = None
         return view
 
     @property

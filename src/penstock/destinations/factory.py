@@ -21,12 +21,14 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.reading import IcebergTables
 from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
+from penstock.destinations.python.settings import PythonSettings, python_stream
+from penstock.destinations.python.stream import PythonDestination
 from penstock.destinations.reading import ReadableTables
 from penstock.destinations.redis.destination import RedisDestination, RedisSettings
 from penstock.destinations.spark_session import Session
 from penstock.destinations.stdout.destination import StdoutDestination, StdoutSettings
 from penstock.destinations.stream_contract import StreamDestination
-from penstock.errors import EnvironmentMissing
+from penstock.errors import ConfigError, EnvironmentMissing
 
 
 def make_tables(settings: DestinationSettings, spark: Session, *, index: Path) -> TableDestination:
@@ -96,6 +98,15 @@ def _optional(module: str, library: str, *, extra: str) -> Any:
         ) from error
 
 
+def _python(settings: PythonSettings, folder: Folder) -> StreamDestination:
+    if settings.found_at is None and settings.made is None:
+        raise ConfigError(
+            f"destination {settings.name} names no `class`",
+            "Name it in the file, or run the file from a program: penstock.Pipeline(file, destination=…)",
+        )
+    return PythonDestination(python_stream(settings), folder)
+
+
 def _stdout(settings: StdoutSettings, folder: Folder) -> StreamDestination:
     return StdoutDestination(settings.name, folder, settings.shards, settings.ordering)
 
@@ -116,4 +127,8 @@ _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {
     "nats": _nats,
     "redis": _redis,
 }
-_WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {"http": _http, "stdout": _stdout}
+_WITH_PLACES: Mapping[str, Callable[..., StreamDestination]] = {
+    "http": _http,
+    "python": _python,
+    "stdout": _stdout,
+}

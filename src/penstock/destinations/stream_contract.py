@@ -55,6 +55,10 @@ with their places and the reasons. Nothing was published, and the shard's place 
 records out, keeps them as dead letters, and publishes the others. A destination that finds several at once reports them
 together.
 
+**Refused tables.** When the destination cannot take a table's records at all, `publish` raises TablesRefused with each
+table's error. What was published before them stays, and the place says so. The task opens the shard again and publishes
+the others; the refused tables are Errored, and stand behind.
+
 **Tombstones.** A null value says that the key is gone. Only a destination with `tombstones` is given any.
 
 **History.** A place means something only in the history of the change log that it was taken from. `ensure` is given the
@@ -73,6 +77,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.model.place import Place
+from penstock.model.table import TableSchema
 
 TOPIC_TYPE = pa.dictionary(pa.int32(), pa.string())
 Indexes = npt.NDArray[np.int64]
@@ -158,6 +163,7 @@ class Records:
     topics: pa.DictionaryArray  # TOPIC_TYPE
     partitions: pa.Array  # int32: within the topic; 0 where the destination has none
     headers: tuple[tuple[str, pa.Array], ...] = ()  # name, and binary values; null: the record has no such header
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)  # structures of these events, by fingerprint
 
     def __len__(self) -> int:
         return len(self.values)
@@ -171,6 +177,7 @@ class Records:
             self.topics.take(index),
             self.partitions.take(index),
             tuple((name, values.take(index)) for name, values in self.headers),
+            self.schemas,
         )
 
 

@@ -10,7 +10,7 @@ itself is raised as TableError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,7 @@ class Rendered:
     rescues: tuple[RescueCount, ...]
     headers: tuple[tuple[str, pa.Array], ...] = ()  # name, and binary values; null: the record has no such header
     failed: tuple[DeadLetter, ...] = ()
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)  # structures of these events, by fingerprint
 
     def __len__(self) -> int:
         return len(self.values)
@@ -207,6 +208,7 @@ def render_events(
         (),
         tuple(headers),
         letters,
+        {events.fingerprint: schema},
     )
     return rendered if not failed else rendered.take(np.setdiff1d(np.arange(len(values)), list(failed)))
 
@@ -228,6 +230,7 @@ def in_stream_order(pieces: Sequence[Rendered]) -> Rendered:
         tuple(count for one in pieces for count in one.rescues),
         _joined_headers(pieces),
         tuple(letter for one in pieces for letter in one.failed),
+        {name: schema for one in pieces for name, schema in one.schemas.items()},
     )
     return whole.take(np.lexsort((whole.part, whole.ordinal, whole.commit)))
 

@@ -9,17 +9,19 @@ to the source's position at the start has been applied, or as long as an `errand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
+from penstock.destinations.contract import PooledRunner
 from penstock.destinations.factory import close_stream, make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.progress_view import ScopedProgress, ScopedProgressView
+from penstock.runtime.local_runner import DividedRunner, LocalRunner
 from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
@@ -27,9 +29,10 @@ from penstock.runtime.source_pipeline import Opened, SourcePipeline
 from penstock.runtime.source_threads import run_sources
 from penstock.runtime.spark import java_process
 from penstock.runtime.spark.cluster_watch import ClusterWatch, SparkApplication
+from penstock.runtime.spark.given_session import given_session
 from penstock.runtime.spark.lazy_session import LazySession
 from penstock.runtime.spark.runner import SparkRunner
-from penstock.runtime.spark.session import session, spark_log, where_set
+from penstock.runtime.spark.session import cores, session, spark_log, where_set
 from penstock.state.lock import PipelineLock
 from penstock.state.sql import open_store
 from penstock.state.store import StateStore
@@ -43,23 +46,29 @@ def run(
     strict: bool = False,
     may_leave: bool = False,
     errand: Callable[[SparkSession], None] | None = None,
+    stop: SignalFlag | None = None,
+    store: StateStore | None = None,
+    spark: SparkSession | None = None,
 ) -> None:
     """Run the pipeline. Return when stopped; with `once`, when drained; with an `errand`, when that is done.
 
     The errand is called in a thread of its own. Raise what the errand raises, and what no retry can fix; with several
     sources only when none is left, and not beside an errand: that finds in the state store which sources failed. With
     `strict` a value that fits no column makes its table Errored; without, it is rescued. With `may_leave`, tables that
-    no rule matches any more leave the publication.
+    no rule matches any more leave the publication. With a `stop` the caller stops the run, and signals are the
+    caller's. `store` is an open state store in place of the file's, and `spark` a session to use: neither is closed.
     """
     pipeline = pipeline.whole  # the log is kept for all destinations, whoever asked for the run
     pipeline = pipeline.strictly() if strict else pipeline
-    stop = SignalFlag()
     with ExitStack() as cleanup:
         cleanup.enter_context(PipelineLock(pipeline.home / "lock"))
         preparing = True
-        stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long, and nothing is in flight yet
-        state = open_store(pipeline.state_url)
-        cleanup.callback(state.close)
+        if stop is None:
+            stop = SignalFlag()
+            stop_on_signals(stop, at_once=lambda: preparing)  # making a slot may wait long; nothing is in flight yet
+        state: StateStore = open_store(pipeline.state_url) if store is None else store
+        if store is None:
+            cleanup.callback(state.close)
         owners = {destination.name: TargetClaims() for destination in pipeline.destinations}
         makers = {
             view.source.name: partial(_source_pipeline, view, state, owners, progress, once=once, may_leave=may_leave)
@@ -75,12 +84,19 @@ def run(
         else:
             preparing = False
             work = partial(run_sources, makers, once=once)
-        spark, watch = _open_spark(pipeline, stop, cleanup)
-        with watch.watching():
-            opened = _open_destinations(pipeline, spark, cleanup)
-            beside = CompanionTask(errand, spark.whole, stop) if errand is not None else None
+        drivers = [one.name for one in pipeline.destinations if isinstance(one, StreamSection) and one.on_driver]
+        here = LocalRunner(cores() + pipeline.copying.max_connections)
+        lazy: LazySession | None = None
+        watching: AbstractContextManager[object] = nullcontext()
+        runner: PooledRunner = here
+        if errand is not None or len(drivers) < len(pipeline.destinations):
+            lazy, watch = _open_spark(pipeline, stop, cleanup, spark)
+            watching, runner = watch.watching(), DividedRunner(here, SparkRunner(lazy, watch), drivers)
+        with watching:
+            opened = _open_destinations(pipeline, lazy, cleanup)
+            beside = CompanionTask(errand, lazy.whole, stop) if errand is not None and lazy is not None else None
             try:
-                work(opened, SparkRunner(spark, watch), stop)
+                work(opened, runner, stop)
             except PenstockError as error:
                 if len(makers) == 1 or beside is None or isinstance(error, EnvironmentMissing):
                     raise
@@ -102,21 +118,29 @@ def _source_pipeline(
     return SourcePipeline(view, own, owners, shown, once=once, may_leave=may_leave)
 
 
-def _open_spark(pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack) -> tuple[LazySession, ClusterWatch]:
-    spark = session(pipeline)
-    cleanup.callback(spark.stop)
+def _open_spark(
+    pipeline: Pipeline, stop: SignalFlag, cleanup: ExitStack, given: SparkSession | None
+) -> tuple[LazySession, ClusterWatch]:
+    if given is None:
+        spark = session(pipeline)
+        cleanup.callback(spark.stop)
+    else:
+        spark = given_session(pipeline, given)
     cleanup.enter_context(java_process.needing(spark.sparkContext))
     application = SparkApplication(spark.sparkContext)
     return spark, ClusterWatch(application, pipeline.spark, where_set(pipeline), spark_log(pipeline), stop)
 
 
-def _open_destinations(pipeline: Pipeline, spark: LazySession, cleanup: ExitStack) -> Opened:
-    """Destinations by name, each opened by whoever first needs it. One that is the only one is opened now."""
+def _open_destinations(pipeline: Pipeline, spark: LazySession | None, cleanup: ExitStack) -> Opened:
+    """Destinations by name, each opened by whoever first needs it. One that is the only one is opened now.
+
+    Without `spark` all live in the driver."""
     shared = {
         destination.name: SharedDestination(
             make_tables(destination, spark, index=pipeline.home / "index" / destination.name)
         )
         for destination in pipeline.lakes
+        if spark is not None
     }
     for one in shared.values():
         cleanup.callback(one.close)

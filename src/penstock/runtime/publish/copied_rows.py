@@ -18,7 +18,14 @@ from penstock.changelog.scratch import Scratch
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, whole
 from penstock.decode.verbatim import is_verbatim, typed_values
 from penstock.destinations.stream_contract import CopyPlace, Layout, Publisher, Records, ShardPlace
-from penstock.errors import PenstockError, RecordRefused, TableError, UnknownTopics, ValueDoesNotFit
+from penstock.errors import (
+    PenstockError,
+    RecordRefused,
+    TableError,
+    TablesRefused,
+    UnknownTopics,
+    ValueDoesNotFit,
+)
 from penstock.failpoints import reach
 from penstock.fold.projection import kept_schema, project_batches
 from penstock.model.feed import Feed
@@ -189,6 +196,12 @@ def publish_rows(task: RowsTask) -> ShardOutcome:
         return ShardOutcome(at, work.outcomes, stays=True)
     except RecordRefused as refused:
         return _refused(task, at, done, refused)
+    except TablesRefused as refused:
+        own = task.copy.feed.name
+        error = refused.errors.get((own.schema, own.name))
+        if error is None:
+            raise
+        return ShardOutcome(at, {own: TableOutcome(error=error)}, stays=True)
     reach("publish.rows_published")
     return ShardOutcome(upto, work.outcomes)
 

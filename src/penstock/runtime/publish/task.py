@@ -12,9 +12,10 @@ The task then publishes nothing and returns them all (`ShardOutcome.stays`); the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from penstock.decode.choices import chosen, unchosen
 from penstock.decode.sift import limited, sift
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.stream_contract import Layout, Publisher, Records, ShardPlace
-from penstock.errors import Overtaken, PenstockError, RecordRefused, TableError, UnknownTopics
+from penstock.errors import Overtaken, PenstockError, RecordRefused, TableError, TablesRefused, UnknownTopics
 from penstock.fold.envelope import OPERATIONS
 from penstock.model.change import RawChanges
 from penstock.model.dead_letter import DeadLetter
@@ -134,17 +135,30 @@ class MustStay(Exception):
 
 def publish(task: PublishTask) -> ShardOutcome:
     """Publish what the shard lacks of the batch, and return how far it is."""
+    left_out: dict[TableId, TableError] = {}
+    while True:
+        try:
+            return _publish(task, left_out)
+        except TablesRefused as refused:
+            found = {TableId(*name): error for name, error in refused.errors.items()}
+            if not found.keys() & {part.feed.name for part in task.tables} - left_out.keys():
+                raise  # none of them is ours: the same would happen again
+            left_out |= found
+
+
+def _publish(task: PublishTask, left_out: Mapping[TableId, TableError]) -> ShardOutcome:
+    """Publish without the tables that the destination has refused: they stand behind, from where the shard is."""
     at = task.publisher.open()
     _require_not_behind(task, at)
-    work = _Work(task, at)
+    work = _Work(task, at, left_out=left_out)
     if work.is_done:
-        return ShardOutcome(at)
+        return ShardOutcome(at, work.outcomes)
     try:
         task.publisher.publish(work.records(), work.upto)
     except MustStay:
         return ShardOutcome(at, work.waiting_outcomes(), stays=True)
     except RecordRefused as refused:
-        return _refused(task, at, refused)
+        return _refused(task, at, refused, left_out)
     except UnknownTopics as changed:  # the layout knows them, and they are no longer as it says
         lacking = work.lacking(changed.names)
         if not lacking:
@@ -166,9 +180,11 @@ def _require_not_behind(task: PublishTask, at: ShardPlace) -> None:
         )
 
 
-def _refused(task: PublishTask, at: ShardPlace, refused: RecordRefused) -> ShardOutcome:
+def _refused(
+    task: PublishTask, at: ShardPlace, refused: RecordRefused, left_out: Mapping[TableId, TableError]
+) -> ShardOutcome:
     """Find the records that were refused, to be kept as dead letters: they are known by their place only."""
-    work = _Work(task, at, refused)
+    work = _Work(task, at, refused, left_out)
     try:
         for _ in work.records():
             pass
@@ -180,15 +196,25 @@ def _refused(task: PublishTask, at: ShardPlace, refused: RecordRefused) -> Shard
 class _Work:
     """What one shard lacks of a batch."""
 
-    def __init__(self, task: PublishTask, at: ShardPlace, refused: RecordRefused | None = None) -> None:
-        """`refused`: what the destination has said of some of the records."""
+    def __init__(
+        self,
+        task: PublishTask,
+        at: ShardPlace,
+        refused: RecordRefused | None = None,
+        left_out: Mapping[TableId, TableError] = MappingProxyType({}),
+    ) -> None:
+        """`refused`: what the destination has said of some of the records; `left_out`: of whole tables."""
         self._task, self._at = task, at
         self._refused = refused
         self._select = partial(task.layout.select, task.shard)
         end = place_at(task.until)
         self._limit = min(end, at.place) if task.alone else end
         self._parts = [part for part in task.tables if (part.name in at.behind) is task.alone]
-        self.outcomes: dict[TableId, TableOutcome] = {}
+        self.outcomes: dict[TableId, TableOutcome] = {
+            part.feed.name: TableOutcome(place=at.of(part.name), error=left_out[part.feed.name])
+            for part in self._parts
+            if part.feed.name in left_out
+        }
         self._topics: dict[TableId, set[str]] = {}  # those that a table has records in
         self._letters = self._letter_bytes = 0
         self._file: tuple[str, range] = ("", range(0))  # what is rendered now: a segment, and slices of it
@@ -368,7 +394,13 @@ def _with_message(changes: RawChanges, letter: DeadLetter) -> DeadLetter:
 def records_of(rendered: Rendered) -> Records:
     """Return rendered events as a destination takes them."""
     return Records(
-        rendered.places, rendered.keys, rendered.values, rendered.topics, rendered.partitions, rendered.headers
+        rendered.places,
+        rendered.keys,
+        rendered.values,
+        rendered.topics,
+        rendered.partitions,
+        rendered.headers,
+        rendered.schemas,
     )
 
 

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
     conf = SparkConf(loadDefaults=False).setAll(list((ours | dict(settings)).items()))
     master = conf.get("spark.master", "")
     handler, log_begins = signal.getsignal(signal.SIGINT), log.stat().st_size if log.exists() else 0
+    on_main_thread = threading.current_thread() is threading.main_thread()  # no other may set handlers
     try:
         with log.open("ab") as output:
             start: Any = launch_gateway  # pyspark leaves it without types
@@ -110,7 +112,8 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
             + ("" if is_local(settings) else f", and that {master} ({where}) can be reached from here"),
         ) from error
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if on_main_thread:
+            signal.signal(signal.SIGINT, handler)
     if is_standalone(settings) and not is_registered(context.applicationId):
         context.stop()
         raise not_registered(master, where, why_ended(log, log_begins))

@@ -1,0 +1,30 @@
+"""All types of destinations that the pipeline file may name, told apart by their `type`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from penstock.config.destinations import (
+    FilesDestination,
+    HttpDestination,
+    IcebergDestination,
+    KafkaDestination,
+    NatsDestination,
+    RedisDestination,
+    StdoutDestination,
+)
+from penstock.config.python_destination import PythonDestination
+
+AnyDestination = Annotated[
+    IcebergDestination
+    | FilesDestination
+    | HttpDestination
+    | KafkaDestination
+    | NatsDestination
+    | PythonDestination
+    | RedisDestination
+    | StdoutDestination,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,1 @@
+"""Run penstock inside a program: `Pipeline` runs a pipeline file in a thread. `penstock` has the public names."""
