@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from penstock.destinations.python.destination import DURABLE as DURABLE
     from penstock.destinations.python.destination import Delivery as Delivery
     from penstock.destinations.python.destination import Destination as Destination
+    from penstock.destinations.python.events import Begin as Begin
     from penstock.destinations.python.events import Column as Column
+    from penstock.destinations.python.events import Commit as Commit
+    from penstock.destinations.python.events import Ddl as Ddl
     from penstock.destinations.python.events import Delete as Delete
     from penstock.destinations.python.events import Event as Event
     from penstock.destinations.python.events import Insert as Insert
+    from penstock.destinations.python.events import Message as Message
     from penstock.destinations.python.events import Read as Read
+    from penstock.destinations.python.events import Relation as Relation
     from penstock.destinations.python.events import Table as Table
     from penstock.destinations.python.events import Truncate as Truncate
     from penstock.destinations.python.events import Unsupported as Unsupported
@@ -39,11 +44,16 @@ _PUBLIC = {
     "penstock.destinations.python.batch": ("Events",),
     "penstock.destinations.python.destination": ("ACCEPTED", "DURABLE", "Delivery", "Destination"),
     "penstock.destinations.python.events": (
+        "Begin",
         "Column",
+        "Commit",
+        "Ddl",
         "Delete",
         "Event",
         "Insert",
+        "Message",
         "Read",
+        "Relation",
         "Table",
         "Truncate",
         "Unsupported",

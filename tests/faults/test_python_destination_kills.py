@@ -46,7 +46,6 @@ def test_every_event_once_with_a_position_and_at_least_once_without(
     database: Database, pipeline: PipelineFile, tmp_path: Path
 ) -> None:
     traffic = Traffic(database)
-    traffic.transactions(20)
     for step in STEPS:
         run = Running(pipeline)
         try:

@@ -12,6 +12,7 @@ from penstock import testing
 PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
 NAMES = [
     *("ACCEPTED", "DURABLE", "Delivery", "Destination", "Events"),
+    *("Begin", "Commit", "Ddl", "Message", "Relation"),
     *("Column", "Delete", "Event", "Insert", "Read", "Table", "TableId", "Truncate", "Unsupported", "Update"),
     *("CommitUnknown", "DestinationUnreachable", "Overtaken", "PenstockError", "RecordRefused", "TableError"),
     "Pipeline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
@@ -17,6 +18,7 @@ import penstock
 from loop_bench import AT_ONCE, ORDERS, PEOPLE
 from penstock.destinations.places.folder import LocalFolder
 from penstock.destinations.python.batch import Events
+from penstock.destinations.python.events import owner_of
 from penstock.destinations.python.stream import PythonDestination, PythonStream
 from penstock.errors import DestinationUnreachable, StreamBroken
 from penstock.model.table_state import State
@@ -189,6 +191,34 @@ def test_a_lost_position_and_one_of_another_log_are_noticed(tmp_path: Path) -> N
         database.execute("delete from positions")
     with pytest.raises(StreamBroken, match="had stored a position, and has none now"):
         bench.stream.places("shop")
+
+
+def test_events_of_the_source_itself_are_objects_too() -> None:
+    orders = table("orders")
+    own = {"schema": None, "table": None}
+    counts = [{"schema": "public", "table": "orders", "changes": 2}]
+    texts = [
+        event("begin", 100, orders, None) | own,
+        event("relation", 101, orders, None, columns=[{"name": "id", "type": "int8", "nullable": False, "key": True}]),
+        event("ddl", 102, orders, None, changes=["column note added"], previous_version="abc"),
+        event("message", 103, orders, None, message={"prefix": "app.x", "content": "aGk="}) | own,
+        event("commit", 104, orders, None, changes=2, tables=counts, end_position="0/69") | own,
+    ]
+    given = [json.dumps(one).encode() for one in texts]
+    events = list(Events(given, [one["place"] for one in texts], {}))
+    match events:
+        case [
+            penstock.Begin(transaction=100),
+            penstock.Relation(table=structure),
+            penstock.Ddl(changes=("column note added",), previous="abc"),
+            penstock.Message(prefix="app.x", content=b"hi"),
+            penstock.Commit(changes=2, by_table=by_table, end="0/69"),
+        ]:
+            assert (str(structure), structure.key) == ("public.orders", ("id",))
+            assert by_table == {penstock.TableId("public", "orders"): 2}
+        case _:
+            raise AssertionError(events)
+    assert [owner_of(one).name for one in events] == ["transaction", "relation", "ddl", "message", "transaction"]
 
 
 def test_values_have_pythons_types_and_arrows() -> None:

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from penstock.destinations.python.events import Event, Read, Row, Table, Truncate, Unsupported, parse_events
+from penstock.destinations.python.events import Delete, Event, Read, Row, Table, Unsupported, parse_events
 from penstock.destinations.python.events import Insert as InsertEvent
 from penstock.destinations.python.events import Update as UpdateEvent
 from penstock.model.table import TableSchema
@@ -115,7 +115,7 @@ def _images(event: Event) -> tuple[Row | None, Row | None]:
         return None, event.row
     if isinstance(event, UpdateEvent):
         return event.old, event.row
-    return (None, None) if isinstance(event, Truncate | Unsupported) else (getattr(event, "old", None), None)
+    return (event.old, None) if isinstance(event, Delete) else (None, None)
 
 
 def _fitted(row: Row | None, fields: Sequence[pa.Field], rescued: dict[str, str]) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -31,6 +31,7 @@ import pyarrow as pa
 from penstock.decode.schema import arrow_schema
 from penstock.decode.verbatim import without_texts
 from penstock.errors import ColumnNotCarried
+from penstock.model.source_events import DDL, MESSAGES, RELATIONS, TRANSACTIONS
 from penstock.model.table import TableId, TableSchema
 
 Row = Mapping[str, Any]
@@ -134,6 +135,42 @@ class Truncate(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Begin(Event):
+    """The beginning of a transaction, on request (`transactions: true`). It has no table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit(Event):
+    """The end of a transaction, on request. `changes` counts the source's, also by table; `end` is where it ends in the
+    source's log. It has no table."""
+
+    changes: int = 0
+    by_table: Mapping[TableId, int] = field(default_factory=dict)
+    end: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation(Event):
+    """The structure of `table`, before its first row under it, on request (`schema_changes: true`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ddl(Event):
+    """How the structure of `table` has changed, in words, on request. `previous` names the structure before."""
+
+    changes: tuple[str, ...] = ()
+    previous: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message(Event):
+    """A logical message that an application has written, on request (`messages`). It has no table."""
+
+    prefix: str
+    content: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unsupported(Event):
     """An event of a kind that this version has no class for; `op` is its kind, and `json` has the rest."""
 
@@ -187,8 +224,55 @@ def _event(text: bytes, place: str, schemas: Mapping[str, TableSchema]) -> Event
             return Read(**shared, row=after or {})
         case "truncate":
             return Truncate(**shared, options=tuple(found.get("truncate_options") or ()))
+        case _:
+            return _source_event(found, shared)
+
+
+def _source_event(found: dict[str, Any], shared: dict[str, Any]) -> Event:
+    """Return an event of the source itself."""
+    match found.get("op"):
+        case "begin":
+            return Begin(**shared)
+        case "commit":
+            counts = {TableId(one["schema"], one["table"]): one["changes"] for one in found.get("tables") or ()}
+            return Commit(
+                **shared,
+                changes=found.get("changes") or 0,
+                by_table=counts,
+                end=found.get("end_position") or "",
+            )
+        case "relation":
+            given = found.get("columns") or ()
+            columns = tuple(Column(one["name"], one["type"], pa.string(), one["nullable"]) for one in given)
+            key = tuple(one["name"] for one in given if one["key"])
+            table: Table = shared["table"]
+            described = table if table.columns else replace(table, columns=columns, key=key)
+            return Relation(**{**shared, "table": described})
+        case "ddl":
+            said = tuple(map(str, found.get("changes") or ()))
+            return Ddl(**shared, changes=said, previous=found.get("previous_version") or "")
+        case "message":
+            message = found.get("message") or {}
+            content = message.get("content")
+            octets = b64decode(content) if isinstance(content, str) else None
+            return Message(**shared, prefix=message.get("prefix") or "", content=octets)
         case op:
             return Unsupported(**shared, op=str(op))
+
+
+def owner_of(event: Event) -> TableId:
+    """Return the table whose state an event's delivery is: events of the source itself have one of their own."""
+    match event:
+        case Begin() | Commit():
+            return TRANSACTIONS
+        case Relation():
+            return RELATIONS
+        case Ddl():
+            return DDL
+        case Message():
+            return MESSAGES
+        case _:
+            return event.table.id
 
 
 def _members(text: bytes) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from penstock.destinations.places.folder import Folder
 from penstock.destinations.python.batch import Events
 from penstock.destinations.python.caller import Raised
 from penstock.destinations.python.destination import Delivery, Destination, keeps_position
+from penstock.destinations.python.events import owner_of
 from penstock.destinations.python.host import Host
 from penstock.destinations.spool import Progress, Publication, Spool, sliced
 from penstock.destinations.stream_contract import Published, Records, ShardPlace
@@ -154,7 +155,7 @@ class PythonPublisher:
         try:
             self._delivered(events, progress, rows=is_copy)
         except Raised as error:
-            tables = [event.table.id for event in events]
+            tables = [owner_of(event) for event in events]
             if len(set(tables)) == 1:
                 raise _refused({tables[0]: _failed(tables[0], error, "write_events")}) from error
             if not tables or work.numbered:
@@ -166,7 +167,7 @@ class PythonPublisher:
                 self._write(part, reached, work, schemas)
                 begin = stop
         except TableError as error:
-            named = {event.table.id for event in events}
+            named = {owner_of(event) for event in events}
             raise _refused(dict.fromkeys(named, error)) from error
 
     def _delivered(self, events: Events, progress: Progress, *, rows: bool) -> None:
