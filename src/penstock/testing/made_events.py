@@ -53,7 +53,7 @@ def row(key: int, name: str | None = "x") -> dict[str, Any]:
 def event(op: str, position: int, of: TableSchema, key: int | None, **images: Any) -> dict[str, Any]:
     """Return an event in the native envelope. `images` are further members: `before`, `after`, …"""
     place = place_at(position)
-    head = {"op": op, "id": f"shop/{of.relation_id}/{place}", "source": "shop", "database": "shop"}
+    head: dict[str, Any] = {"op": op, "id": f"shop/{of.relation_id}/{place}", "source": "shop", "database": "shop"}
     head |= {"schema": of.table.schema, "table": of.table.name, "table_id": of.relation_id, "place": place}
     head |= {"change_position": f"{position:016x}", "transaction": position, "commit_time": COMMIT_TIME}
     head |= {"schema_version": of.structure, "key": None if key is None else {"id": key}}
