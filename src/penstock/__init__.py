@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.errors import TableError as TableError
     from penstock.library.pipeline import Pipeline as Pipeline
     from penstock.model.table import TableId as TableId
+    from penstock.state.memory import MemoryStateStore as MemoryStore  # noqa: F401
+    from penstock.state.store import StateStore as Store  # noqa: F401
 
 __version__ = "0.1.0"
 
@@ -70,16 +72,19 @@ _PUBLIC = {
     "penstock.library.pipeline": ("Pipeline",),
     "penstock.model.table": ("TableId",),
 }
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+_FOUND_AT = {name: (module, name) for module, names in _PUBLIC.items() for name in names} | {
+    "MemoryStore": ("penstock.state.memory", "MemoryStateStore"),
+    "Store": ("penstock.state.store", "StateStore"),
+}
 
-__all__ = ["__version__", *sorted(_MODULES)]
+__all__ = ["__version__", *sorted(_FOUND_AT)]
 
 
 def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
+    if name not in _FOUND_AT:
         raise AttributeError(f"module penstock has no attribute {name}")
-    return getattr(import_module(module), name)
+    module, attribute = _FOUND_AT[name]
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

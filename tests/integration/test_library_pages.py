@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -103,3 +104,66 @@ def test_the_tutorials_run_in_a_program(tmp_path: Path, shop: Database) -> None:
         "public.orders lost {'id': 1}",
         "public.orders lost {'id': 2}",
     ]
+
+
+def test_a_store_and_a_destination_of_the_users_own(tmp_path: Path, shop: Database) -> None:
+    write_blocks("library.md", tmp_path)
+    shop.execute("insert into orders values (2, 1)")
+    said = python(tmp_path, "custom.py", DATABASE_URL=shop.url)
+    assert [line for line in said.splitlines() if "orders" in line][-1] == "public.orders is Ready"
+    with sqlite3.connect(tmp_path / "tables.db") as database:
+        rows = database.execute("select t, key, row from rows order by key").fetchall()
+    assert rows == [
+        ("public.orders", '{"id": 1}', '{"id": 1, "price": "9.50"}'),
+        ("public.orders", '{"id": 2}', '{"id": 2, "price": "1"}'),
+    ]
+
+
+def test_a_wheel_adds_types_by_name(tmp_path: Path, shop: Database) -> None:
+    """A package in a folder on the path, with metadata of its own, as pip would have left it there."""
+    site = tmp_path / "site"
+    info = site / "acme-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[penstock.destinations]\nacme = acme_penstock:Acme\n"
+        "[penstock.processors]\nshout = acme_penstock:shout\n"
+        "[penstock.stores]\nacme = acme_penstock:Store\n"
+    )
+    (site / "acme_penstock.py").write_text(ACME)
+    (tmp_path / "shop.yaml").write_text(
+        "version: 1\nname: shop\nsource: {type: postgres, url: '${DATABASE_URL}'}\ntables: [{match: public.*}]\n"
+        "destinations: [{type: acme, path: out.jsonl, batch: 10, processors: [{type: shout, rows: true}]}]\n"
+        "state: {type: acme, path: state.db}\n"
+    )
+    environment = {"DATABASE_URL": shop.url, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    shop.execute("create table notes (id int primary key, body text)", "insert into notes values (1, 'hello')")
+    python(tmp_path, "-m", "penstock.cli.main", "run", "shop.yaml", "--once", **environment)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [event["after"] for event in found if event["table"] == "notes"] == [{"id": 1, "body": "HELLO"}]
+    assert (tmp_path / "state.db").exists(), "the store of the package is used"
+    said = python(tmp_path, "-m", "penstock.cli.main", "status", "shop.yaml", "--json", **environment)
+    assert {table["state"] for table in json.loads(said)["tables"]} == {"Ready"}
+
+
+ACME = """
+import penstock
+from penstock.state.sql import open_store
+
+class Acme(penstock.Destination):
+    def __init__(self, path):
+        self.path = path
+
+    def write_events(self, events):
+        with open(self.path, "a") as file:
+            file.writelines(text + "\\n" for text in events.json)
+
+def shout(event):
+    if "body" in (event["after"] or {}):
+        event["after"]["body"] = event["after"]["body"].upper()
+    return event
+
+class Store:
+    def __new__(cls, path):
+        return open_store(path)
+"""

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationIn
 from penstock.config.any_destination import AnyDestination
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
 from penstock.config.destinations import IcebergDestination, StreamSection
+from penstock.config.installed_types import with_installed_types
 from penstock.config.mysql_source import MysqlSource
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
@@ -109,9 +110,10 @@ class Pipeline(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_by_default(cls, data: Any) -> Any:
+    def _names_by_default(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             return data
+        data = with_installed_types(data, (info.context or {}).get("folder", Path.cwd()))
         pipeline = data.get("name")
         filled = dict(data)
         if isinstance(data.get("source"), dict):

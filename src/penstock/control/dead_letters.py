@@ -16,7 +16,7 @@ from penstock.errors import UsageError
 from penstock.model.dead_letter import KeptLetter
 from penstock.model.scoped_name import ScopedName
 from penstock.state.lock import holder
-from penstock.state.sql import SqlStateStore
+from penstock.state.store import StateStore
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _of_tables(pipeline: Pipeline, letters: list[ScopedLetter], tables: Sequence
     return [one for one in letters if not tables or str(one.table) in tables]
 
 
-def _all(pipeline: Pipeline, store: SqlStateStore) -> list[ScopedLetter]:
+def _all(pipeline: Pipeline, store: StateStore) -> list[ScopedLetter]:
     return [
         ScopedLetter(ScopedName(source_view.scope, one.table), one)
         for destination in pipeline.destinations

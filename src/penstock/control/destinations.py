@@ -8,7 +8,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.places.folder import folder_at
 from penstock.errors import UsageError
 from penstock.state.lock import PipelineLock
-from penstock.state.sql import find_store
+from penstock.state.opening import find_store
 
 
 def drop_destination(pipeline: Pipeline, name: str) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.config.model import Pipeline
-from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.opening import find_store
+from penstock.state.store import StateStore
 
 
 @contextmanager
-def found_store(pipeline: Pipeline) -> Iterator[SqlStateStore | None]:
+def found_store(pipeline: Pipeline) -> Iterator[StateStore | None]:
     """Open the store that is there, and close it behind the block; None before the pipeline's first run."""
     store = find_store(pipeline.state_url)
     try:

@@ -19,8 +19,7 @@ from penstock.model.quarantine import RawMessage, as_changes
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table_state import State
 from penstock.state.lock import holder
-from penstock.state.sql import SqlStateStore
-from penstock.state.store import RequestKind
+from penstock.state.store import RequestKind, StateStore
 
 Place = tuple[str, ScopedName]  # destination, table
 
@@ -127,13 +126,13 @@ def drop(pipeline: Pipeline, names: Sequence[str]) -> Dropped:
         return Dropped(holder(pipeline.home / "lock"), gone, resynced)
 
 
-def _ask(store: SqlStateStore, destination: str, table: ScopedName, kind: RequestKind) -> None:
+def _ask(store: StateStore, destination: str, table: ScopedName, kind: RequestKind) -> None:
     own = store.of_source(table.source)
     if not any(request.kind == kind and request.table == table.name for request in own.requests(destination)):
         own.add_request(destination, table.name, kind)
 
 
-def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[Place]:
+def _errored(pipeline: Pipeline, store: StateStore) -> set[Place]:
     return {
         (destination.name, ScopedName(source_view.scope, table))
         for destination in pipeline.destinations
@@ -143,7 +142,7 @@ def _errored(pipeline: Pipeline, store: SqlStateStore) -> set[Place]:
     }
 
 
-def _all(pipeline: Pipeline, store: SqlStateStore) -> list[KeptMessage]:
+def _all(pipeline: Pipeline, store: StateStore) -> list[KeptMessage]:
     return [
         KeptMessage(one.id, one.destination, ScopedName(source_view.scope, one.table), one.at, one.message)
         for destination in pipeline.destinations

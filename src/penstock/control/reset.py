@@ -19,7 +19,7 @@ from penstock.model.table_state import State, TableStatus
 from penstock.source.contract import Retention
 from penstock.source.factory import source_of
 from penstock.state.lock import PipelineLock
-from penstock.state.sql import find_store
+from penstock.state.opening import find_store
 from penstock.state.store import Health
 
 WHY = "the pipeline was reset"

@@ -16,8 +16,8 @@ from penstock.control.text.commands import with_file
 from penstock.errors import CheckFailed, DestinationUnreachable, UsageError
 from penstock.model.position import Position, position_text
 from penstock.state.lock import held_since
-from penstock.state.sql import SqlStateStore, find_store
-from penstock.state.store import Health, component_of
+from penstock.state.opening import find_store
+from penstock.state.store import Health, StateStore, component_of
 
 LOOK_EVERY = 0.2
 
@@ -57,7 +57,7 @@ class _Waiting:
     down: tuple[str, ...]
 
 
-def _undelivered(pipeline: Pipeline, store: SqlStateStore, until: Mapping[str, Position]) -> list[_Waiting]:
+def _undelivered(pipeline: Pipeline, store: StateStore, until: Mapping[str, Position]) -> list[_Waiting]:
     """Return what is missing, by source. Raise when waiting does not help."""
     waiting = []
     for source_view in pipeline.source_views:

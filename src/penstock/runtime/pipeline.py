@@ -34,7 +34,7 @@ from penstock.runtime.spark.lazy_session import LazySession
 from penstock.runtime.spark.runner import SparkRunner
 from penstock.runtime.spark.session import cores, session, spark_log, where_set
 from penstock.state.lock import PipelineLock
-from penstock.state.sql import open_store
+from penstock.state.opening import open_store
 from penstock.state.store import StateStore
 
 

@@ -46,7 +46,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import TypeMap
 from penstock.render.event import Origin
 from penstock.render.events import render_changes
-from penstock.state.sql import find_store
+from penstock.state.opening import find_store
 
 EVENT_COLUMNS = ("place", "schema", "table", "key", "value")
 ROWS_AT_ONCE = 10_000

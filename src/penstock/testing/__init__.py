@@ -5,6 +5,13 @@ They are made for pytest: `penstock[testing]` brings it. docs/write-a-destinatio
 
 from __future__ import annotations
 
-from penstock.testing.destination import DestinationSuite, destination_suite
+import pytest
 
-__all__ = ["DestinationSuite", "destination_suite"]
+pytest.register_assert_rewrite(
+    "penstock.testing.destination", "penstock.testing.store_findings", "penstock.testing.store_tables"
+)
+
+from penstock.testing.destination import DestinationSuite, destination_suite  # noqa: E402 - after the rewriting
+from penstock.testing.store import StoreSuite, store_suite  # noqa: E402
+
+__all__ = ["DestinationSuite", "StoreSuite", "destination_suite", "store_suite"]

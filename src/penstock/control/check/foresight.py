@@ -18,7 +18,7 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.watch.rule_changes import compared, hidden_remark, refusal
 from penstock.source.finding import Finding
-from penstock.state.sql import find_store
+from penstock.state.opening import find_store
 
 HOME = "penstock-"  # before the pipeline's name: the folder of its state
 

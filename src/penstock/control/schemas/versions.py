@@ -14,7 +14,8 @@ from penstock.fold.evolution import differences
 from penstock.model.position import Position, parse_position
 from penstock.model.schema_version import SchemaVersion, in_force
 from penstock.model.scoped_name import ScopedName
-from penstock.state.sql import SqlStateStore, find_store
+from penstock.state.opening import find_store
+from penstock.state.store import StateStore
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) ->
     return Schemas(pipeline.name, str(pipeline.file), position, shown)
 
 
-def _by_table(pipeline: Pipeline, store: SqlStateStore) -> dict[ScopedName, list[SchemaVersion]]:
+def _by_table(pipeline: Pipeline, store: StateStore) -> dict[ScopedName, list[SchemaVersion]]:
     found: dict[ScopedName, list[SchemaVersion]] = {}
     for source_view in pipeline.source_views:
         for version in store.of_source(source_view.scope).schema_versions():

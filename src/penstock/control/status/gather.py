@@ -42,8 +42,8 @@ from penstock.model.upkeep import Upkeep
 from penstock.source.contract import Session, SourceHealth
 from penstock.source.factory import source_of
 from penstock.state.lock import holder
-from penstock.state.sql import SqlStateStore, find_store
-from penstock.state.store import CopyProgress, Event, Health
+from penstock.state.opening import find_store
+from penstock.state.store import CopyProgress, Event, Health, StateStore
 
 EVENTS_SHOWN = 10
 SEGMENTS_SEARCHED = 200  # when more are pending, the oldest change is among the first of them
@@ -79,7 +79,7 @@ class Observer:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._log = ChangeLog(pipeline.log_uri)
-        self._store: SqlStateStore | None = None
+        self._store: StateStore | None = None
         self._source = source_of(pipeline.source)
         self._session: Session | None = None
 

@@ -21,8 +21,8 @@ from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId
 from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableProgress, TableStatus
 from penstock.state.lock import holder
-from penstock.state.sql import SqlStateStore, find_store
-from penstock.state.store import CopyProgress, Request, RequestKind
+from penstock.state.opening import find_store
+from penstock.state.store import CopyProgress, Request, RequestKind, StateStore
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def feed_named(pipeline: Pipeline, name: str, purpose: str) -> Feed:
     return feed
 
 
-def followed(pipeline: Pipeline, store: SqlStateStore, names: Sequence[str]) -> dict[ScopedName, Feed]:
+def followed(pipeline: Pipeline, store: StateStore, names: Sequence[str]) -> dict[ScopedName, Feed]:
     """The feeds of these names, by the names that people know them by, or all that the pipeline follows when there are
     none. With a list of sources `eu:` stands for all tables of that source."""
     known = sorted({summary.table for summary in _summaries(pipeline, store)})
@@ -167,7 +167,7 @@ def is_whole_source(pipeline: Pipeline, name: str) -> bool:
     return pipeline.is_scoped and name.endswith(":") and "." not in name
 
 
-def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
+def _store_of(pipeline: Pipeline, purpose: str) -> StateStore:
     store = find_store(pipeline.state_url)
     if store is None:
         raise UsageError(
@@ -177,7 +177,7 @@ def _store_of(pipeline: Pipeline, purpose: str) -> SqlStateStore:
     return store
 
 
-def _summaries(pipeline: Pipeline, store: SqlStateStore) -> list[TableSummary]:
+def _summaries(pipeline: Pipeline, store: StateStore) -> list[TableSummary]:
     return [
         _summary(
             source_view,

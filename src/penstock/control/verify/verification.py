@@ -49,8 +49,8 @@ from penstock.runtime.source_threads import COMPONENT
 from penstock.source.contract import ComparableTable, Snapshot, SnapshotSession
 from penstock.source.factory import source_of
 from penstock.state.lock import holder
+from penstock.state.opening import find_store
 from penstock.state.pin import Pin
-from penstock.state.sql import SqlStateStore, find_store
 from penstock.state.store import StateStore
 
 SHOWN = 20  # rows of a table that an operator is shown
@@ -152,7 +152,7 @@ class Share:
         return ScopedName(self.source_view.scope, table)
 
 
-def shares_of(pipeline: Pipeline, store: SqlStateStore, wish: Verifying) -> list[Share]:
+def shares_of(pipeline: Pipeline, store: StateStore, wish: Verifying) -> list[Share]:
     """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
     shares = {source_view.scope: Share(source_view, []) for source_view in pipeline.source_views}

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.destinations.python.caller import Caller
 from penstock.destinations.python.destination import Destination
-from penstock.errors import ConfigError
+from penstock.user_class import made_from
 
 
 class Host(Protocol):
@@ -54,27 +52,6 @@ class ClassHost:
         if not isinstance(made, Destination):
             raise TypeError(f"{self.found_at} is not a penstock.Destination")
         return made
-
-
-def made_from(found_at: str, folder: str, config: dict[str, Any]) -> object:
-    """Return an object of the class `module:Class`, made with `config` as its arguments."""
-    return class_at(found_at, folder)(**config)
-
-
-def class_at(found_at: str, folder: str) -> type[Any]:
-    """Import a class. ConfigError where there is none."""
-    module, _, name = found_at.partition(":")
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"class {found_at} cannot be imported: {error}", "Put its module beside the pipeline file, or install it"
-        ) from error
-    if not isinstance(found, type):
-        raise ConfigError(f"module {module} has no class {name}", "Correct `class`: it is `module:Class`")
-    return found
 
 
 _CALLERS: dict[tuple[int, ClassHost], Caller] = {}
