@@ -79,7 +79,7 @@ class Matrix:
             published.setdefault(f"{event['schema']}.{event['table']}", []).append(event["place"])
         assert any(published.values())
         for schema, table in (split_name(table.name) for table in TABLES):
-            rows = events.sql(f"select commit_lsn, tx_ordinal from second.`{schema}`.`{table}` where op != 'read'")
+            rows = events.sql(f"select commit_position, ordinal from second.`{schema}`.`{table}` where op != 'read'")
             applied = sorted(f"{commit:016x}/{ordinal:016x}" for commit, ordinal in rows)
             places = published.get(f"{schema}.{table}", [])
             assert len(set(places)) == len(places), f"{table}: an event is in the files twice"

@@ -25,15 +25,17 @@ def orders(lake: Lake, tmp_path: Path) -> Lake:
     (tmp_path / "warehouse").mkdir()
     lake.sql("create namespace lake.public")
     lake.sql(
-        "create table lake.public.orders (sid string, op string, schema string, `table` string, commit_lsn bigint,"
-        " tx_ordinal bigint, commit_time timestamp, before struct<id: bigint>, after struct<id: bigint, day: date,"
-        " tags: map<string, decimal(30, 2)>>, unchanged array<string>) using iceberg"
+        "create table lake.public.orders (sid string, op string, schema string, `table` string, table_id bigint,"
+        " commit_position bigint, ordinal bigint, change_position bigint, commit_time timestamp, transaction bigint,"
+        " schema_version string, before struct<id: bigint>, before_kind string, after struct<id: bigint, day: date,"
+        " tags: map<string, decimal(30, 2)>>, unchanged array<string>, truncate_options array<string>) using iceberg"
     )
     for sid, part in (("eu", 0), ("us", 0), ("eu", 1)):
         lake.sql(
-            f"insert into lake.public.orders select '{sid}', 'insert', 'public', 'orders', id div 3, id % 3,"
-            " timestamp_micros(id), null, named_struct('id', id, 'day', date_from_unix_date(3000000), 'tags',"
-            f" map('sum', cast(id as decimal(30, 2)))), null from range({ROWS}) where id % 2 = {part}"
+            f"insert into lake.public.orders select '{sid}', 'insert', 'public', 'orders', 7, id div 3, id % 3, 255,"
+            " timestamp_micros(id), 9, 'abc', null, null,"
+            " named_struct('id', id, 'day', date_from_unix_date(3000000), 'tags',"
+            f" map('sum', cast(id as decimal(30, 2)))), null, null from range({ROWS}) where id % 2 = {part}"
             " order by hash(id)"
         )
     return lake
@@ -54,14 +56,18 @@ def test_in_order_and_a_part_at_a_time(orders: Lake, monkeypatch: pytest.MonkeyP
         "op": "insert",
         "schema": "public",
         "table": "orders",
-        "lsn": "0/1:2",
-        "ts_ms": 0,
+        "table_id": 7,
+        "place": f"{1:016x}/{2:016x}",
+        "change_position": f"{255:016x}",
+        "transaction": 9,
+        "commit_time": "1970-01-01T00:00:00.000005Z",
+        "schema_version": "abc",
         "before": None,
         "after": {"id": 5, "day": "10183-09-21", "tags": {"sum": "5.00"}},
     }
     assert [event["after"]["id"] for event in printed(orders, "us")] == list(range(0, ROWS, 2))
     for limit in (10, 400):  # chosen in one pass, and sorted
-        after = events.parse_place(found[99]["lsn"])
+        after = events.parse_place(found[99]["place"])
         assert printed(orders, "eu", after=after, limit=limit) == found[100 : 100 + limit]
     frame = orders.spark.table("lake.public.orders").repartition(7)
     assert [batch.num_rows <= 50 for batch in arrow_batches(frame, 50)].count(True) >= 30

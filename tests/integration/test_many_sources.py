@@ -239,7 +239,7 @@ def _told_by_events(lake: Lake, file: PipelineFile, name: str) -> list[tuple[Any
     assert feed is not None
     events = [json.loads(line) for line in lines(lake.spark, lake.readable, feed)]
     assert {event["sid"] for event in events} == {name}
-    places = [parse_order(event["lsn"]) for event in events]
+    places = [parse_order(event["place"]) for event in events]
     assert sorted(set(places)) == places
     rows: dict[int, tuple[Any, ...]] = {}
     for event in events:

@@ -76,7 +76,7 @@ def test_what_is_kept(pipeline: PipelineFactory, postgres: Database, lake: Lake)
     assert [tuple(row) for row in current] == [(1, "infinity"), (2, "-infinity"), (4, None)]
     events = lake.sql(
         "select op, after.id, before.id, after.level, _rescued['after.birthday']"
-        " from lake.crm.customers__events order by commit_lsn, tx_ordinal"
+        " from lake.crm.customers__events order by commit_position, ordinal"
     )
     assert [tuple(row) for row in events if row[0] not in ("begin", "commit")] == [
         ("read", 1, None, None, "infinity"),
@@ -134,10 +134,10 @@ def assert_printed(file: PipelineFile, lake: Lake) -> None:
     }
     pieces: list[dict[str, Any]] = []
     while len(pieces) < len(printed):
-        after = parse_place(pieces[-1]["lsn"]) if pieces else None
+        after = parse_place(pieces[-1]["place"]) if pieces else None
         pieces += [json.loads(line) for line in lines(lake.spark, lake.readable, feed, after, 3)]
     assert pieces == printed
-    done = file.command("events", "FILE", "public.customers__events", "--after", printed[-3]["lsn"])
+    done = file.command("events", "FILE", "public.customers__events", "--after", printed[-3]["place"])
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == printed[-2:]
     assert done.stderr == ""

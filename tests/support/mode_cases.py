@@ -248,7 +248,7 @@ CASES = (
 def told(mode: str, rows: Iterable[dict[str, Any]]) -> Rows:
     """What a table in the mode holds, as cases write it; of moments, the order alone is known."""
     if mode == "events":
-        in_order = sorted(rows, key=lambda event: (event["commit_lsn"], event["tx_ordinal"]))
+        in_order = sorted(rows, key=lambda event: (event["commit_position"], event["ordinal"]))
         return [_event(event) for event in in_order]
     values = [_values(row) for row in rows]
     return ranked([_version(row) for row in values]) if mode == "history" else sorted(values, key=repr)

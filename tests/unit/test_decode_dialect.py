@@ -66,7 +66,7 @@ def test_history_events_and_anomalies_read_it_too() -> None:
     assert steps is not None
     assert len(steps.key) == 7  # every change is a moment of its own, and the change of a key is of two keys
     events = fold_events([CHANGES], position=0).upserts.to_pylist()
-    assert [(one["op"], one["commit_lsn"], one["xid"]) for one in events][:3] == [
+    assert [(one["op"], one["commit_position"], one["transaction"]) for one in events][:3] == [
         ("insert", 100, 1),
         ("insert", 200, 2),
         ("update", 300, 3),

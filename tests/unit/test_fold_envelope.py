@@ -34,7 +34,7 @@ STREAM = (
 
 
 def rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
-    ordered = table.sort_by([("commit_lsn", "ascending"), ("tx_ordinal", "ascending")])
+    ordered = table.sort_by([("commit_position", "ascending"), ("ordinal", "ascending")])
     return [tuple(row[name] for name in names) for row in ordered.to_pylist()]
 
 
@@ -47,7 +47,7 @@ def test_every_change_is_a_row(buckets: int) -> None:
     folded = [fold_events([STREAM.raw(THINGS)], position=0, bucket=one, buckets=buckets) for one in range(buckets)]
     table = pa.concat_tables([net.upserts for net in folded])
     table.validate(full=True)
-    assert rows(table, "op", "commit_lsn", "tx_ordinal", "before", "after", "unchanged") == [
+    assert rows(table, "op", "commit_position", "ordinal", "before", "after", "unchanged") == [
         ("insert", 100, 0, None, image(1, "a", "x"), None),
         ("update", 100, 1, None, image(1, None, "y"), ["body"]),
         ("update", 200, 0, image(1, None, None), image(2, None, None), ["body", "note"]),
@@ -56,7 +56,7 @@ def test_every_change_is_a_row(buckets: int) -> None:
     ]
     first = table.to_pylist()[0]
     assert (first["schema"], first["table"], first["schema_version"]) == ("public", "things", THINGS.structure)
-    assert (first["xid"], first["start_lsn"], first["commit_time"].timestamp()) == (1, 100, 1)
+    assert (first["transaction"], first["change_position"], first["commit_time"].timestamp()) == (1, 100, 1)
     assert sum(net.changes for net in folded) == 5
 
 

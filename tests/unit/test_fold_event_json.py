@@ -12,7 +12,8 @@ import pytest
 from penstock.decode.json_values import json_values
 from penstock.fold.envelope import fold_events, read_events
 from penstock.fold.event_json import event_lines
-from penstock.model.position import parse_order
+from penstock.model.feed import Feed
+from penstock.render.events import render_changes
 from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, numeric, table_schema, truncate, update
 
 THINGS = table_schema({"id": INT8, "price": numeric(6, 2), "body": TEXT})
@@ -49,7 +50,7 @@ def test_values(kind: pa.DataType, value: Any, expected: Any) -> None:
 
 def events(stream: Stream, **options: Any) -> pa.RecordBatch:
     table: pa.Table = fold_events([stream.raw(THINGS)], position=0, **options).upserts
-    (batch,) = table.sort_by([("commit_lsn", "ascending"), ("tx_ordinal", "ascending")]).combine_chunks().to_batches()
+    (batch,) = table.sort_by([("commit_position", "ascending"), ("ordinal", "ascending")]).combine_chunks().to_batches()
     return batch
 
 
@@ -57,49 +58,37 @@ def test_the_shape() -> None:
     stream = Stream().transaction(insert("1", "1.50", "a"), update("2", "2.00", UNSENT, key=("1", None, None)))
     stream.transaction(delete("2", None, None)).transaction(truncate())
     found = [json.loads(line) for line in event_lines(events(stream))]
-    place = {"schema": "public", "table": "things"}
-    assert found == [
-        {
-            "op": "insert",
-            **place,
-            "lsn": "0/64:0",
-            "ts_ms": 1000,
-            "before": None,
-            "after": {"id": 1, "price": "1.50", "body": "a"},
-        },
-        {
-            "op": "update",
-            **place,
-            "lsn": "0/64:1",
-            "ts_ms": 1000,
-            "before": {"id": 1, "price": None, "body": None},
-            "after": {"id": 2, "price": "2.00", "__unchanged_toast__": ["body"]},
-        },
-        {
-            "op": "delete",
-            **place,
-            "lsn": "0/C8:0",
-            "ts_ms": 2000,
-            "before": {"id": 2, "price": None, "body": None},
-            "after": None,
-        },
-        {
-            "op": "truncate",
-            **place,
-            "lsn": "0/12C:0",
-            "ts_ms": 3000,
-            "before": None,
-            "after": None,
-        },
+    assert [(event["op"], event["before"], event["after"]) for event in found] == [
+        ("insert", None, {"id": 1, "price": "1.50", "body": "a"}),
+        ("update", {"id": 1, "price": None, "body": None}, {"id": 2, "price": "2.00"}),
+        ("delete", {"id": 2, "price": None, "body": None}, None),
+        ("truncate", None, None),
     ]
-    assert list(found[0]) == ["op", "schema", "table", "lsn", "ts_ms", "before", "after"]
+    assert found[1] == found[1] | {
+        "schema": "public",
+        "table": "things",
+        "table_id": THINGS.relation_id,
+        "place": f"{100:016x}/{1:016x}",
+        "change_position": f"{100:016x}",
+        "transaction": 1,
+        "commit_time": "1970-01-01T00:00:01Z",
+        "schema_version": THINGS.structure,
+        "before_kind": "key",
+        "unchanged": ["body"],
+    }
+    assert [event.get("truncate_options") for event in found] == [None, None, None, []]
+    native = {"op", "schema", "table", "table_id", "place", "change_position", "transaction", "commit_time"}
+    native |= {"schema_version", "before", "after"}
+    assert set(found[0]) == native
+    (streamed,) = render_changes(stream.raw(THINGS), Feed.clone(THINGS.table), "shop").values.to_pylist()[:1]
+    assert {name: json.loads(streamed)[name] for name in native} == found[0], "as streams have it"
 
 
 def test_the_place_of_markers_sorts_as_text_too() -> None:
     stream = Stream().transaction(insert("1", "1", "a"), insert("2", "1", "a")).transaction(insert("3", "1", "a"))
     found = [json.loads(line) for line in event_lines(events(stream, markers=True))]
     assert [event["op"] for event in found] == ["begin", "insert", "insert", "commit", "begin", "insert", "commit"]
-    places = [parse_order(event["lsn"]) for event in found]
+    places = [event["place"] for event in found]
     assert sorted(places) == places
 
 
@@ -114,8 +103,12 @@ def test_what_was_rescued_and_whose_it_is() -> None:
         "op": "read",
         "schema": "public",
         "table": "things",
-        "lsn": "0/63:7",
-        "ts_ms": 5,
+        "table_id": THINGS.relation_id,
+        "place": f"{99:016x}/{7:016x}",
+        "change_position": None,
+        "transaction": None,
+        "commit_time": "1970-01-01T00:00:00.005000Z",
+        "schema_version": THINGS.structure,
         "before": None,
         "after": {"id": 1, "price": None, "body": "x"},
         "_rescued": {"after.price": "NaN"},

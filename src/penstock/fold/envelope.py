@@ -1,15 +1,19 @@
 """Events mode: every change is a row, with what the row was before and after it. Nothing is folded away.
 
-| column                      | holds                                                                         |
-|-----------------------------|-------------------------------------------------------------------------------|
-| op                          | insert, update, delete, truncate; read (of the copy); begin, commit (markers) |
-| schema, table               | the table's name at its source                                                |
-| commit_lsn, tx_ordinal      | its place: sorted by both, events are in the order of the stream              |
-| start_lsn, commit_time, xid | where and when, and by which transaction                                      |
-| schema_version              | the fingerprint, in the schema registry, of the structure that it was under   |
-| before, after               | the row's images, as far as the source sends them                             |
-| unchanged                   | columns that are null in `after` because an UPDATE left a large value alone   |
+| column                       | holds                                                                          |
+|------------------------------|--------------------------------------------------------------------------------|
+| op                           | insert, update, delete, truncate; read (of the copy); begin, commit (markers)  |
+| schema, table, table_id      | the table's name at its source, and the number by which that knows it          |
+| commit_position, ordinal     | its place: sorted by both, events are in the order of the stream               |
+| change_position, commit_time | where and when                                                                 |
+| transaction                  | by which transaction                                                           |
+| schema_version               | the fingerprint, in the schema registry, of the structure that it was under    |
+| before, after                | the row's images, as far as the source sends them                              |
+| before_kind                  | `full` or `key`: what `before` has of the row; null without one                |
+| unchanged                    | columns that are null in `after` because an UPDATE left a large value alone    |
+| truncate_options             | of a truncate: `cascade`, `restart_identity`                                   |
 
+The names are those of the native envelope (`render/envelopes.py`); positions are numbers here, and texts there.
 What was rescued of the images stands beside them, under `before.` or `after.` and the column's name.
 Rows of the copy stand right before what followed its snapshot. A marker stands before or behind all of its
 transaction.
@@ -50,16 +54,10 @@ from penstock.model.table import Column, TableSchema
 FIRST_NUMBER = -2_000_000  # its columns are none of the source's
 OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 _NAMES = np.array([OPERATIONS.get(code, "") for code in range(256)], object)
-BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # tx_ordinal of the markers of a transaction
-# Columns of an events table, and those of a raw change that they show.
-_PLACES = {
-    "commit_lsn": "commit_position",
-    "tx_ordinal": "ordinal",
-    "start_lsn": "change_position",
-    "xid": "transaction",
-}
+BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # ordinal of the markers of a transaction
+_PLACES = ("commit_position", "ordinal", "change_position", "transaction")  # as raw changes have them
 BEFORE_IS_FULL, TRUNCATE_OPTIONS = "before_is_full", "truncate_options"
-_FACTS = (pa.field(BEFORE_IS_FULL, pa.bool_()), pa.field(TRUNCATE_OPTIONS, pa.list_(pa.field("element", pa.string()))))
+_BEFORE_IS_FULL_FIELD = pa.field(BEFORE_IS_FULL, pa.bool_())
 RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
 
 
@@ -72,13 +70,14 @@ def event_schema(kept: TableSchema) -> TableSchema:
     text, number = dialect.own_type("text"), dialect.own_type("int64")
     types = {
         **dict.fromkeys(("op", "schema", "table"), text),
-        **dict.fromkeys(("commit_lsn", "tx_ordinal", "start_lsn"), number),
+        **dict.fromkeys(("table_id", "commit_position", "ordinal", "change_position"), number),
         "commit_time": dialect.own_type("timestamptz"),
-        "xid": number,
+        "transaction": number,
         "schema_version": text,
         "before": image,
+        "before_kind": text,
         "after": image,
-        "unchanged": dialect.own_type("text list"),
+        **dict.fromkeys(("unchanged", TRUNCATE_OPTIONS), dialect.own_type("text list")),
     }
     columns = tuple(Column(name, type, number=FIRST_NUMBER - place) for place, (name, type) in enumerate(types.items()))
     return replace(kept, columns=columns, key=())
@@ -111,15 +110,14 @@ def fold_events(
 ) -> NetEffect:
     """The events of the changes with position <= commit_position < until, shared out over the buckets by their number.
 
-    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit. With `facts` the
-    events have two more columns: whether `before` is the whole row (BEFORE_IS_FULL) and what a truncate was given
-    (TRUNCATE_OPTIONS)."""
+    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit. With `facts` a
+    further column says whether `before` is the whole row (BEFORE_IS_FULL), in place of `before_kind`."""
     batch = Batch.of(changes, position=position, until=until, schema=schema)
     used, schema, sources = batch.changes, batch.schema, batch.readers
     chosen = share_rows([np.arange(len(reader)) for reader in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))
-    for field in _FACTS if facts else ():
-        wanted = wanted.append(field)
+    if facts:
+        wanted = wanted.append(_BEFORE_IS_FULL_FIELD)
     tables, rescued, places = [wanted.empty_table()], [pa.nulls(0, RESCUED_TYPE)], dict[str, str]()
     for one, reader, rows in zip(used, sources, chosen, strict=True):
         if len(rows):
@@ -154,8 +152,8 @@ def read_events(
     after = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in inner], fields=inner)
     values = {
         "op": pa.repeat("read", count),
-        "commit_lsn": pa.repeat(pa.scalar(position - 1, pa.int64()), count),
-        "tx_ordinal": pa.array(first + np.arange(count), pa.int64()),
+        "commit_position": pa.repeat(pa.scalar(position - 1, pa.int64()), count),
+        "ordinal": pa.array(first + np.arange(count), pa.int64()),
         "commit_time": pa.repeat(pa.scalar(moment, pa.int64()), count).cast(pa.timestamp("us", "UTC")),
         "after": after,
     }
@@ -194,7 +192,7 @@ def _events(
     batch = changes.batch.take(pa.array(rows))
     values = {
         "op": pa.array(names.tolist(), pa.string()),
-        **{name: batch.column(raw).cast(pa.int64()) for name, raw in _PLACES.items()},
+        **{name: batch.column(name).cast(pa.int64()) for name in _PLACES},
         "commit_time": batch.column("commit_time"),
         "before": _befores(
             before,
@@ -208,8 +206,13 @@ def _events(
         "after": _structs(after, with_after, wanted.field("after").type),
         "unchanged": _unchanged(after, with_after, projection),
     }
+    values[TRUNCATE_OPTIONS] = _options(reader, rows, op)
+    full = pa.array(reader.old_is_full[rows])
     if BEFORE_IS_FULL in wanted.names:
-        values |= {BEFORE_IS_FULL: pa.array(reader.old_is_full[rows]), TRUNCATE_OPTIONS: _options(reader, rows, op)}
+        values[BEFORE_IS_FULL] = full
+    else:
+        kinds = pc.if_else(full, "full", "key")
+        values["before_kind"] = pc.if_else(values["before"].is_valid(), kinds, pa.scalar(None, pa.string()))
     for side, images in (("before", before), ("after", after)):
         places |= {f"{side}.{one.column}": one.place for one in images.rescues}
     events = _table(values, changes.schema, wanted, len(rows))
@@ -382,8 +385,8 @@ def _markers(
             batch = one.batch.take(pa.array(at))
             values = {
                 "op": pa.repeat(op, len(at)),
-                **{name: batch.column(_PLACES[name]).cast(pa.int64()) for name in ("commit_lsn", "xid")},
-                "tx_ordinal": pa.repeat(pa.scalar(ordinal, pa.int64()), len(at)),
+                **{name: batch.column(name).cast(pa.int64()) for name in ("commit_position", "transaction")},
+                "ordinal": pa.repeat(pa.scalar(ordinal, pa.int64()), len(at)),
                 "commit_time": batch.column("commit_time"),
             }
             tables.append(_table(values, one.schema, wanted, len(at)))
@@ -394,6 +397,7 @@ def _table(values: dict[str, pa.Array], schema: TableSchema, wanted: pa.Schema, 
     values = {
         "schema": pa.repeat(schema.table.schema, count),
         "table": pa.repeat(schema.table.name, count),
+        "table_id": pa.repeat(pa.scalar(schema.relation_id, pa.int64()), count),
         "schema_version": pa.repeat(unchosen(schema).structure, count),
         **values,
     }

@@ -109,14 +109,14 @@ def check_processors(specs: Sequence[ProcessorSpec], schema: TableSchema, projec
 
 
 def _facts(columns: dict[str, pa.Array], schema: TableSchema) -> Facts:
-    commit, ordinal = (np.asarray(columns[name]).astype(np.uint64) for name in ("commit_lsn", "tx_ordinal"))
+    commit, ordinal = (np.asarray(columns[name]).astype(np.uint64) for name in ("commit_position", "ordinal"))
     return Facts(
         schema.table.schema,
         schema.table.name,
         schema.key,
         place_texts(commit, ordinal, np.zeros(len(commit), np.int8)),
         columns["commit_time"],
-        columns["xid"],
+        columns["transaction"],
     )
 
 

@@ -193,10 +193,10 @@ def _typed(changes: RawChanges, feed: Feed, schema: TableSchema) -> pa.Table:
     rescued = net.rescued if net.rescued is not None else pa.nulls(made.num_rows, RESCUED_TYPE)
     columns |= {
         "_op": made["op"],
-        "_commit_position": made["commit_lsn"],
-        "_ordinal": made["tx_ordinal"],
+        "_commit_position": made["commit_position"],
+        "_ordinal": made["ordinal"],
         "_commit_time": made["commit_time"],
-        "_transaction": made["xid"],
+        "_transaction": made["transaction"],
         "_before": before,
         "_unchanged": made["unchanged"],
         "_rescued": rescued,

@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 def parse_place(text: str) -> Place:
-    """What an event's `lsn` says."""
+    """What an event's `place` says."""
     try:
         return parse_order(text)
     except ValueError as error:
@@ -62,14 +62,16 @@ def lines(
 def _in_order(
     spark: SparkSession, tables: ReadableTables, feed: Feed, after: Place | None, limit: int | None
 ) -> DataFrame:
-    place = ("commit_lsn", "tx_ordinal")
+    place = ("commit_position", "ordinal")
     events = spark.table(tables.name(feed.target))
     if feed.sid is not None:
         value = spark_literal(feed.sid.value) if isinstance(feed.sid.value, str) else str(feed.sid.value)
         events = events.where(f"{quoted(feed.sid.column)} = {value}")
     if after is not None:
         lsn, ordinal = after
-        events = events.where(f"commit_lsn >= {lsn} AND (commit_lsn > {lsn} OR tx_ordinal > {ordinal})")
+        if feed.markers and not ordinal:  # a begin has the place of the first change
+            ordinal = -1
+        events = events.where(f"commit_position >= {lsn} AND (commit_position > {lsn} OR ordinal > {ordinal})")
     if limit is not None and limit <= FEW:
         return events.orderBy(*place).limit(limit)
     return events.repartitionByRange(_ranges(tables.size(spark, feed.target)), *place).sortWithinPartitions(*place)

@@ -161,7 +161,11 @@ class LogEvents:
             made = render_changes(sound, feed, self._origin, self._format)
         for letter in made.failed:
             self._warn(f"the event at {letter.place} of {feed.table} cannot be written: {letter.reason}")
-        return made.take(np.flatnonzero(np.asarray(pc.greater(made.places, after.record)))) if after.record else made
+        if not after.record:
+            return made
+        # Events of the source itself may have the place of the change that they stand before: all of these again.
+        behind = pc.greater_equal if self._everything else pc.greater
+        return made.take(np.flatnonzero(np.asarray(behind(made.places, after.record))))
 
 
 def asked(pipeline: Pipeline, names: Sequence[str]) -> tuple[Pipeline, dict[TableId, Feed] | None]:
