@@ -20,9 +20,11 @@ from penstock.errors import LockedError, PenstockError, SourceUnreachable
 from pipeline_files import pipeline_file
 
 COMMANDS = [
-    *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "reset", "drop", "forget"],
+    *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "pause"],
+    *["resume", "reset", "drop", "forget"],
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
-    *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge", "wait"],
+    *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge"],
+    *["serve", "tokens add", "tokens list", "tokens remove", "wait"],
     *["destinations drop", "slots drop", "jars fetch"],
 ]
 
@@ -164,7 +166,7 @@ def test_commands_in_messages_name_the_real_file(capsys: pytest.CaptureFixture[s
 def test_the_log_is_text_or_json_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
     log = structlog.get_logger("apply")
     try:
-        log_to_stderr(LogLevel.INFO.number, LogFormat.JSON, "shop.yaml")
+        log_to_stderr(LogLevel.INFO, LogFormat.JSON, "shop.yaml")
         log.debug("applied", changes=7)
         log.warning("table errored", table="public.t", solution="penstock resync FILE public.t")
         (line,) = capsys.readouterr().err.splitlines()
@@ -172,7 +174,7 @@ def test_the_log_is_text_or_json_in_utc(capsys: pytest.CaptureFixture[str]) -> N
         assert (told["event"], told["level"]) == ("table errored", "warning")
         assert told["solution"] == "penstock resync shop.yaml public.t"
         assert datetime.fromisoformat(told["timestamp"]).utcoffset() == timedelta(0)
-        log_to_stderr(LogLevel.DEBUG.number)
+        log_to_stderr(LogLevel.DEBUG)
         log.debug("applied", changes=7)
         line = capsys.readouterr().err
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ .*applied", line)

@@ -327,7 +327,7 @@ def test_the_keys_of_the_file_are_these() -> None:
     """The public contract: a change here is a change for every user, and docs/config.md explains each key."""
     assert {field.alias or name for name, field in Pipeline.model_fields.items()} == {
         "version", "name", "source", "sources", "sid_column", "tables", "destinations", "log", "batch", "copy", "state",
-        "spark", "mask_salt", "commit_policy", "home", "processors",
+        "spark", "mask_salt", "commit_policy", "home", "processors", "ready", "labels", "tenant",
     }  # fmt: skip
 
 

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.destinations import StreamSection
 from penstock.config.load import load
 from penstock.config.model import Pipeline
-from penstock.control.check.environment import check_destination
-from penstock.control.check.foresight import (
-    check_unmatched_rules,
-)
-from penstock.control.check.rules import check_rules
 from penstock.control.check.view import Found, SourceSeen, as_json, as_lines, as_sql, count_text, counts, verdict
+from penstock.control.check.whole import check_pipeline
 from penstock.control.text.secrets import scrub
 from penstock.errors import (
     CheckFailed,
-    SourceUnreachable,
     UsageError,
 )
-from penstock.model.table import TableId
-from penstock.runtime.apply.target_claims import TargetClaims
-from penstock.runtime.capture.preparation import find_log_gap
-from penstock.source.factory import source_of
-from penstock.source.finding import Finding
 
 
 def check(
@@ -43,25 +32,8 @@ def check(
     if json_output and only_sql:
         raise UsageError("--json and --sql are two ways to print", "Use one of them")
     pipeline = load(file)
-    seen: list[SourceSeen] = []
-    found: list[Found] = []
-    tables: list[TableId] = []
-    owners = {one.name: TargetClaims() for one in pipeline.destinations}
-    for source_view in pipeline.source_views:
-        where = f"source {source_view.source.name}" if pipeline.is_scoped else ""
-        try:
-            source, matched, findings = _check_source(source_view, owners)
-        except SourceUnreachable as error:
-            if not pipeline.is_scoped:
-                raise
-            found.append(Found(where, Finding("error", error.what, error.solution)))
-            continue
-        seen.append(source)
-        tables += matched
-        found += [Found(where, finding) for finding in findings]
-    found += [Found("", finding) for finding in check_destination(pipeline)]
-    if len(seen) == len(pipeline.source_views):
-        found += [Found("", finding) for finding in check_unmatched_rules(pipeline, tables)]
+    checked = check_pipeline(pipeline)
+    seen, found = checked.seen, checked.found
     if json_output:
         typer.echo(json.dumps(as_json(str(file), pipeline.name, seen, found), indent=2, ensure_ascii=False))
     elif only_sql:
@@ -90,22 +62,3 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         console.print(line)
     if not counts(found)["error"]:
         console.print(verdict(found))
-
-
-def _check_source(
-    source_view: Pipeline, owners: Mapping[str, TargetClaims]
-) -> tuple[SourceSeen, list[TableId], list[Finding]]:
-    """Check one source: its findings, the tables followed, and targets that another source has taken."""
-    source = source_of(source_view.source)
-    with source.connect() as session:
-        schemas = session.discover(source_view)
-        tables = [schema.table for schema in schemas]
-        findings = session.check(source_view)
-        gap = find_log_gap(session, ChangeLog(source_view.log_uri))
-        version = session.version
-    if gap is not None:
-        findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
-    for destination_view in source_view.destination_views:
-        own = check_rules(destination_view, schemas, owners[destination_view.destination.name], source.advice)
-        findings += [finding for finding in own if finding not in findings]
-    return SourceSeen(source_view.source.name, source.endpoint, version, len(tables)), tables, findings

@@ -6,7 +6,7 @@ They speak to the pipeline through its state store, so they work while `penstock
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -17,7 +17,6 @@ from penstock.cli.terminal import say_when, stdout
 from penstock.config.load import load
 from penstock.control import dead_letters
 from penstock.control.text.hexadecimal import hexadecimal_lines
-from penstock.decode.dialect import dialect_of
 from penstock.errors import UsageError
 
 Ids = Annotated[
@@ -36,7 +35,9 @@ def dlq_list(
     """List the dead letters, oldest first: table, event, reason."""
     kept = dead_letters.kept(load(file).only(destination), table or [])
     if json_output:
-        typer.echo(json.dumps({"dead_letters": [_json(one) for one in kept]}, indent=2, ensure_ascii=False))
+        typer.echo(
+            json.dumps({"dead_letters": [dead_letters.as_json(one) for one in kept]}, indent=2, ensure_ascii=False)
+        )
         return
     if not kept:
         stdout().print("there are no dead letters")
@@ -53,7 +54,7 @@ def dlq_list(
             *((one.kept.destination,) if several else ()),
             str(one.table),
             f"{letter.op} {letter.place}",
-            _text(letter.key),
+            dead_letters.key_text(letter.key),
             f"{one.kept.at:%Y-%m-%d %H:%M:%S}",
             f"{one.kept.attempts}{', asked for again' if one.kept.asked else ''}",
             f"[{letter.code}] {letter.reason}",
@@ -72,20 +73,14 @@ def dlq_show(
     pipeline = load(file).only(destination)
     (one,) = dead_letters.chosen(pipeline, dead_letters.kept(pipeline), [name])
     letter, message = one.kept.letter, one.kept.letter.message
-    parts = [] if message is None else dialect_of(message.schema).explain(message)
     if json_output:
-        contents = {
-            "parts": parts,
-            "data": None if message is None else message.data.hex(),
-            "value": None if letter.value is None else letter.value.hex(),
-            "headers": {header: value.hex() for header, value in letter.headers},
-        }
-        typer.echo(json.dumps({**_json(one), **contents}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(dead_letters.whole_json(one), indent=2, ensure_ascii=False))
         return
+    parts = dead_letters.parts_of(one)
     lines = [
         f"dead letter {one.kept.id} of {one.table} at {one.kept.destination}, kept since {one.kept.at.isoformat()}",
         f"event    {letter.op} {letter.place}",
-        f"key      {_text(letter.key) or 'none'}",
+        f"key      {dead_letters.key_text(letter.key) or 'none'}",
         *([f"topic    {letter.topic}"] if letter.topic else []),
         *([] if message is None else [f"change   {message.order}, transaction {message.transaction}"]),
         f"reason   [{letter.code}] {letter.reason}",
@@ -137,28 +132,3 @@ def dlq_purge(
         )
     gone = dead_letters.remove(pipeline, [], table or [])
     stdout().print(f"{len(gone)} dead letters are removed", markup=False)
-
-
-def _json(one: dead_letters.ScopedLetter) -> dict[str, Any]:
-    letter, message = one.kept.letter, one.kept.letter.message
-    return {
-        "id": one.kept.id,
-        "destination": one.kept.destination,
-        "table": str(one.table),
-        "operation": letter.op,
-        "place": letter.place,
-        "key": None if letter.key is None else _text(letter.key),
-        "topic": letter.topic or None,
-        "transaction": None if message is None else message.transaction,
-        "commit_time": None if message is None else message.commit_time.isoformat(),
-        "code": letter.code,
-        "reason": letter.reason,
-        "at": one.kept.at.isoformat(),
-        "tried_at": one.kept.tried_at.isoformat(),
-        "attempts": one.kept.attempts,
-        "asked": one.kept.asked,
-    }
-
-
-def _text(key: bytes | None) -> str:
-    return "" if key is None else key.decode(errors="replace")

@@ -57,6 +57,8 @@ COMMANDS = (
     Command(("tables",), "penstock.cli.tables", "tables", "Show each table's state and how far its copy is."),
     Command(("resync",), "penstock.cli.tables", "resync", "Copy tables again; readers see the old ones until then."),
     Command(("retry",), "penstock.cli.tables", "retry", "Try Errored tables again now."),
+    Command(("pause",), "penstock.cli.pauses", "pause", "Let a pipeline, destination or table stand still."),
+    Command(("resume",), "penstock.cli.pauses", "resume", "Let what was paused go on."),
     Command(("reset",), "penstock.cli.reset", "reset", "Start over after a gap: slot, log and copies."),
     Command(("drop",), "penstock.cli.tables", "drop", "Drop a destination's table so that it is copied again."),
     Command(("forget",), "penstock.cli.tables", "forget", "Remove the records of a table no longer followed."),
@@ -75,6 +77,10 @@ COMMANDS = (
     Command(("dlq", "retry"), "penstock.cli.dlq", "dlq_retry", "Send them again."),
     Command(("dlq", "ack"), "penstock.cli.dlq", "dlq_ack", "Remove those that you have dealt with."),
     Command(("dlq", "purge"), "penstock.cli.dlq", "dlq_purge", "Remove all of them, or those of a table."),
+    Command(("serve",), "penstock.cli.serve", "serve", "Run pipelines with REST, metrics and a web page."),
+    Command(("tokens", "add"), "penstock.cli.serve", "tokens_add", "Make a token for the server, and print it once."),
+    Command(("tokens", "list"), "penstock.cli.serve", "tokens_list", "List the server's tokens by name."),
+    Command(("tokens", "remove"), "penstock.cli.serve", "tokens_remove", "Remove a token of the server."),
     Command(("wait",), "penstock.cli.wait", "wait", "Wait until what the source has written is delivered."),
     Command(
         ("destinations", "drop"),
@@ -90,6 +96,7 @@ GROUPS = {
     "quarantine": "Messages that could not be decoded.",
     "dlq": "Dead letters: events that a stream went on without.",
     "destinations": "The pipeline's destinations.",
+    "tokens": "The server's tokens.",
     "slots": "The source's replication slot.",
     "jars": "The Java libraries that Spark needs.",
 }

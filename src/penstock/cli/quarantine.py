@@ -6,7 +6,7 @@ They speak to the pipeline through its state store, so they work while `penstock
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -18,7 +18,6 @@ from penstock.config.load import load
 from penstock.control import quarantine
 from penstock.control.text.figures import bytes_text
 from penstock.control.text.hexadecimal import hexadecimal_lines
-from penstock.decode.dialect import dialect_of
 from penstock.errors import CheckFailed, UsageError
 
 Names = Annotated[
@@ -32,7 +31,7 @@ def quarantine_list(file: PipelineFile, json_output: AsJson = False, destination
     """List the messages that could not be decoded: table, position, reason."""
     kept = quarantine.kept(load(file).only(destination))
     if json_output:
-        typer.echo(json.dumps({"quarantine": [_json(one) for one in kept]}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({"quarantine": [quarantine.as_json(one) for one in kept]}, indent=2, ensure_ascii=False))
         return
     if not kept:
         stdout().print("nothing is in quarantine")
@@ -65,9 +64,8 @@ def quarantine_show(
     pipeline = load(file).only(destination)
     for one in quarantine.chosen(pipeline, quarantine.kept(pipeline), [name]):
         message = one.message
-        parts = dialect_of(message.schema).explain(message)
         if json_output:
-            typer.echo(json.dumps({**_json(one), "data": message.data.hex(), "parts": parts}, indent=2))
+            typer.echo(json.dumps(quarantine.whole_json(one), indent=2))
             continue
         since = one.at.isoformat(timespec="seconds")
         lines = [
@@ -76,7 +74,7 @@ def quarantine_show(
             f"schema   {message.schema.fingerprint[:16]}, relation {message.schema.relation_id}",
             f"reason   {message.reason}",
             "",
-            *parts,
+            *quarantine.parts_of(one),
             "",
             *hexadecimal_lines(message.data),
         ]
@@ -128,20 +126,3 @@ def quarantine_drop(
         stdout().print(f"{table} will be copied again", markup=False)
     if outcome.resynced:
         say_when(file, outcome.pid)
-
-
-def _json(one: quarantine.KeptMessage) -> dict[str, Any]:
-    message = one.message
-    return {
-        "id": one.id,
-        "destination": one.destination,
-        "table": str(one.table),
-        "at": one.at.isoformat(),
-        "change": message.order,
-        "transaction": message.transaction,
-        "commit_time": message.commit_time.isoformat(),
-        "operation": chr(message.op),
-        "bytes": len(message.data),
-        "schema": message.schema.fingerprint,
-        "reason": message.reason,
-    }

@@ -25,6 +25,7 @@ def query(
     file: PipelineFile,
     statement: Annotated[str, typer.Argument(metavar="SQL", help='Such as "select * from public.orders limit 5".')],
     destination: Destination = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many rows; all without.")] = None,
     output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
 ) -> None:
     """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
@@ -34,7 +35,8 @@ def query(
     answer = direct_query.answer(pipeline, statement)
     if answer is None:
         with reading_session(pipeline) as spark:
-            answer = run_query(spark, statement)
+            answer = run_query(spark, statement, limit)
+    answer = answer if limit is None else answer.slice(0, limit)
     if output is Format.TABLE:
         stdout().print(as_table(answer))
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import structlog
@@ -23,10 +25,9 @@ from penstock.runtime.capture.preparation import prepare_source
 from penstock.runtime.capture.process import require_free_log, run_capture
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.pipeline import run as run_pipeline
+from penstock.runtime.process import log_level
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
 from penstock.source.factory import source_of
-
-INFO = 20
 
 
 class LogFormat(StrEnum):
@@ -39,10 +40,6 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-    @property
-    def number(self) -> int:
-        return {"debug": 10, "info": INFO, "warning": 30, "error": 40}[self.value]
 
 
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="json is one object per line.")]
@@ -57,19 +54,36 @@ def run(
         bool, typer.Option("--once", help="Apply everything up to the source's position now, then exit.")
     ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
+    level: LogLevelOption = LogLevel.INFO,
     strict: Annotated[
         bool, typer.Option("--strict", help="A value that fits no column makes its table Errored; it is not rescued.")
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Also serve REST, metrics and the page for this pipeline."),
+    ] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="With --listen on loopback: ask for no token.")] = False,
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="With --listen: a certificate in PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="With --listen: the certificate's key in PEM.")
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Let tables that no rule matches any more leave the publication.")
     ] = False,
 ) -> None:
     """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
-    log_to_stderr(log_level.number, log_format, str(file))
     pipeline = load(file)
+    log_to_stderr(level, log_format, str(file), pipeline.home / log_level.FILE_NAME)
     may_leave = yes or (sys.stdin.isatty() and _confirmed_leaving(pipeline))
-    with CopyView(Console(stderr=True), say=COPY.info, names_destinations=len(pipeline.destinations) > 1) as view:
+    several = len(pipeline.destinations) > 1
+    with ExitStack() as beside, CopyView(Console(stderr=True), say=COPY.info, names_destinations=several) as view:
+        if listen is not None:
+            # Only those who want it wait for it, and need the extra.
+            from penstock.cli.serve import serving_own_run  # noqa: PLC0415
+
+            beside.enter_context(serving_own_run(pipeline, listen, tls_certificate, tls_key, no_auth=no_auth))
         run_pipeline(pipeline, once=once, strict=strict, progress=view, may_leave=may_leave)
 
 
@@ -101,10 +115,10 @@ def capture(
     file: PipelineFile,
     source: Source = None,
     log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
+    level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
-    log_to_stderr(log_level.number, log_format, str(file))
+    log_to_stderr(level, log_format, str(file))
     pipeline = load(file).source_view(source)
     stop = SignalFlag()
     stop_on_signals(stop)
@@ -114,14 +128,21 @@ def capture(
     run_capture(pipeline, stop, _say)
 
 
-def log_to_stderr(least: int = INFO, form: LogFormat = LogFormat.TEXT, file: str = "FILE") -> None:
+def log_to_stderr(
+    least: LogLevel = LogLevel.INFO,
+    form: LogFormat = LogFormat.TEXT,
+    file: str = "FILE",
+    level_file: Path | None = None,
+) -> None:
     """Log readable lines, coloured on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
-    of what is logged; `file` is named in commands that messages give."""
+    of what is logged, until somebody writes another into `level_file`; `file` is named in commands that messages
+    give."""
     last: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     if form is LogFormat.JSON:
         last = structlog.processors.JSONRenderer(ensure_ascii=False)
     structlog.configure(
         processors=[
+            log_level.follow(least.value, level_file),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso" if form is LogFormat.JSON else "%Y-%m-%d %H:%M:%SZ", utc=True),
@@ -129,7 +150,7 @@ def log_to_stderr(least: int = INFO, form: LogFormat = LogFormat.TEXT, file: str
             *([structlog.processors.format_exc_info] if form is LogFormat.JSON else []),
             last,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
+        wrapper_class=structlog.make_filtering_bound_logger(0),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is now: a live view may stand in
         cache_logger_on_first_use=False,
     )

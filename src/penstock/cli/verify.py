@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from penstock.cli.arguments import Destination, PipelineFile
-from penstock.cli.run import log_to_stderr
+from penstock.cli.run import LogLevel, log_to_stderr
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
 from penstock.control.status.copy_progress import CopyView
@@ -22,7 +22,6 @@ from penstock.control.verify.view import as_json, as_text
 
 COPY = structlog.get_logger("copy")
 SHOWN_AS_JSON = 1000
-WARNING = 30
 
 
 def verify(
@@ -47,7 +46,7 @@ def verify(
     """Compare source and lake at one position, whether or not the pipeline runs.
 
     Exit 1 if something differs or could not be compared."""
-    log_to_stderr(WARNING)
+    log_to_stderr(LogLevel.WARNING)
     shown = SHOWN_AS_JSON if json_output else SHOWN
     wish = Verifying(tuple(names or ()), repair, timeout, shown, _tell)
     whole = load(file)

@@ -9,10 +9,9 @@ import typer
 from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
 from penstock.config.load import load
-from penstock.control.wait import await_delivery
+from penstock.control.wait import await_delivery, positions_now
 from penstock.errors import UsageError
 from penstock.model.position import parse_position, position_text
-from penstock.source.factory import source_of
 
 
 def wait(
@@ -29,16 +28,13 @@ def wait(
     destination that it needs is unavailable: at once when that failed for good, else at the timeout.
     """
     pipeline = load(file)
-    positions = {}
-    for source_view in pipeline.source_views:
-        if until is None:
-            with source_of(source_view.source).connect() as session:
-                positions[source_view.source.name] = session.head()
-        else:
-            try:
-                positions[source_view.source.name] = parse_position(until)
-            except ValueError as error:
-                raise UsageError(str(error), "Give it as the source shows it: 0/16B3748") from error
+    if until is None:
+        positions = positions_now(pipeline)
+    else:
+        try:
+            positions = dict.fromkeys((source.name for source in pipeline.sources), parse_position(until))
+        except ValueError as error:
+            raise UsageError(str(error), "Give it as the source shows it: 0/16B3748") from error
     await_delivery(pipeline, positions, timeout)
     for name, position in positions.items():
         source = f"source {name}: " if pipeline.is_scoped else ""

@@ -77,6 +77,12 @@ class BatchConfig(Section):
     max_age: Duration = 0.5
 
 
+class ReadyConfig(Section):
+    """When the pipeline counts as ready, for probes. Without `max_lag` it is whenever its destinations work."""
+
+    max_lag: Duration | None = None
+
+
 class Pipeline(Section):
     """One pipeline file. Made by `penstock.config.load.load`.
 
@@ -94,6 +100,9 @@ class Pipeline(Section):
     processors: list[AnyProcessor] = Field(default_factory=list)
     destinations: list[AnyDestination] = Field(min_length=1)
     commit_policy: CommitPolicyConfig = CommitPolicyConfig()
+    ready: ReadyConfig = ReadyConfig()
+    labels: dict[Identifier, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict)
+    tenant: Identifier | None = None
     given_home: Annotated[Located | None, Field(alias="home")] = None
     log: LogConfig = LogConfig()
     batch: BatchConfig = BatchConfig()

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.config.model import Pipeline
 from penstock.control.found_store import found_store
+from penstock.decode.dialect import dialect_of
 from penstock.errors import UsageError
 from penstock.model.dead_letter import KeptLetter
 from penstock.model.scoped_name import ScopedName
@@ -102,3 +104,48 @@ def _all(pipeline: Pipeline, store: StateStore) -> list[ScopedLetter]:
         for source_view in pipeline.source_views
         for one in store.of_source(source_view.scope).letters(destination.name)
     ]
+
+
+def as_json(one: ScopedLetter) -> dict[str, Any]:
+    """Return a letter as JSON values, without what it holds."""
+    letter, message = one.kept.letter, one.kept.letter.message
+    return {
+        "id": one.kept.id,
+        "destination": one.kept.destination,
+        "table": str(one.table),
+        "operation": letter.op,
+        "place": letter.place,
+        "key": None if letter.key is None else key_text(letter.key),
+        "topic": letter.topic or None,
+        "transaction": None if message is None else message.transaction,
+        "commit_time": None if message is None else message.commit_time.isoformat(),
+        "code": letter.code,
+        "reason": letter.reason,
+        "at": one.kept.at.isoformat(),
+        "tried_at": one.kept.tried_at.isoformat(),
+        "attempts": one.kept.attempts,
+        "asked": one.kept.asked,
+    }
+
+
+def parts_of(one: ScopedLetter) -> list[str]:
+    """Say what the source sent, part by part; nothing of a row of the initial copy."""
+    message = one.kept.letter.message
+    return [] if message is None else dialect_of(message.schema).explain(message)
+
+
+def whole_json(one: ScopedLetter) -> dict[str, Any]:
+    """Return a letter as JSON values, with what it holds; bytes are hexadecimal."""
+    letter, message = one.kept.letter, one.kept.letter.message
+    return {
+        **as_json(one),
+        "parts": parts_of(one),
+        "data": None if message is None else message.data.hex(),
+        "value": None if letter.value is None else letter.value.hex(),
+        "headers": {header: value.hex() for header, value in letter.headers},
+    }
+
+
+def key_text(key: bytes | None) -> str:
+    """Return an event's key as text."""
+    return "" if key is None else key.decode(errors="replace")

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from penstock.config.model import Pipeline
 from penstock.control.found_store import found_store
+from penstock.decode.dialect import dialect_of
 from penstock.decode.sift import sift
 from penstock.errors import UsageError
 from penstock.model.quarantine import RawMessage, as_changes
@@ -149,3 +151,31 @@ def _all(pipeline: Pipeline, store: StateStore) -> list[KeptMessage]:
         for source_view in pipeline.source_views
         for one in store.of_source(source_view.scope).quarantined(destination.name)
     ]
+
+
+def as_json(one: KeptMessage) -> dict[str, Any]:
+    """Return a message as JSON values, without its bytes."""
+    message = one.message
+    return {
+        "id": one.id,
+        "destination": one.destination,
+        "table": str(one.table),
+        "at": one.at.isoformat(),
+        "change": message.order,
+        "transaction": message.transaction,
+        "commit_time": message.commit_time.isoformat(),
+        "operation": chr(message.op),
+        "bytes": len(message.data),
+        "schema": message.schema.fingerprint,
+        "reason": message.reason,
+    }
+
+
+def parts_of(one: KeptMessage) -> list[str]:
+    """Say what can be read of a message, part by part."""
+    return dialect_of(one.message.schema).explain(one.message)
+
+
+def whole_json(one: KeptMessage) -> dict[str, Any]:
+    """Return a message as JSON values, with its bytes in hexadecimal and what can be read of them."""
+    return {**as_json(one), "data": one.message.data.hex(), "parts": parts_of(one)}

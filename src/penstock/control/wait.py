@@ -15,6 +15,7 @@ from penstock.control.delivery import arrival
 from penstock.control.text.commands import with_file
 from penstock.errors import CheckFailed, DestinationUnreachable, UsageError
 from penstock.model.position import Position, position_text
+from penstock.source.factory import source_of
 from penstock.state.lock import held_since
 from penstock.state.opening import find_store
 from penstock.state.store import Health, StateStore, component_of
@@ -49,6 +50,15 @@ def await_delivery(
         store.close()
 
 
+def positions_now(pipeline: Pipeline) -> dict[str, Position]:
+    """Return how far each source has written, by its name."""
+    found = {}
+    for source_view in pipeline.source_views:
+        with source_of(source_view.source).connect() as session:
+            found[source_view.source.name] = session.head()
+    return found
+
+
 @dataclass(frozen=True)
 class _Waiting:
     """What is not delivered of a source yet, and which destinations are unavailable, so that the policy cannot hold."""
@@ -65,7 +75,10 @@ def _undelivered(pipeline: Pipeline, store: StateStore, until: Mapping[str, Posi
         position, policy = until[source_view.source.name], source_view.policy
         arrivals = {
             view.destination.name: arrival(
-                view, state.processed(view.destination.name), state.table_status(view.destination.name)
+                view,
+                state.processed(view.destination.name),
+                state.table_status(view.destination.name),
+                state.pauses(),
             )
             for view in source_view.destination_views
         }

@@ -23,6 +23,7 @@ from penstock.runtime.copy.copier import Copier
 from penstock.runtime.copy.copying_table import CopyingTable
 from penstock.runtime.copy.progress_view import ProgressView
 from penstock.runtime.log_reader import LogNeed, Observe
+from penstock.runtime.pause_watch import PauseWatch
 from penstock.runtime.pins import Pins
 from penstock.runtime.retrying_reader import Reading, RetryingReader
 from penstock.runtime.source_side import SourceSide
@@ -63,8 +64,10 @@ class _TableReading:
         first: FirstLook,
         claims: TargetClaims,
         progress: ProgressView,
+        pauses: PauseWatch,
         cleanup: ExitStack,
     ) -> None:
+        self._pauses = pauses
         start = side.log.start()
         log_begins = side.slot_position if start is None else start
         self.loop = loop = ApplyLoop(pipeline.key, destination, runner, side.log, pipeline.batch, state)
@@ -121,10 +124,17 @@ class _TableReading:
 
     def step(self, *, now: bool, stopping: Callable[[], bool]) -> bool:
         self.tables.tend()
+        self._follow_pauses()
         self._pins.tend()
         worked = self.loop.step(now=now, stopping=stopping)
         self._housekeeping.run()
         return worked
+
+    def _follow_pauses(self) -> None:
+        paused = self._pauses.tables
+        for tracked in self.loop.tables.values():
+            if tracked.paused != (tracked.name in paused):
+                self.loop.pause(tracked, tracked.name in paused)
 
     def is_drained(self, until: Position) -> bool:
         if self.loop.processed < until or self.copier.busy or not self.tables.is_settled(until):
@@ -188,6 +198,7 @@ class DestinationPipeline(RetryingReader):
             first=first or self._look(),
             claims=self._claims,
             progress=self._progress,
+            pauses=self._pauses,
             cleanup=cleanup,
         )
         return self._tables

@@ -100,6 +100,9 @@ class Pins:
             self._refuse(pin, self._not_followed(pin.table))
             return
         if pin.id not in self._holding:
+            if tracked.paused:
+                self._refuse(pin, Refused(f"table {pin.table} is paused", f"penstock resume FILE --table {pin.table}"))
+                return
             if tracked.held:
                 return  # for another pin: this one comes next
             self._hold(pin, tracked)

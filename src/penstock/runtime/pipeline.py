@@ -19,6 +19,7 @@ from penstock.config.model import Pipeline
 from penstock.destinations.contract import PooledRunner
 from penstock.destinations.factory import close_stream, make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
+from penstock.runtime import meter
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.runtime.copy.progress_view import ScopedProgress, ScopedProgressView
 from penstock.runtime.local_runner import DividedRunner, LocalRunner
@@ -92,7 +93,7 @@ def run(
         if errand is not None or len(drivers) < len(pipeline.destinations):
             lazy, watch = _open_spark(pipeline, stop, cleanup, spark)
             watching, runner = watch.watching(), DividedRunner(here, SparkRunner(lazy, watch), drivers)
-        with watching:
+        with watching, meter.writing(pipeline.home):
             opened = _open_destinations(pipeline, lazy, cleanup)
             beside = CompanionTask(errand, lazy.whole, stop) if errand is not None and lazy is not None else None
             try:

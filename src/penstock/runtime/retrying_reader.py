@@ -20,12 +20,13 @@ from penstock.config.model import Pipeline
 from penstock.errors import CheckFailed, GapError, LogDamaged, PenstockError
 from penstock.model.position import Position, position_text
 from penstock.runtime.log_reader import EVERYTHING, LogNeed, Observe
+from penstock.runtime.pause_watch import PauseWatch
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.health import record_health
 from penstock.runtime.process.outage import Outage
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.source_side import SourceSide
-from penstock.state.store import HealthReports, HealthState, component_of
+from penstock.state.store import HealthReports, HealthState, Pauses, component_of
 
 LOG = structlog.get_logger("pipeline")
 POLL_SECONDS = 0.05
@@ -74,13 +75,17 @@ class Reading(Protocol):
         """Finish what is under way; the destination is closed next."""
 
 
+class ReaderState(HealthReports, Pauses, Protocol):
+    """What readers need of the state store themselves."""
+
+
 class RetryingReader(ABC):
     """A LogReader (log_reader.py), but for `begin_look`. `pipeline` is as the source and the destination see it."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        health: HealthReports,
+        state: ReaderState,
         side: SourceSide,
         *,
         alone: bool,
@@ -90,7 +95,9 @@ class RetryingReader(ABC):
         """`alone`: without this destination there is nothing to run for, so a failure to open it is raised, not
         retried. `tries`: how often to try again before it has failed for good; 0: no matter how often."""
         self.name = pipeline.destination.name
-        self._file, self._health, self._side, self._alone = pipeline.file.name, health, side, alone
+        self._file, self._health, self._side, self._alone = pipeline.file.name, state, side, alone
+        self._pauses = PauseWatch(state, self.name)
+        self._was_paused = False
         self._reading: Reading | None = None
         self._backoff, self._tries = backoff or Backoff(longest=LONGEST_WAIT), tries
         self._outage = Outage("destination", "pipeline")
@@ -132,6 +139,9 @@ class RetryingReader(ABC):
     def _run(self, stop: SignalFlag) -> None:
         while not stop.is_set():
             try:
+                self._wait_while_paused(stop)
+                if stop.is_set():
+                    return
                 with ExitStack() as cleanup:
                     reading = self._begin(cleanup)
                     self._drive(reading, stop)
@@ -170,6 +180,9 @@ class RetryingReader(ABC):
                 raise reading.failure
             try:
                 self._require_log(reading)
+                if self._stands_still():
+                    stop.wait(POLL_SECONDS)
+                    continue
                 worked = reading.step(now=until is not None or self.is_retrying, stopping=stop.is_set)
                 self.log_need = reading.log_need() or self.log_need
                 if reading.wants_look:
@@ -185,6 +198,25 @@ class RetryingReader(ABC):
             if not worked:
                 stop.wait(POLL_SECONDS)
         reading.end()
+
+    def _wait_while_paused(self, stop: SignalFlag) -> None:
+        """Open no destination while it is paused: perhaps that is why."""
+        while self._given_up is None and not stop.is_set() and self._stands_still():
+            stop.wait(POLL_SECONDS)
+
+    def _stands_still(self) -> bool:
+        """Return whether the destination is paused, and record it when that changes."""
+        paused = self._pauses.is_paused
+        if paused and self._side.until is not None:
+            raise CheckFailed(
+                f"destination {self.name} is paused, so it cannot be drained",
+                f"penstock resume {self._file}, or with --destination {self.name} if that alone is paused",
+            )
+        if paused != self._was_paused:
+            self._was_paused = paused
+            LOG.info("destination paused" if paused else "destination resumed", destination=self.name)
+            self._record("paused" if paused else "ok")
+        return paused
 
     def _is_drained(self, reading: Reading, until: Position) -> bool:
         if not reading.is_drained(until):

@@ -132,7 +132,7 @@ class SourcePipeline:
         log = self._log
         if remove_leftovers(log):
             LOG.info("removed scratch files left by a killed run", log=log.uri)
-        registry = SchemaRegistry(log, self.state)
+        registry = SchemaRegistry(log, self.state, self.pipeline.source.name)
         registry.look()
         halt = SignalFlag(stop)  # for this source's readers
         readers: list[LogReader] = []

@@ -10,6 +10,7 @@ from penstock.state.memory_messages import MemoryPins, MemoryQuarantine, MemoryS
 from penstock.state.memory_states import (
     MemoryEvents,
     MemoryHealthReports,
+    MemoryPauses,
     MemoryProgress,
     MemoryRequests,
     MemoryTableStates,
@@ -26,6 +27,7 @@ class MemoryStateStore(
     MemoryCopyFacts,
     MemoryUpkeepReports,
     MemoryRequests,
+    MemoryPauses,
     MemorySchemaVersions,
     MemoryQuarantine,
     MemoryDeadLetters,
@@ -46,6 +48,7 @@ class MemoryStateStore(
         super().forget_destination(destination)
         with self._lock:
             self._processed.pop(destination, None)
+            self._pauses.pop((destination, None), None)
             self._health.pop(component_of(destination), None)
             kept = [event for event in self._events if event.destination != destination]
             self._events.clear()

@@ -10,7 +10,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.model.table_state import TableProgress, TableStatus
 from penstock.state.memory_part import Key, MemoryPart, of_destination
-from penstock.state.store import EVENTS_KEPT, Event, Health, Request, RequestKind, require_legal
+from penstock.state.store import EVENTS_KEPT, Event, Health, Pause, Request, RequestKind, require_legal
 
 
 class MemoryTableStates(MemoryPart):
@@ -118,3 +118,34 @@ class MemoryRequests(MemoryPart):
 
     def _known(self) -> set[Key]:
         return super()._known() | {(one.destination, one.table) for one in self._requests.values()}
+
+
+class MemoryPauses(MemoryPart):
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        super().__init__(ids)
+        self._pauses: dict[tuple[str, TableId | None], Pause] = {}
+
+    def set_pause(self, destination: str, table: TableId | None) -> bool:
+        with self._lock:
+            is_new = (destination, table) not in self._pauses
+            if is_new:
+                self._pauses[destination, table] = Pause(destination, table, datetime.now(UTC))
+            return is_new
+
+    def lift_pause(self, destination: str, table: TableId | None) -> bool:
+        with self._lock:
+            return self._pauses.pop((destination, table), None) is not None
+
+    def pauses(self) -> list[Pause]:
+        none = TableId("", "")
+        with self._lock:
+            found = list(self._pauses.values())
+        return sorted(found, key=lambda one: (one.table is not None, one.destination, one.table or none))
+
+    def _forget(self, key: Key) -> None:
+        super()._forget(key)
+        self._pauses.pop(key, None)
+
+    def _known(self) -> set[Key]:
+        tables = {(one.destination, one.table) for one in self._pauses.values() if one.table is not None}
+        return super()._known() | tables

@@ -18,7 +18,7 @@ from penstock.state.sql_findings import SqlCopyFacts, SqlRowFindings, SqlUpkeepR
 from penstock.state.sql_letters import SqlDeadLetters
 from penstock.state.sql_pins import SqlPins
 from penstock.state.sql_quarantine import SqlQuarantine
-from penstock.state.sql_reports import SqlEvents, SqlHealthReports, SqlRequests
+from penstock.state.sql_reports import SqlEvents, SqlHealthReports, SqlPauses, SqlRequests
 from penstock.state.sql_schemas import SqlSchemaVersions
 from penstock.state.sql_states import SqlProgress, SqlTableStates
 from penstock.state.sql_tables import FORMAT, METADATA, STORE_FORMAT
@@ -36,6 +36,7 @@ class SqlStateStore(
     SqlRowFindings,
     SqlUpkeepReports,
     SqlRequests,
+    SqlPauses,
     SqlSchemaVersions,
     SqlQuarantine,
     SqlDeadLetters,

@@ -8,8 +8,10 @@ from sqlalchemy import delete, insert, select
 
 from penstock.model.table import TableId
 from penstock.state.sql_part import SqlPart, put, table_of
-from penstock.state.sql_tables import EVENTS, HEALTH, REQUESTS
-from penstock.state.store import EVENTS_KEPT, Event, Health, Request, RequestKind
+from penstock.state.sql_tables import EVENTS, HEALTH, PAUSES, REQUESTS
+from penstock.state.store import EVENTS_KEPT, Event, Health, Pause, Request, RequestKind
+
+NO_TABLE = TableId("", "")  # in a row: the destination as a whole
 
 
 class SqlEvents(SqlPart):
@@ -90,3 +92,24 @@ class SqlRequests(SqlPart):
     def drop_request(self, number: int) -> None:
         with self._transaction() as connection:
             connection.execute(delete(REQUESTS).filter_by(source=self._source, id=number))
+
+
+class SqlPauses(SqlPart):
+    def set_pause(self, destination: str, table: TableId | None) -> bool:
+        key = self._key(destination, table or NO_TABLE)
+        with self._writing() as connection:
+            if connection.execute(select(PAUSES).filter_by(**key)).first() is not None:
+                return False
+            connection.execute(insert(PAUSES).values(**key, at=datetime.now(UTC)))
+            return True
+
+    def lift_pause(self, destination: str, table: TableId | None) -> bool:
+        with self._writing() as connection:
+            gone = connection.execute(delete(PAUSES).filter_by(**self._key(destination, table or NO_TABLE)))
+            return gone.rowcount > 0
+
+    def pauses(self) -> list[Pause]:
+        with self._transaction() as connection:
+            rows = connection.execute(self._own(PAUSES)).all()
+        found = [Pause(row.destination, table_of(row) if row.table_name else None, row.at) for row in rows]
+        return sorted(found, key=lambda one: (one.table is not None, one.destination, one.table or NO_TABLE))

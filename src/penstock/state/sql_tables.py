@@ -223,6 +223,16 @@ REQUESTS = Table(
     sqlite_autoincrement=True,  # an id is never used twice: to drop one request must not drop a later one
 )
 
+PAUSES = Table(
+    "penstock_pause",
+    METADATA,
+    Column("source", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),  # "": all of them
+    Column("table_schema", Text, primary_key=True),  # "": the destination as a whole
+    Column("table_name", Text, primary_key=True),
+    Column("at", Moment, nullable=False),
+)
+
 COPY_FACTS = Table(
     "penstock_copy_fact",
     METADATA,

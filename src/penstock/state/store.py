@@ -31,7 +31,7 @@ from penstock.state.pin import Pin
 EVENTS_KEPT = 1000
 SCHEMAS_KEPT = 20
 
-HealthState = Literal["ok", "retrying", "stopped", "failed"]
+HealthState = Literal["ok", "retrying", "paused", "stopped", "failed"]
 RequestKind = Literal["resync", "retry", "drop"]
 
 
@@ -135,6 +135,19 @@ class Request:
     table: TableId
     kind: RequestKind
     at: datetime
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What an operator has paused: a table at a destination, a destination, or ("" and None) all of them."""
+
+    destination: str
+    table: TableId | None
+    at: datetime
+
+    def covers(self, destination: str) -> bool:
+        """Whether it is a pause of this destination as a whole."""
+        return self.table is None and self.destination in ("", destination)
 
 
 class TableStates(Protocol):
@@ -281,6 +294,19 @@ class Requests(Protocol):
         """When it was taken up. One that is gone already is fine."""
 
 
+class Pauses(Protocol):
+    """What operators have paused. Written from any process, and kept until it is taken back."""
+
+    def set_pause(self, destination: str, table: TableId | None) -> bool:
+        """Pause a destination ("": all of them) or one of its tables. False when it was paused already."""
+
+    def lift_pause(self, destination: str, table: TableId | None) -> bool:
+        """Take exactly this pause back. False when there was none."""
+
+    def pauses(self) -> list[Pause]:
+        """Return them by destination and table, those of whole destinations first."""
+
+
 class SchemaVersions(Protocol):
     """The schema registry."""
 
@@ -397,6 +423,7 @@ class StateStore(
     RowFindings,
     UpkeepReports,
     Requests,
+    Pauses,
     SchemaVersions,
     Quarantine,
     DeadLetters,

@@ -233,6 +233,21 @@ def test_a_copy_may_wait_before_it_begins(store: StateStore) -> None:
     assert len(record.ranges) == 3
 
 
+def test_pauses_are_kept_until_they_are_taken_back(store: StateStore) -> None:
+    assert store.set_pause("lake", ORDERS)
+    assert store.set_pause("", None)
+    assert store.set_pause("lake", None)
+    assert not store.set_pause("lake", ORDERS)
+    assert [(one.destination, one.table) for one in store.pauses()] == [("", None), ("lake", None), ("lake", ORDERS)]
+    assert [one.covers("lake") for one in store.pauses()] == [True, True, False]
+    assert store.lift_pause("", None)
+    assert not store.lift_pause("", None)
+    store.forget_table("lake", ORDERS)
+    assert [(one.destination, one.table) for one in store.pauses()] == [("lake", None)]
+    store.forget_destination("lake")
+    assert store.pauses() == []
+
+
 def test_requests_wait_in_order_until_they_are_taken_up(store: StateStore) -> None:
     first = store.add_request("lake", ORDERS, "resync")
     second = store.add_request("lake", ODD, "retry")

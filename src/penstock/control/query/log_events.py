@@ -110,6 +110,15 @@ class LogEvents:
 
     def lines(self, after: After, *, follow: bool = False) -> Iterator[str]:
         """Yield the events behind a place; with `follow`, for ever."""
+        for line in self.following(after) if follow else self._read(after):
+            if line is not None:
+                yield line
+
+    def following(self, after: After) -> Iterator[str | None]:
+        """Yield the events behind a place, for ever; None whenever there is nothing more for now."""
+        yield from self._read(after, follow=True)
+
+    def _read(self, after: After, *, follow: bool = False) -> Iterator[str | None]:
         reached = after.position
         while True:
             for name in self._log.segments(after=reached):
@@ -117,6 +126,7 @@ class LogEvents:
                 reached = name.end
             if not follow:
                 return
+            yield None
             time.sleep(LOOK_EVERY)
 
     def _of_segment(self, segment: str, after: After) -> Iterator[str]:

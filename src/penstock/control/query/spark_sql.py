@@ -36,6 +36,9 @@ WRITING_WORDS = frozenset(
     {"ADD", "ALTER", "ANALYZE", "CACHE", "CALL", "CLEAR", "CREATE", "DELETE", "DROP", "EXECUTE", "INSERT", "LOAD"}
     | {"MERGE", "MSCK", "REFRESH", "REPAIR", "REPLACE", "RESET", "SET", "TRUNCATE", "UNCACHE", "UPDATE", "USE"}
 )
+CALLS_JAVA = re.compile(r"\b(java_method|reflect|try_reflect)\b", re.IGNORECASE)
+# A statement reads the destination's tables: not files of this machine, nor settings and variables with secrets in them
+CONFINED = {"spark.sql.runSQLOnFiles": "false", "spark.sql.variable.substitute": "false"}
 READING_COMMANDS = ("Show", "Describe", "Explain")
 
 
@@ -45,6 +48,8 @@ def refuse_writing(statement: str) -> None:
     word = FIRST_WORD.match(statement)
     if word is not None and word[1].upper() in WRITING_WORDS:
         raise _only_reads()
+    if (called := CALLS_JAVA.search(statement)) is not None:
+        raise UsageError(f"{called[1]} calls Java, and `penstock query` only reads tables", "Ask without it")
 
 
 def _only_reads() -> UsageError:
@@ -62,7 +67,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
     destination = pipeline.lake
     make_readable(destination).require_there()
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
-        settings = spark_settings([destination], compiled=False) | on_this_machine(pipeline.spark)
+        settings = spark_settings([destination], compiled=False) | on_this_machine(pipeline.spark) | CONFINED
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
             with java_process.needing(spark.sparkContext):
@@ -71,14 +76,14 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
             java_process.stop(spark)
 
 
-def run_query(spark: SparkSession, statement: str) -> pa.Table:
-    """The whole answer. UsageError when the statement is wrong or would change something."""
+def run_query(spark: SparkSession, statement: str, limit: int | None = None) -> pa.Table:
+    """The whole answer, or its first rows. UsageError when the statement is wrong or would change something."""
     logging.getLogger(SPARK_ERROR_LOG).disabled = True
     try:
         _require_reading(spark, statement)
         answer = spark.sql(statement)
         _require_distinct_names(answer.columns)
-        return answer.toArrow()
+        return (answer if limit is None else answer.limit(limit)).toArrow()
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"the query is wrong: {_first_lines(error)}", "Tables are named schema.table") from error
     except PySparkException as error:

@@ -18,6 +18,10 @@ from penstock.state.opening import find_store
 from penstock.state.store import StateStore
 
 
+class UnknownTable(UsageError):
+    """The registry has no such table."""
+
+
 @dataclass(frozen=True)
 class ShownVersion:
     """`changes` are against the version before it, in words; None: the registry knows none before it."""
@@ -48,7 +52,7 @@ def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) ->
         names = sorted(map(str, known))
         if table not in names:
             said = f"known are {', '.join(names)}" if names else "it knows none yet: `penstock run` fills it"
-            raise UsageError(f"the schema registry of {pipeline.name} has no table {table}", said)
+            raise UnknownTable(f"the schema registry of {pipeline.name} has no table {table}", said)
         known = {name: versions for name, versions in known.items() if str(name) == table}
     shown = [
         ShownVersion(name, version, _changes(version, versions))

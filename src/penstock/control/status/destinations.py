@@ -59,7 +59,8 @@ def delivery(
         name: tuple(table.state for table in tables if table.destination == name and table.followed)
         for name in policy.among
     }
-    arrivals = {name: Arrival(processed.get(name), found) for name, found in states.items()}
+    paused = Counter(table.destination for table in tables if table.followed and table.paused)
+    arrivals = {name: Arrival(processed.get(name), found, paused[name]) for name, found in states.items()}
     position = policy.reached({name: one.complete_to for name, one in arrivals.items()}) or None
     return Delivery(
         source=pipeline.scope,

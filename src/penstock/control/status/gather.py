@@ -17,6 +17,7 @@ from types import TracebackType
 
 from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.config.model import Pipeline
+from penstock.control.delivery import is_paused_at
 from penstock.control.fetching_advice import fetching_advice
 from penstock.control.status.destinations import delivery, destination_reports
 from penstock.control.status.report import (
@@ -43,7 +44,7 @@ from penstock.source.contract import Session, SourceHealth
 from penstock.source.factory import source_of
 from penstock.state.lock import holder
 from penstock.state.opening import find_store
-from penstock.state.store import CopyProgress, Event, Health, StateStore
+from penstock.state.store import CopyProgress, Event, Health, Pause, StateStore
 
 EVENTS_SHOWN = 10
 SEGMENTS_SEARCHED = 200  # when more are pending, the oldest change is among the first of them
@@ -69,6 +70,7 @@ class StateReport:
     letters: dict[Key, LetterCount] = field(default_factory=dict)
     partitions: dict[Key, Partitions] = field(default_factory=dict)
     upkeep: dict[Key, Upkeep] = field(default_factory=dict)
+    pauses: tuple[Pause, ...] = ()
     problem: Problem | None = None
 
 
@@ -144,6 +146,7 @@ class Observer:
                 anomalies={(n, t): counts for n in names for t, counts in store.anomalies(n).items()},
                 processed={name: store.processed(name) for name in names},
                 health=store.health(),
+                pauses=tuple(store.pauses()),
                 events=store.events(EVENTS_SHOWN),
                 upkeep={(n, t): kept for n in names for t, kept in store.upkeep(n).items()},
                 partitions={(n, t): seen for n in names for t, seen in store.partitions(n).items()},
@@ -245,6 +248,7 @@ class Observer:
             upkeep=state.upkeep.get(key),
             remarks=state.partitions[key].remarks if key in state.partitions else (),
             followed=feed is not None,
+            paused=is_paused_at(state.pauses, destination, table),
         )
 
     def _disconnect(self) -> None:
@@ -296,6 +300,8 @@ def _effective_position(state: StateReport, destination: str, table: TableId) ->
     made, status, processed = state.progress.get(key), state.statuses.get(key), state.processed.get(destination)
     own = made.position if made else None
     if status is None or status.state is not State.READY or processed is None:
+        return own
+    if any((one.destination, one.table) == key for one in state.pauses):
         return own
     return processed if own is None else max(own, processed)
 

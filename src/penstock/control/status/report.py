@@ -89,6 +89,7 @@ class TableReport:
     upkeep: Upkeep | None = None  # how it is kept quick to read
     remarks: tuple[Remark, ...] = ()  # how it differs from the source, by partition
     followed: bool = True  # False: no rule of the file matches it any more
+    paused: bool = False  # by an operator, alone or with its destination
 
     @property
     def shown_state(self) -> str:

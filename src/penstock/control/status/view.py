@@ -46,7 +46,7 @@ HOLDS_LOG = (
     "the pipeline again"
 )
 SEVERITY_STYLES = {"ok": "", "warning": "yellow", "error": "bold red"}
-HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "stopped": "dim", "failed": "bold red"}
+HEALTH_STYLES = {"ok": "green", "retrying": "yellow", "paused": "yellow", "stopped": "dim", "failed": "bold red"}
 
 
 def as_text(status: Status) -> RenderableType:
@@ -117,7 +117,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "state": {"exists": status.has_run, **_problem_json(status.problem)},
         "delivered": [_delivery_json(delivery) for delivery in status.deliveries],
         "destinations": [_destination_json(destination, status.file) for destination in status.destinations],
-        "tables": [_table_json(table, status.file) for table in status.tables],
+        "tables": [table_json(table, status.file) for table in status.tables],
         "components": [
             {"name": name, **asdict(health), "since": health.since.isoformat()}
             for name, health in status.components.items()
@@ -248,7 +248,7 @@ def _tables(status: Status) -> Table:
         table.add_row(
             Text(str(report.table)),
             *([report.destination] if several else []),
-            Text(report.shown_state, STATE_STYLES.get(report.shown_state, "yellow")),
+            _state(report),
             *(
                 [rows_copied_text(report.copy), percent_text(report.copy.fraction if report.copy else None)]
                 if copying
@@ -262,6 +262,11 @@ def _tables(status: Status) -> Table:
             _moment(report.newest) if report.newest else UNKNOWN,
         )
     return table
+
+
+def _state(report: TableReport) -> Text:
+    text = Text(report.shown_state, STATE_STYLES.get(report.shown_state, "yellow"))
+    return text.append(", paused", "yellow") if report.paused else text
 
 
 def _letters(table: TableReport, file: str) -> str:
@@ -370,13 +375,15 @@ def _log_json(log: LogReport) -> dict[str, Any]:
     }
 
 
-def _table_json(table: TableReport, file: str) -> dict[str, Any]:
+def table_json(table: TableReport, file: str) -> dict[str, Any]:
+    """Return one table as JSON values; `file` is named in commands."""
     return {
         "destination": table.destination,
         "table": str(table.table),
         "target": str(table.target),
         "state": table.shown_state,
         "followed": table.followed,
+        "paused": table.paused,
         "since": table.since.isoformat() if table.since else None,
         "position": _position(table.position),
         "lag_bytes": table.lag_bytes,

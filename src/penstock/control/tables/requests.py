@@ -162,6 +162,14 @@ def followed(pipeline: Pipeline, store: StateStore, names: Sequence[str]) -> dic
     return {table: feed for table in wanted for feed in [pipeline.scoped_feed(table)] if feed is not None}
 
 
+def tables_named(pipeline: Pipeline, store: StateStore, names: Sequence[str]) -> list[tuple[str, ScopedName]]:
+    """Destination and name of every followed table that a name or a pattern stands for."""
+    summaries = _summaries(pipeline, store)
+    known = {summary.table for summary in summaries}
+    wanted = {table for name in names for table in _standing_for(pipeline, known, name)}
+    return [(one.destination, one.table) for one in summaries if one.table in wanted]
+
+
 def is_whole_source(pipeline: Pipeline, name: str) -> bool:
     """Whether the name, as an operator gave it, stands for all tables of a source."""
     return pipeline.is_scoped and name.endswith(":") and "." not in name

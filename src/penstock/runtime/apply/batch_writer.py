@@ -39,6 +39,7 @@ from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.job import run_tasks
 from penstock.runtime.apply.table_boundary import Contained
 from penstock.runtime.apply.task import Applied, ApplyTask, tasks_for
+from penstock.runtime.meter import BATCH_SECONDS, COMMIT_SECONDS, timing
 from penstock.runtime.process.log_context import inheriting
 from penstock.state.store import Events, Quarantine
 
@@ -118,7 +119,9 @@ class BatchWriter:
         began, foreseen = time.monotonic(), ahead or {}
         others = {table: work for table, work in batch.tables.items() if table not in foreseen}
         plans = {**foreseen, **self._plans(others, batch.end, presumed=True)}
-        return InFlightBatch(batch, plans, self._run_job(batch.tables, plans) if plans else {}, began)
+        with timing(BATCH_SECONDS, source=self._source, destination=self._destination.name, stage="write"):
+            results = self._run_job(batch.tables, plans) if plans else {}
+        return InFlightBatch(batch, plans, results, began)
 
     def plan_next(self, flight: InFlightBatch, following: Batch) -> dict[TableId, Planned] | None:
         """Plan the next batch's writes over commits that this batch has still to make, for the tables in both.
@@ -158,7 +161,8 @@ class BatchWriter:
 
     def finish(self, flight: InFlightBatch) -> dict[TableId, Applied]:
         """Wait for the commits, redo what was refused or void, and give what was committed."""
-        committed = self._committed(flight.commits)
+        with timing(BATCH_SECONDS, source=self._source, destination=self._destination.name, stage="commit"):
+            committed = self._committed(flight.commits)
         flight.void |= flight.commits.keys() - committed.keys()
         pending = {table: work for table, work in flight.batch.tables.items() if table in flight.void}
         tries = 1
@@ -178,7 +182,14 @@ class BatchWriter:
     def _submitted(
         self, plans: Mapping[TableId, Planned], results: Mapping[TableId, list[Applied]], end: Position
     ) -> dict[TableId, Future[Applied | None]]:
-        return {table: self._threads.submit(self._commit, plans[table], group, end) for table, group in results.items()}
+        return {
+            table: self._threads.submit(self._timed_commit, plans[table], group, end)
+            for table, group in results.items()
+        }
+
+    def _timed_commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
+        with timing(COMMIT_SECONDS, source=self._source, destination=self._destination.name):
+            return self._commit(planned, results, end)
 
     def _committed(self, commits: Mapping[TableId, Future[Applied | None]]) -> dict[TableId, Applied]:
         """Wait for the commits and return those that were made.

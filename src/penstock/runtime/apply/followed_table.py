@@ -25,6 +25,7 @@ class FollowedTable:
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
     held: bool = False  # it goes no further than `until`, and nowhere while that is None
     until: Position | None = None
+    paused: bool = False  # by an operator: it stays where it is
 
     @property
     def name(self) -> TableId:

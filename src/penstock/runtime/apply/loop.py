@@ -49,6 +49,7 @@ from penstock.runtime.apply.batch_writer import BatchWriter, InFlightBatch, Plan
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.apply.task import Applied
+from penstock.runtime.meter import METER
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("apply")
@@ -133,10 +134,18 @@ class ApplyLoop:
         """A held table goes on, and joins the others again."""
         tracked.held, tracked.until = False, None
 
+    def pause(self, tracked: FollowedTable, paused: bool) -> None:
+        """Leave a table behind for as long as an operator wants it, or let it go on."""
+        if paused and tracked.level is None:
+            tracked.level = self.processed
+        tracked.paused = paused
+
     @property
     def level(self) -> bool:
-        """Whether no table is behind the others."""
-        waiting = any(tracked.level is not None and not tracked.errored for tracked in self.tables.values())
+        """Whether no table is behind the others, but for those that are paused."""
+        waiting = any(
+            tracked.level is not None and not tracked.errored and not tracked.paused for tracked in self.tables.values()
+        )
         return not self._joining and self.resyncs.empty() and not waiting
 
     @property
@@ -212,6 +221,15 @@ class ApplyLoop:
         self.processed = flight.batch.end
         self._record(committed)
         if committed:
+            METER.batch(
+                self.source,
+                self.destination.name,
+                changes=flight.batch.changes,
+                bytes=flight.batch.bytes,
+                seconds=time.monotonic() - flight.began,
+                newest=max((one.last_commit_time for one in committed.values() if one.changes), default=0) / 1e6
+                or None,
+            )
             LOG.debug(
                 "applied",
                 changes=sum(result.changes for result in committed.values()),
@@ -335,6 +353,8 @@ class ApplyLoop:
         assert level is not None
         if tracked.held and (until is None or level >= until):
             return False
+        if tracked.paused and not tracked.held:
+            return False
         segments = self.log.segments(after=level)
         if segments and segments[0].start > level:
             self.mark_errored(tracked, self.lost(tracked, segments[0].start))
@@ -347,14 +367,15 @@ class ApplyLoop:
             tracked.level = batch.end
             self._record(committed)
         is_level = batch is None or batch.end >= self.processed
-        if is_level and not tracked.held and not tracked.errored:
+        waits = tracked.held or tracked.paused
+        if is_level and not waits and not tracked.errored:
             tracked.level = None
             self._mark_ready(tracked)
             if tracked.feed.mode is not Mode.EVENTS:  # which went on without them
                 passed = max(self.processed, tracked.position)
                 self.state.release_before(self.destination.name, tracked.name, passed)
             LOG.info("table joined", table=str(tracked.name), position=position_text(tracked.position))
-        return batch is not None or not tracked.held
+        return batch is not None or not waits
 
     def _followed(self, tracked: FollowedTable, work: TableWork) -> Followed | None:
         """Return where the table's structure goes in this batch; None when it has to be copied again."""

@@ -19,6 +19,7 @@ import structlog
 from penstock import errors
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
+from penstock.runtime.meter import INVALIDATIONS, METER, RECONNECTS
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.log_context import inherited
 from penstock.runtime.process.outage import Outage
@@ -72,11 +73,14 @@ class CaptureSupervisor:
                 backoff.reset()
             if last is not None and not _passes(last):
                 self.failure = last
+                if isinstance(last, errors.GapError):
+                    METER.count(INVALIDATIONS, source=self._pipeline.source.name)
                 self._tell("failed", last.what, last.solution, backoff.attempts, last.code)
                 LOG.error("capture failed", what=last.what, solution=last.solution)
                 return
             what = last.what if last else "capture ended unexpectedly"
             self._tell("retrying", what, last.solution if last else "", backoff.attempts + 1, last.code if last else "")
+            METER.count(RECONNECTS, source=self._pipeline.source.name)
             backoff.wait(self._stopping)
         self._tell("stopped", "", "", 0)
 

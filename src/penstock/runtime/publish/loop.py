@@ -41,6 +41,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
+from penstock.runtime.meter import METER
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
 from penstock.runtime.publish.log_range import (
     log_ends_before_stream,
@@ -199,7 +200,9 @@ class PublishLoop:
     @property
     def is_level(self) -> bool:
         """Whether no table is behind that could go on, and no dead letter is to be sent again."""
-        return self._sender.is_idle and all(table.errored or self._is_level(table) for table in self.tables.values())
+        return self._sender.is_idle and all(
+            table.errored or table.paused or self._is_level(table) for table in self.tables.values()
+        )
 
     @property
     def needed_from(self) -> Position:
@@ -272,7 +275,7 @@ class PublishLoop:
 
     def _is_level(self, table: PublishedTable) -> bool:
         """Whether the table takes part in batches with the others."""
-        return not table.errored and not table.copying and self._behind(table) is None
+        return not table.waits and self._behind(table) is None
 
     def _least(self) -> Position:
         """How far every shard is published: where the next start begins."""
@@ -285,7 +288,7 @@ class PublishLoop:
 
     def _bring_on(self) -> bool:
         """One batch for each table that stands behind and is well."""
-        tables = [one for one in self.tables.values() if not one.errored and not one.copying]
+        tables = [one for one in self.tables.values() if not one.waits]
         behind = {one.name: place for one in tables if (place := self._behind(one)) is not None}
         if not behind:
             return False
@@ -328,6 +331,14 @@ class PublishLoop:
         sums = summed(self.run_shards(publish, lambda: self._tasks(batch, works, alone)))
         for work in works:
             self.tables[work.feed.name].letters.clear()
+        METER.batch(
+            self._source,
+            self._destination.name,
+            changes=batch.changes,
+            bytes=batch.bytes,
+            seconds=time.monotonic() - began,
+            newest=max((one.last_commit_time for one in sums.values() if one.events), default=0) / 1e6 or None,
+        )
         LOG.debug(
             "published",
             events=sum(one.events for one in sums.values()),
@@ -460,7 +471,7 @@ class PublishLoop:
         self._advanced_at = time.monotonic()
         end = place_at(self.processed)
         followed = set(map(place_name, self.tables))
-        waiting = [place_name(table.name) for table in self.tables.values() if table.errored or table.copying]
+        waiting = [place_name(table.name) for table in self.tables.values() if table.waits]
         for shard, at in enumerate(self._places):
             if at.place >= end:
                 continue
@@ -474,7 +485,7 @@ class PublishLoop:
 
     def _note_waiting(self) -> None:
         """Have the shards say which tables wait: a batch is about to be passed over, and may hold changes of theirs."""
-        waiting = [place_name(table.name) for table in self.tables.values() if table.errored or table.copying]
+        waiting = [place_name(table.name) for table in self.tables.values() if table.waits]
         for shard, at in enumerate(self._places):
             if all(name in at.behind for name in waiting):
                 continue

@@ -18,9 +18,15 @@ class PublishedTable:
     lost: bool = False
     incomplete: bool = False
     copying: bool = False
+    paused: bool = False  # by an operator: its events wait
     changes: int = 0
     tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place
     letters: set[str] = field(default_factory=set)  # records of this batch kept as dead letters, by name
+
+    @property
+    def waits(self) -> bool:
+        """Whether batches pass it by for now."""
+        return self.errored or self.copying or self.paused
 
     @property
     def name(self) -> TableId:

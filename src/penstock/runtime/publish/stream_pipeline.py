@@ -18,6 +18,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableId
 from penstock.render.event import Origin
 from penstock.runtime.log_reader import LogNeed, Observe
+from penstock.runtime.pause_watch import PauseWatch
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.publish.loop import PublishLoop
 from penstock.runtime.publish.row_copier import RowCopier
@@ -33,8 +34,8 @@ from penstock.state.store import StateStore
 class _StreamReading:
     """A stream that is open, with its tables taken in: a Reading (retrying_reader.py)."""
 
-    def __init__(self, loop: PublishLoop, tables: StreamTables, rows: RowCopier | None) -> None:
-        self._loop, self._tables, self._rows = loop, tables, rows
+    def __init__(self, loop: PublishLoop, tables: StreamTables, rows: RowCopier | None, pauses: PauseWatch) -> None:
+        self._loop, self._tables, self._rows, self._pauses = loop, tables, rows, pauses
 
     @property
     def processed(self) -> Position:
@@ -61,6 +62,9 @@ class _StreamReading:
 
     def step(self, *, now: bool, stopping: Callable[[], bool]) -> bool:
         self._tables.tend()
+        paused = self._pauses.tables
+        for table in self._loop.tables.values():
+            table.paused = table.name in paused
         return self._loop.step(now=now)
 
     def is_drained(self, until: Position) -> bool:
@@ -140,7 +144,7 @@ class StreamPipeline(RetryingReader):
         if rows is not None:
             rows.start()
         self._side.begun()
-        return _StreamReading(loop, tables, rows)
+        return _StreamReading(loop, tables, rows, self._pauses)
 
     def _copier(self) -> RowCopier:
         side = self._side

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import structlog
 
-from penstock.changelog.log import ChangeLog
+from penstock.changelog.log import ChangeLog, TableSlice
 from penstock.decode.choices import unchosen
 from penstock.errors import StateError
 from penstock.model.position import Position
 from penstock.model.source_events import is_source_event
 from penstock.model.table import TableId, TableSchema
+from penstock.runtime.meter import METER, SCHEMA_CHANGES, SOURCE_BYTES, SOURCE_CHANGES
 from penstock.state.store import SchemaVersions
 
 LOG = structlog.get_logger("schemas")
 
 
 class SchemaRegistry:
-    def __init__(self, log: ChangeLog, state: SchemaVersions) -> None:
-        self._log, self._state = log, state
+    def __init__(self, log: ChangeLog, state: SchemaVersions, source: str = "") -> None:
+        self._log, self._state, self._source = log, state, source
         self._newest: dict[TableId, TableSchema] = {}
         self._seen: Position | None = None
         self._began = False
@@ -38,9 +39,15 @@ class SchemaRegistry:
             for name in self._log.segments(after=self._seen):
                 for part in self._log.slices(name):
                     schema = part.table_schema
-                    if not is_source_event(schema.table) and self._newest.get(schema.table) != schema:
+                    if is_source_event(schema.table):
+                        continue
+                    if self._seen is not None:
+                        self._count(part)
+                    if self._newest.get(schema.table) != schema:
                         self._newest[schema.table] = schema
                         found.append((schema.table, schema, part.slice.first_commit))
+                        if self._seen is not None:
+                            METER.count(SCHEMA_CHANGES, source=self._source, table=str(schema.table))
                 seen = name.end
             if found or self._seen is None:
                 self._state.record_schemas(found, seen)
@@ -48,6 +55,12 @@ class SchemaRegistry:
         except StateError as error:
             self._newest.clear()
             LOG.warning("structures not recorded", what=error.what)
+
+    def _count(self, part: TableSlice) -> None:
+        """Note what came from the source since the last look."""
+        labels = {"source": self._source, "table": str(part.table_schema.table)}
+        METER.count(SOURCE_CHANGES, part.slice.rows, **labels)
+        METER.count(SOURCE_BYTES, part.slice.bytes, **labels)
 
     def held(self, schema: TableSchema, position: Position) -> None:
         """The structure that the destination's table has at its position: a copy brought it, or it was there at the
