@@ -1,0 +1,202 @@
+"use strict";
+// Small helpers of the page. Everything goes through the same routes as every other client.
+const token = document.querySelector('meta[name="page-token"]')?.content || "";
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+const node = (tag, text, name) => { const made = document.createElement(tag); if (text !== undefined) made.textContent = text; if (name) made.className = name; return made; };
+
+async function ask(path, method = "GET", body) {
+  const answer = await fetch(path, { method, headers: { "Content-Type": "application/json", "X-Penstock-Page": token }, body: body === undefined ? undefined : JSON.stringify(body) });
+  if (answer.status === 401) location.href = "/signin";
+  const said = answer.status === 204 ? null : await answer.json();
+  if (!answer.ok) throw said;
+  return said;
+}
+function say(text, bad, solution) {
+  const box = $("#said"); box.className = "shown " + (bad ? "trouble" : "card"); box.replaceChildren(node("b", text));
+  if (solution) box.append(node("em", solution));
+  clearTimeout(say.timer); say.timer = setTimeout(() => { box.className = ""; }, bad ? 12000 : 4000);
+}
+const failed = (error) => say(error.message || String(error), true, error.solution);
+const path = (...parts) => "/pipelines/" + parts.map(encodeURIComponent).join("/");
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-post]");
+  if (!button) return;
+  if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
+  button.disabled = true;
+  try {
+    await ask(button.dataset.post, button.dataset.method || "POST", button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    say(button.dataset.said || "Done"); await refresh();
+  } catch (error) { failed(error); } finally { button.disabled = false; }
+});
+
+// Parts marked with an id and `data-live` are rendered by the server again every few seconds.
+async function refresh() {
+  const parts = $$("[data-live]");
+  if (!parts.length || document.hidden) return;
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) { location.href = answer.url; return; }
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of parts) {
+    const other = fresh.getElementById(part.id);
+    if (other && other.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) part.innerHTML = other.innerHTML;
+  }
+  arrange();
+}
+setInterval(() => refresh().catch(() => {}), 3000);
+
+// Filter and sort a table; both outlive a refresh.
+const wish = { text: "", state: "", column: null, down: false };
+function arrange() {
+  const body = $("tbody[data-sortable]");
+  if (!body) return;
+  const rows = $$("tr", body);
+  for (const row of rows) row.hidden = !(row.dataset.name.includes(wish.text) && (!wish.state || row.dataset.state === wish.state));
+  if (wish.column !== null) {
+    const value = (row) => { const cell = row.cells[wish.column]; return cell.dataset.value !== undefined ? Number(cell.dataset.value) : cell.textContent; };
+    rows.sort((a, b) => { const x = value(a), y = value(b); return (x < y ? -1 : x > y ? 1 : 0) * (wish.down ? -1 : 1); });
+    body.append(...rows);
+  }
+  const shown = $("#shown"); if (shown) shown.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+}
+$("#filter")?.addEventListener("input", (event) => { wish.text = event.target.value; arrange(); });
+$("#state")?.addEventListener("change", (event) => { wish.state = event.target.value; arrange(); });
+document.addEventListener("click", (event) => {
+  const head = event.target.closest("th button[data-column]");
+  if (!head) return;
+  const column = Number(head.dataset.column);
+  wish.down = wish.column === column ? !wish.down : true; wish.column = column; arrange();
+});
+arrange();
+
+// Charts of the last hour.
+const units = { s: (v) => v == null ? "–" : v + " s", n: (v) => v == null ? "–" : v.toLocaleString("en"), b: (v) => { if (v == null) return "–"; let u = 0; while (v >= 1024 && u < 4) { v /= 1024; u++; } return v.toFixed(u ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][u]; } };
+const plots = [];
+function draw(box, data) {
+  const names = box.dataset.series.split("|").filter((name) => data[name]);
+  const colour = getComputedStyle(document.documentElement);
+  const palette = ["--accent", "--warn", "--ok", "--bad"].map((name) => colour.getPropertyValue(name).trim());
+  const format = units[box.dataset.unit];
+  const axis = { stroke: colour.getPropertyValue("--dim").trim(), grid: { stroke: colour.getPropertyValue("--line").trim(), width: 1 } };
+  const target = $("div", box);
+  const values = [data.at, ...names.map((name) => data[name])];
+  const old = plots.find((one) => one.box === box);
+  if (old && old.names === names.join()) { old.plot.setData(values); return; }
+  target.replaceChildren();
+  const plot = new uPlot({ width: Math.max(200, box.clientWidth - 24), height: 170, cursor: { y: false },
+    scales: { y: { range: (_, low, high) => [0, Math.max(high, 1e-3) * 1.1] } },
+    axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map(format) }],
+    series: [{}, ...names.map((name, number) => ({ label: name.replace(/_/g, " "), stroke: palette[number % 4], width: 2, value: (_, v) => format(v) }))] }, values, target);
+  plots.push({ box, plot, names: names.join() });
+}
+async function charts() {
+  const boxes = $$(".chart[data-series]");
+  if (!boxes.length || document.hidden) return;
+  const data = await ask(boxes[0].dataset.from);
+  for (const box of boxes) draw(box, data);
+}
+charts().catch(failed); setInterval(() => charts().catch(() => {}), 5000);
+
+// Verify and repair: a job that is asked for until it has ended.
+async function job(name, body, box) {
+  box.replaceChildren(node("p", "Comparing with the source at one position …", "dim"));
+  let found = await ask(path(name, "verify"), "POST", body);
+  while (found.state === "running") {
+    await new Promise((done) => setTimeout(done, 700));
+    found = await ask(path(name, "jobs", found.id));
+    if (found.progress) box.replaceChildren(node("p", found.progress, "dim"));
+  }
+  if (found.state === "failed") throw found.error;
+  return found.result;
+}
+function differences(box, result, name) {
+  box.replaceChildren();
+  for (const table of result.tables) {
+    const card = node("div", undefined, "card");
+    card.append(node("h3", table.table + (table.equal ? ": equal" : table.error ? ": not compared" : ": differs")));
+    card.append(node("pre", JSON.stringify(table, null, 1)));
+    box.append(card);
+    if (!table.equal && !table.error) {
+      const repair = node("button", "Repair these rows", "main");
+      repair.addEventListener("click", () => verify(name, table.table, true, box)); card.append(repair);
+    }
+  }
+}
+async function verify(name, table, repair, box) {
+  try { differences(box, await job(name, { tables: [table], repair }, box), name); refresh(); } catch (error) { box.replaceChildren(); failed(error); }
+}
+$("#verify")?.addEventListener("click", (event) => verify(event.target.dataset.pipeline, event.target.dataset.table, false, $("#verified")));
+
+// First rows.
+$("#rows")?.addEventListener("click", async (event) => {
+  const box = $("#rowsbox"); box.replaceChildren(node("p", "Reading …", "dim"));
+  try {
+    const found = await ask(path(event.target.dataset.pipeline, "query"), "POST", { sql: event.target.dataset.sql, destination: event.target.dataset.destination, limit: 20 });
+    if (!found.rows.length) { box.replaceChildren(node("p", "The table is empty.", "dim")); return; }
+    const table = node("table"), head = node("tr"), names = Object.keys(found.rows[0]);
+    names.forEach((name) => head.append(node("th", name))); table.append(head);
+    for (const row of found.rows) { const line = node("tr"); names.forEach((name) => line.append(node("td", row[name] === null ? "null" : typeof row[name] === "object" ? JSON.stringify(row[name]) : String(row[name])))); table.append(line); }
+    const scroll = node("div", undefined, "scroll"); scroll.append(table); box.replaceChildren(scroll);
+  } catch (error) { box.replaceChildren(); failed(error); }
+});
+
+// The difference between two versions of a structure.
+const versions = $("#versions");
+if (versions) {
+  ask(versions.dataset.from).then((found) => {
+    const show = () => {
+      const columns = (number) => new Map(found[number].definition.columns.map((one) => [one.name, one.type.name + (one.nullable ? "" : " not null")]));
+      const before = columns(first.value), after = columns(second.value), list = node("pre");
+      for (const [name, type] of before) if (after.get(name) !== type) list.append(node("div", `− ${name} ${type}`, "removed"));
+      for (const [name, type] of after) list.append(before.get(name) === type ? node("div", `  ${name} ${type}`) : node("div", `+ ${name} ${type}`, "added"));
+      $("#difference").replaceChildren(list);
+    };
+    const select = (value) => { const made = node("select"); found.forEach((one, number) => { const option = node("option", `version ${one.version}, from ${one.position}`); option.value = number; made.append(option); }); made.value = value; made.addEventListener("change", show); return made; };
+    const first = select(Math.max(0, found.length - 2)), second = select(found.length - 1);
+    first.setAttribute("aria-label", "earlier version"); second.setAttribute("aria-label", "later version");
+    versions.replaceChildren(first, node("span", " → "), second); show();
+  }).catch(() => versions.replaceChildren(node("span", "no structure is known yet", "dim")));
+}
+
+// Look at one message.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-look]");
+  if (!button) return;
+  try { const found = await ask(button.dataset.look); $("#message").replaceChildren(node("h2", `Message ${found.id}`), node("pre", (found.parts || []).join("\n")), node("pre", JSON.stringify(found, null, 1))); $("#message").scrollIntoView(); } catch (error) { failed(error); }
+});
+
+// The map editor.
+const map = $("#map");
+if (map) {
+  const name = map.dataset.pipeline, chosen = new Map();
+  let rules = JSON.parse(map.dataset.rules);
+  const yaml = () => "tables:\n" + result().map((rule) => "  - " + Object.entries(rule).map(([key, value]) => `${key}: ${typeof value === "string" ? (/^[\w.]+$/.test(value) ? value : JSON.stringify(value)) : JSON.stringify(value)}`).join("\n    ")).join("\n");
+  function result() {
+    const own = [], left = [];
+    for (const [table, want] of chosen) if (want.follow) own.push({ match: table, ...(want.mode !== "clone" ? { mode: want.mode } : {}), ...(want.target ? { target: want.target } : {}), ...(want.where ? { where: want.where } : {}) }); else left.push(table);
+    const kept = rules.filter((rule) => !chosen.has(rule.match)).map((rule) => left.length ? { ...rule, exclude: [...new Set([...(rule.exclude || []), ...left])] } : rule);
+    return [...own, ...kept];
+  }
+  const changed = () => { $("#yaml").textContent = yaml(); $("#save").disabled = !chosen.size; };
+  ask(path(name, "sources")).then((sources) => {
+    const body = $("tbody", map); body.replaceChildren();
+    for (const table of sources.flatMap((one) => one.tables)) {
+      const row = node("tr"), follow = node("input"), mode = node("select"), target = node("input"), where = node("input");
+      follow.type = "checkbox"; follow.checked = table.followed; follow.setAttribute("aria-label", `follow ${table.table}`);
+      for (const one of ["clone", "append", "history", "events"]) mode.append(node("option", one));
+      mode.value = table.feeds[0]?.mode || "clone"; mode.setAttribute("aria-label", `mode of ${table.table}`);
+      target.placeholder = table.feeds[0]?.target || table.table; target.setAttribute("aria-label", `target of ${table.table}`);
+      where.placeholder = "all rows"; where.setAttribute("aria-label", `where of ${table.table}`);
+      const note = () => { chosen.set(table.table, { follow: follow.checked, mode: mode.value, target: target.value, where: where.value }); changed(); };
+      [follow, mode, target, where].forEach((one) => one.addEventListener("change", note));
+      const cell = (child, label) => { const made = node("td", undefined, label); made.append(child); return made; };
+      const title = node("td", table.table, "name"); title.append(node("div", table.columns.map((one) => one.name + (one.key ? " (key)" : "")).join(", "), "dim"));
+      row.append(cell(follow), title, node("td", table.match ? `rule ${table.rule + 1}: ${table.match}` : "no rule", "optional"), cell(mode), cell(target), cell(where, "optional")); body.append(row);
+    }
+    changed();
+  }).catch((error) => { $("tbody", map).replaceChildren(); failed(error); });
+  $("#save").addEventListener("click", async () => {
+    try { await ask(path(name), "PATCH", { tables: result() }); say("Saved, and the pipeline is started again"); rules = result(); chosen.clear(); changed(); } catch (error) { failed(error); }
+  });
+}
