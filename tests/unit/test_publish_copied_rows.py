@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -396,3 +396,32 @@ def test_processors_hold_for_rows_as_for_changes(copying: Copying) -> None:
     (kept,) = copying.bench.state.letters("stream")
     assert "it can be sent by another copy only" in kept.letter.reason
     assert sorted(copying.events()) == sorted(wanted)
+
+
+def test_rows_that_were_acknowledged_and_lost_are_noticed_in_the_middle_of_the_copy(copying: Copying) -> None:
+    copying.table.held = threading.Event()
+    copying.bench.seal(200, (ORDERS, 160, update("3", "new")))
+    copying.copy()
+    copying.drain(lambda: ("read", 0) in copying.events())
+    for shard in copying.bench.store.shards["shop"]:  # the server comes back as it was before
+        shard.at, shard.turns = replace(shard.at, copies={}, behind={}), shard.turns + 1
+        shard.records.clear()
+    copying.table.held.set()
+    copying.drain(lambda: copying.state is State.ERRORED)
+    status = copying.bench.state.table_status("stream")[ORDERS.table]
+    assert (status.code, "lost rows of its copy" in status.reason) == ("events-missing", True)
+
+
+def test_rows_that_were_lost_after_the_copy_are_noticed_before_changes_follow(copying: Copying) -> None:
+    copying.bench.seal(200, (ORDERS, 160, update("3", "new")))
+    copying.copy()
+    copying.drain()
+    before = copying.events()
+    copying.copier.stop()
+    shard = copying.bench.store.shards["shop"][-1]
+    shard.at = replace(shard.at, behind={NAME: place_at(150)}, copies={NAME: CopyPlace("s", 1)})
+    copying.restart()
+    copying.bench.drain()
+    assert copying.state is State.ERRORED
+    assert copying.events() == before, "no change is published over a hole"
+    assert copying.bench.loop.tables[ORDERS.table].incomplete, "until an operator has its rows sent again"

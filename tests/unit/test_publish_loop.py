@@ -351,3 +351,18 @@ def test_a_table_that_is_errored_between_two_batches_lacks_nothing_either(bench:
     bench.loop.retry(people)
     bench.drain()
     assert bench.ids(table="people") == [1, 300, 400]
+
+
+def test_a_stream_that_is_gone_is_not_begun_again(bench: PublishBench) -> None:
+    """As when somebody deletes the topic in which Kafka keeps the places."""
+    bench.seal(200, (ORDERS, 110, insert("1", "new")))
+    bench.store.streams.clear()
+    bench.restart()
+    bench.drain()
+    assert bench.ids() == [1]
+    bench.store.streams.clear()
+    bench.store.shards.clear()
+    bench.restart()
+    with pytest.raises(StreamBroken, match=r"gone from its destination, though 1 events were published") as broken:
+        bench.drain()
+    assert "another `name`" in broken.value.solution

@@ -19,6 +19,7 @@ from penstock.decode.rescue import RESCUED, RESCUED_TYPE, whole
 from penstock.decode.verbatim import is_verbatim, typed_values
 from penstock.destinations.stream_contract import CopyPlace, Layout, Publisher, Records, ShardPlace
 from penstock.errors import (
+    EventsMissing,
     PenstockError,
     RecordRefused,
     TableError,
@@ -178,12 +179,24 @@ class RowsTask:
     weight: int = 0
 
 
+def rows_lost(table: TableId) -> EventsMissing:
+    """Return the error of a table whose copied rows the destination acknowledged and then lost."""
+    return EventsMissing(
+        f"table {table}: the destination has lost rows of its copy that it had acknowledged: it was restored, or does "
+        "not write to disk before it answers",
+        f"Have the server keep what it acknowledges; then send the rows again: penstock resync FILE {table}",
+    )
+
+
 def publish_rows(task: RowsTask) -> ShardOutcome:
     """Publish what the shard lacks of the pieces, and return how far it is."""
     at = task.publisher.open()
     done = _pieces_done(task, at)
     if done is None:
         return ShardOutcome(at)
+    if done < task.pieces[0][0]:  # pieces before these were acknowledged, and are there no more
+        own = task.copy.feed.name
+        return ShardOutcome(at, {own: TableOutcome(error=rows_lost(own))}, stays=True)
     work = _Rows(task, done)
     upto = replace(
         at,

@@ -42,3 +42,13 @@ def log_passed_table(table: TableId, behind: Place, start: Position) -> LogPasse
         f"{position_text(start)}",
         f"To go on without the events in between: penstock resync FILE {table}",
     )
+
+
+def stream_gone(stream: str, published: int) -> StreamBroken:
+    """Return the error of a stream that the destination no longer has."""
+    return StreamBroken(
+        f"stream {stream} is gone from its destination, though {published} events were published to it: its place was "
+        "deleted, or the destination is another one",
+        "Put back what was deleted. To begin a new stream, whose readers get all events again, give the destination "
+        "another `name`",
+    )

@@ -42,12 +42,14 @@ from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
 from penstock.runtime.meter import METER
+from penstock.runtime.publish.copied_rows import rows_lost
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
 from penstock.runtime.publish.log_range import (
     log_ends_before_stream,
     log_passed_stream,
     log_passed_table,
     starts_before_the_log,
+    stream_gone,
 )
 from penstock.runtime.publish.published_table import PublishedTable
 from penstock.runtime.publish.row_copier import RowCopier
@@ -113,6 +115,9 @@ class PublishLoop:
             return False
         first = start if self._start == "log" else end if self._start == "now" else self._start
         is_there = bool(self._destination.places(self._source))
+        published = sum(one.changes for one in self._state.progress(self._destination.name).values())
+        if not is_there and published:
+            raise stream_gone(self._destination.name, published)
         if not is_there and first < start:
             raise starts_before_the_log(self._destination.name, first, start)
         if not is_there and first > end:
@@ -299,9 +304,17 @@ class PublishLoop:
             return False  # another writer was here
         worked = False
         for name, place in behind.items():
-            if place <= reached:  # a copy may be ahead of the others
+            if self._lacks_rows(name):
+                self.tables[name].incomplete = True
+                self.mark_errored(self.tables[name], rows_lost(name))
+            elif place <= reached:  # a copy may be ahead of the others
                 worked |= self._bring_one_on(self.tables[name], place)
         return worked
+
+    def _lacks_rows(self, table: TableId) -> bool:
+        """Whether a shard has a part of the table's copy only, though nobody copies it: rows were lost there."""
+        copies = [at.copies.get(place_name(table)) for at in self._places]
+        return any(copy is not None and not copy.complete for copy in copies)
 
     def _bring_one_on(self, table: PublishedTable, behind: Place) -> bool:
         position = position_of(behind)
