@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config.destinations import FilesDestination
 from penstock.config.load import load
-from penstock.config.model import Pipeline
+from penstock.config.model import BatchConfig, Pipeline
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
@@ -71,6 +71,8 @@ def test_what_is_not_said_has_a_default(folder: Path) -> None:
     assert pipeline.log_uri == str(folder / "penstock-shop" / "log")
     assert pipeline.state_url == str(folder / "penstock-shop" / "state.db")
     assert (pipeline.log.segment_bytes, pipeline.log.segment_age, pipeline.batch.max_age) == (2**24, 0.2, 0.5)
+    assert pipeline.batch.of_streams.max_age == 0, "in streams changes do not wait for company"
+    assert BatchConfig(max_age=1.5).of_streams.max_age == 1.5, "unless the file says so"
 
 
 def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(

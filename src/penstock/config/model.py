@@ -76,6 +76,12 @@ class BatchConfig(Section):
     max_changes: Annotated[int, Field(ge=1)] = 2_000_000
     max_age: Duration = 0.5
 
+    @property
+    def of_streams(self) -> BatchConfig:
+        """Return the limits for streams: there changes wait for company only if the file says so, since publishing a
+        few at a time costs little, and the log's segments set the pace."""
+        return self if "max_age" in self.model_fields_set else self.model_copy(update={"max_age": 0.0})
+
 
 class ReadyConfig(Section):
     """When the pipeline counts as ready, for probes. Without `max_lag` it is whenever its destinations work."""

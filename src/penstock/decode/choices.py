@@ -24,6 +24,7 @@ def chosen(schema: TableSchema, choices: Choices, types: TypeMap) -> TableSchema
     return _chosen(_ByFingerprint(schema), choices, types)
 
 
+@lru_cache(maxsize=1024)
 def unchosen(schema: TableSchema) -> TableSchema:
     """Return the schema as the source has it, without anybody's choices."""
     columns = tuple(replace(column, type=_bare(column.type)) for column in schema.columns)

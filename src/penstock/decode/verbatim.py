@@ -8,6 +8,7 @@ source writes no texts leaves its types as they are.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from penstock.decode.dialect import dialect_of
 from penstock.model.table import VERBATIM, ColumnType, TableSchema
 
 
+@lru_cache(maxsize=1024)
 def verbatim(schema: TableSchema) -> TableSchema:
     """Return the schema with every column carried as its source's text."""
     if not dialect_of(schema).writes_texts:

@@ -54,6 +54,7 @@ from penstock.model.table import Column, TableSchema
 FIRST_NUMBER = -2_000_000  # its columns are none of the source's
 OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 _NAMES = np.array([OPERATIONS.get(code, "") for code in range(256)], object)
+_NAME_COLUMN = pa.array(_NAMES.tolist(), pa.string())
 BEFORE_ALL, BEHIND_ALL = -1, 2**63 - 1  # ordinal of the markers of a transaction
 _PLACES = ("commit_position", "ordinal", "change_position", "transaction")  # as raw changes have them
 BEFORE_IS_FULL, TRUNCATE_OPTIONS = "before_is_full", "truncate_options"
@@ -181,17 +182,17 @@ def _events(
     after = _images(reader, has_after, reader.images(rows[has_after]), schema, projection, strict=strict)
     old = reader.old_images(rows[has_before])
     before = _images(reader, has_before, old, schema, projection, strict=strict)
-    names = _NAMES[op]
+    names = _NAME_COLUMN.take(pa.array(op))
     shown = np.ones(len(rows), np.bool_)
     with_before = np.ones(len(rows), np.bool_)
     with_after = np.zeros(len(rows), np.bool_)
     with_after[has_after] = True
     if projection.where:
-        names, shown, with_after = _within_where(names, op, after, before, reader.old_is_full[rows])
-        with_before = names != "insert"
-    batch = changes.batch.take(pa.array(rows))
+        words, shown, with_after = _within_where(_NAMES[op], op, after, before, reader.old_is_full[rows])
+        names, with_before = pa.array(words.tolist(), pa.string()), words != "insert"
+    batch = _rows(changes.batch, rows)
     values = {
-        "op": pa.array(names.tolist(), pa.string()),
+        "op": names,
         **{name: batch.column(name).cast(pa.int64()) for name in _PLACES},
         "commit_time": batch.column("commit_time"),
         "before": _befores(
@@ -217,7 +218,13 @@ def _events(
         places |= {f"{side}.{one.column}": one.place for one in images.rescues}
     events = _table(values, changes.schema, wanted, len(rows))
     beside = _beside(before, after, with_before, with_after)
-    return events.filter(pa.array(shown)), beside.filter(pa.array(shown))
+    return (events, beside) if shown.all() else (events.filter(pa.array(shown)), beside.filter(pa.array(shown)))
+
+
+def _rows(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+    """What stands beside the messages of these rows; the messages are decoded already."""
+    beside = batch.select([*_PLACES, "commit_time"])
+    return beside if len(rows) == batch.num_rows else beside.take(pa.array(rows))
 
 
 def _options(reader: RowReader, rows: Places, op: Octets) -> pa.Array:
@@ -348,6 +355,10 @@ def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
     inner = [type.field(number) for number in range(type.num_fields)]
     arrays = [images.rows[field.name].combine_chunks().cast(field.type) for field in inner]
     packed = pa.StructArray.from_arrays(arrays, fields=inner)
+    if len(images.at) == len(shown) and shown.all():
+        return packed
+    if not len(images.at):
+        return pa.nulls(len(shown), type)
     place = np.zeros(len(shown), np.int64)
     there = np.zeros(len(shown), np.bool_)
     place[images.at], there[images.at] = np.arange(len(images.at)), True
@@ -356,6 +367,9 @@ def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
 
 def _unchanged(after: _Images, shown: Mask, projection: Projection) -> pa.Array:
     """Names of columns, as the destination has them; null where all were sent."""
+    kind = pa.list_(pa.field("element", pa.string()))
+    if not after.unsent:
+        return pa.nulls(len(shown), kind)
     names: list[list[str] | None] = [None] * len(shown)
     choices = {choice.column: choice for choice in projection.columns}
     for source, missing in after.unsent.items():
@@ -366,7 +380,7 @@ def _unchanged(after: _Images, shown: Mask, projection: Projection) -> pa.Array:
         for row in after.at[missing].tolist():
             if shown[row]:
                 names[row] = [*(names[row] or []), name]
-    return pa.array(names, pa.list_(pa.field("element", pa.string())))
+    return pa.array(names, kind)
 
 
 def _markers(

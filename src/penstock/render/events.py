@@ -36,8 +36,20 @@ from penstock.render.envelopes import native
 from penstock.render.event import Events, Mask, Numbers, Origin, TableOrders
 from penstock.render.format import NATIVE, EventFormat
 from penstock.render.images import WRITTEN, ImageWriter
+from penstock.render.own_changes import FEWEST, Own, can_tell, own_changes
 from penstock.render.processed import processed
-from penstock.render.records import TOMBSTONE, Divided, NamedValues, divided, image_of, key_texts, moves, parted
+from penstock.render.records import (
+    TOMBSTONE,
+    Divided,
+    NamedValues,
+    constant_topic,
+    divided,
+    has_one_topic,
+    image_of,
+    key_texts,
+    moves,
+    parted,
+)
 from penstock.render.source_events import has_shape, topic_word
 from penstock.render.values import avro_keys, rendered_values
 
@@ -63,6 +75,7 @@ class Rendered:
     headers: tuple[tuple[str, pa.Array], ...] = ()  # name, and binary values; null: the record has no such header
     failed: tuple[DeadLetter, ...] = ()
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)  # structures of these events, by fingerprint
+    counts_own: bool = False  # `rescues` are of the shard's rows; otherwise they are of all, as in every other shard
 
     def __len__(self) -> int:
         return len(self.values)
@@ -97,22 +110,28 @@ def render_changes(
     *,
     select: Select = every_record,
     before: int = 0,
+    shared: bool = False,
 ) -> Rendered:
     """Return the events of one table's changes under one structure. TableError where the structure cannot be written.
 
     `before`: so many changes of the table come before the first of these in its transaction. Only records that
     `select` names are rendered: those of a shard. What it raises is raised. Events without a topic
-    are in `failed` whatever the shard."""
+    are in `failed` whatever the shard. With `shared`, `select` is for one of several shards, and what certainly belongs
+    to the others is not decoded."""
     if feed.strict:  # a value that does not fit its column's type is an error, though a text has room for it
         fold_events([changes], position=0, schema=changes.schema, projection=feed.projection, strict=True)
     schema = verbatim(changes.schema)
     carried = RawChanges(schema, changes.batch)
+    origin = Origin(origin) if isinstance(origin, str) else origin
+    own = _own(carried, feed, origin, format, select) if shared and changes.batch.num_rows >= FEWEST else None
+    if own is not None:
+        carried = own.changes
     net = fold_events([carried], position=0, schema=schema, projection=feed.projection, strict=feed.strict, facts=True)
     made = render_events(
         _published(net.upserts, feed, format),
         schema,
         feed.projection,
-        Origin(origin) if isinstance(origin, str) else origin,
+        origin,
         format,
         select=select,
         rescued=None if net.rescued is None else _whole(net.rescued),
@@ -120,7 +139,29 @@ def render_changes(
         orders=TableOrders.of(changes.batch, before) if format.transactions else None,
     )
     letters = _with_messages(made.failed, changes, feed) if made.failed else ()
-    return replace(made, last_commit_time=net.last_commit_time, rescues=net.rescues, failed=letters)
+    rescues = net.rescues
+    if own is not None and rescues and not own.counted.all():
+        counted = RawChanges(schema, carried.batch.filter(pa.array(own.counted)))
+        rescues = fold_events([counted], position=0, schema=schema, projection=feed.projection).rescues
+    return replace(
+        made,
+        last_commit_time=net.last_commit_time,
+        rescues=rescues,
+        failed=letters,
+        counts_own=own is not None,
+    )
+
+
+def _own(changes: RawChanges, feed: Feed, origin: Origin, format: EventFormat, select: Select) -> Own | None:
+    """Return the changes that concern the shard of `select`; None where that cannot be told before they are decoded."""
+    topic = constant_topic(format, changes.schema, origin) if can_tell(feed, format) else ""
+    if not topic:
+        return None
+
+    def of_shard(keys: pa.Array) -> npt.NDArray[np.int64]:
+        return select(_constant(topic, len(keys)), keys, np.zeros(len(keys), np.bool_))[0]
+
+    return own_changes(changes, of_shard)
 
 
 def _published(made: pa.Table, feed: Feed, format: EventFormat) -> pa.Table:
@@ -165,7 +206,7 @@ def render_events(
     now, old = (_at(records.index, one) for one in (now, old))
     texts = pc.if_else(pa.array(records.from_old), old, now) if records.from_old.any() else now
     named = NamedValues(columns, records, texts, origin, schema, writer)
-    topics, lost = _topics(named, format, schema, len(taken))
+    topics, lost = _topics(named, format, schema, origin, len(taken))
     if format.key is not None and not is_source_event(schema.table):
         keys = named.filled(format.key).cast(pa.binary())
     elif format.registry is not None:
@@ -297,12 +338,17 @@ def _events(
     )
 
 
-def _topics(named: NamedValues, format: EventFormat, schema: TableSchema, rows: int) -> tuple[pa.DictionaryArray, Mask]:
+def _topics(
+    named: NamedValues, format: EventFormat, schema: TableSchema, origin: Origin, rows: int
+) -> tuple[pa.DictionaryArray, Mask]:
     """Return the topic of each record, and which records have none."""
     own = is_source_event(schema.table)
-    if format.topic is None or (own and format.topic.names_rows):
-        name = f"{named.source}.{topic_word(schema.table)}" if own else str(schema.table)
-        return _constant(name, rows), np.zeros(rows, np.bool_)
+    if own and (format.topic is None or format.topic.names_rows):
+        return _constant(f"{named.source}.{topic_word(schema.table)}", rows), np.zeros(rows, np.bool_)
+    if has_one_topic(format):
+        topic = constant_topic(format, schema, origin)
+        return _constant(topic, rows), np.full(rows, not topic)
+    assert format.topic is not None
     filled = named.filled(format.topic)
     lost = np.asarray(filled.is_null()) | np.asarray(pc.fill_null(pc.equal(filled, ""), True))
     encoded = pc.fill_null(filled, "").dictionary_encode()

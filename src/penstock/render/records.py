@@ -27,7 +27,7 @@ from penstock.render.event import Mask, Origin
 from penstock.render.format import EventFormat
 from penstock.render.images import ImageWriter
 from penstock.render.source_events import topic_word
-from penstock.render.template import Template
+from penstock.render.template import SOURCE_NAMES, Template
 
 Roles = npt.NDArray[np.int8]
 WHOLE, LEAVES, TOMBSTONE, ARRIVES = range(4)  # what a record is of its event
@@ -108,6 +108,28 @@ def moves(role: Roles, now: pa.Array, old: pa.Array) -> pa.Array | None:
     return pc.if_else(pa.array(leaves), to, pc.if_else(pa.array(arrives), of, pa.scalar(None, pa.string())))
 
 
+def source_names(origin: Origin, schema: TableSchema) -> dict[str, str]:
+    """Return what templates may name that is the same for all events of a table."""
+    return {
+        "source.name": origin.source,
+        "source.db": origin.database,
+        "source.schema": schema.table.schema or origin.source,
+        "source.table": schema.table.name if schema.table.schema else topic_word(schema.table),
+    }
+
+
+def has_one_topic(format: EventFormat) -> bool:
+    """Return whether all records of a table have the same topic."""
+    return format.topic is None or set(format.topic.names) <= set(SOURCE_NAMES)
+
+
+def constant_topic(format: EventFormat, schema: TableSchema, origin: Origin) -> str:
+    """Return the topic of all records of a table, of a format that has one for them."""
+    if format.topic is None:
+        return str(schema.table)
+    return str(format.topic.filled(source_names(origin, schema), 1)[0])
+
+
 class NamedValues:
     """What templates may name, for the records of some events."""
 
@@ -122,12 +144,7 @@ class NamedValues:
     ) -> None:
         self._columns, self._records, self._keys, self._writer = columns, records, keys, writer
         self.source, self._table = origin.source, schema.table
-        self._constant = {
-            "source.name": origin.source,
-            "source.db": origin.database,
-            "source.schema": schema.table.schema or origin.source,
-            "source.table": schema.table.name if schema.table.schema else topic_word(schema.table),
-        }
+        self._constant = source_names(origin, schema)
 
     def filled(self, template: Template) -> pa.Array:
         """Return the template's text for each record, null where one of its names is null."""

@@ -57,7 +57,7 @@ class Template:
         """Return the text for each row, null where one of the names is null."""
         parts = [values[part] if number % 2 else part for number, part in enumerate(self.parts)]
         if all(isinstance(part, str) for part in parts):
-            return pa.array(["".join(parts)], pa.string()).take(pa.array([0] * rows, pa.int32()))
+            return pa.repeat(pa.scalar("".join(parts), pa.string()), rows)
         return pc.binary_join_element_wise(*parts, "")
 
 

@@ -128,7 +128,7 @@ class StreamPipeline(RetryingReader):
             self._destination,
             self._runner,
             self._side.log,
-            pipeline.batch,
+            pipeline.batch.of_streams,
             self._state,
             start=self._section.first_position,
             rows=rows,

@@ -310,8 +310,8 @@ class _Work:
             used = self._topics.setdefault(part.feed.name, set())
             used.update(*(piece.topics.dictionary.to_pylist() for piece in pieces))
             outcome.last_commit_time = max(outcome.last_commit_time, *(piece.last_commit_time for piece in pieces))
-            if self._task.shard == 0:  # every shard meets the same values
-                outcome.rescues = merged([*outcome.rescues, *(one for piece in pieces for one in piece.rescues)])
+            counted = [piece for piece in pieces if piece.counts_own or self._task.shard == 0]
+            outcome.rescues = merged([*outcome.rescues, *(one for piece in counted for one in piece.rescues)])
             return pieces
         outcome.place = min(_first_place(changes.batch) for changes in some)
         return []
@@ -320,8 +320,17 @@ class _Work:
         task, before = self._task, 0
         if task.format.transactions:
             before = changes_before(task.log, *self._file, part.feed.table, changes.batch)
+        render = partial(
+            render_changes,
+            feed=part.feed,
+            origin=task.origin,
+            format=task.format,
+            select=self._select,
+            before=before,
+            shared=task.layout.shards > 1,
+        )
         try:
-            return render_changes(changes, part.feed, task.origin, task.format, select=self._select, before=before)
+            return render(changes)
         except Undecodable as error:
             sound, bad = sift(changes)
             if not bad:
@@ -331,7 +340,7 @@ class _Work:
                 raise too_many(part.feed.name, len(bad)).keeping(kept) from None
             if any(message.order not in part.tolerated for message in bad):
                 raise _NotKept(error.keeping(bad)) from None
-        return render_changes(sound, part.feed, task.origin, task.format, select=self._select, before=before)
+        return render(sound)
 
     def _sound(self, part: TablePart, changes: RawChanges, piece: Rendered) -> Rendered:
         """Return the piece without dead letters; those that are not kept yet are noted."""
