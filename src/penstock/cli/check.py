@@ -53,10 +53,7 @@ def _print(pipeline: Pipeline, file: Path, seen: Sequence[SourceSeen], found: Se
         followed = f"{count_text(one.tables, 'table')} to follow"
         console.print(f"{name}: {one.version} at {one.endpoint}, {followed}", markup=False)
     for destination in pipeline.destinations:
-        if isinstance(destination, StreamSection):
-            where = destination.where
-        else:
-            where = f"warehouse {scrub(destination.warehouse)}"
+        where = destination.where if isinstance(destination, StreamSection) else scrub(destination.where)
         console.print(f"destination: {destination.name}, {where}", markup=False)
     for line in as_lines(found):
         console.print(line)

@@ -108,15 +108,39 @@ class DestinationSection(Section):
     required: bool = True
 
 
-class IcebergDestination(DestinationSection):
+class TableSection(DestinationSection):
+    """What every destination of tables has."""
+
+    type: str
+    start: Literal["copy"] = "copy"  # a table is complete with a copy only
+    maintenance: Maintenance = Maintenance()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on this machine that its tables are in; None when they are elsewhere."""
+        return None
+
+    @property
+    def where(self) -> str:
+        """Where its tables are, as `check` shows it."""
+        raise NotImplementedError
+
+
+class IcebergDestination(TableSection):
     """Where tables go. Without `catalog`: a JDBC catalog on SQLite in the warehouse."""
 
     name: Name = "lake"
     type: Literal["iceberg"]
-    start: Literal["copy"] = "copy"  # a table is complete with a copy only
     warehouse: Located
     catalog: Properties = Field(default_factory=dict)
-    maintenance: Maintenance = Maintenance()
+
+    @property
+    def folder(self) -> Path | None:
+        return local_path(self.warehouse)
+
+    @property
+    def where(self) -> str:
+        return f"warehouse {self.warehouse}"
 
 
 class RetryConfig(Section):

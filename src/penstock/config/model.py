@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationIn
 
 from penstock.config.any_destination import AnyDestination
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
-from penstock.config.destinations import IcebergDestination, StreamSection
+from penstock.config.destinations import StreamSection, TableSection
 from penstock.config.installed_types import with_installed_types
 from penstock.config.mysql_source import MysqlSource
 from penstock.config.processors import AnyProcessor, specs_of
@@ -24,7 +24,7 @@ from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_events import feed_of
 from penstock.config.sources import AnySource, PostgresSource, require_distinct, with_names
 from penstock.config.units import Duration, Size
-from penstock.config.values import Located, Name, Properties, local_path
+from penstock.config.values import Located, Name, Properties
 from penstock.decode.choices import chosen
 from penstock.destinations.registry import type_of
 from penstock.errors import UsageError
@@ -248,13 +248,13 @@ class Pipeline(Section):
         return view
 
     @property
-    def lakes(self) -> list[IcebergDestination]:
+    def lakes(self) -> list[TableSection]:
         """The destinations that hold tables; of a destination's view, itself if it does."""
         found = self.destinations if self._destination_view is None else [self._destination_view]
-        return [destination for destination in found if isinstance(destination, IcebergDestination)]
+        return [destination for destination in found if isinstance(destination, TableSection)]
 
     @property
-    def lake(self) -> IcebergDestination:
+    def lake(self) -> TableSection:
         """The first destination that holds tables. UsageError when all are streams."""
         if not self.lakes:
             raise UsageError(
@@ -317,7 +317,7 @@ class Pipeline(Section):
         if self.given_home is not None:
             return Path(self.given_home)
         everywhere = self.whole.destinations
-        warehouses = [local_path(one.warehouse) for one in everywhere if isinstance(one, IcebergDestination)]
+        warehouses = [one.folder for one in everywhere if isinstance(one, TableSection)]
         beside = next((path.parent for path in warehouses if path is not None), self.file.parent)
         return beside / f"penstock-{self.name}"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
-from penstock.config.values import local_path
 from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
@@ -40,8 +39,8 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
         if isinstance(destination, StreamSection):
             if destination.folder is not None:
                 yield from _folder(f"the stream {destination.name}", destination.folder)
-        elif (warehouse := local_path(destination.warehouse)) is not None:
-            yield from _folder("warehouse", warehouse)
+        elif destination.folder is not None:
+            yield from _folder("warehouse", destination.folder)
         else:
             what = "the warehouse is not on this machine, so `penstock run` is the first to look at it"
             yield Finding("note", what, "")

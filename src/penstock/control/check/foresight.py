@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.destinations import StreamSection
+from penstock.config.destinations import IcebergDestination, StreamSection
 from penstock.config.model import Pipeline
-from penstock.config.values import local_path
 from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableId, TableSchema
@@ -77,8 +76,8 @@ def check_renamed(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
     """The embedded catalog is a file in a local warehouse."""
-    for destination in pipeline.lakes:
-        if not destination.catalog and local_path(destination.warehouse) is None:
+    for destination in pipeline.destinations:
+        if isinstance(destination, IcebergDestination) and not destination.catalog and destination.folder is None:
             yield Finding(
                 "error",
                 f"destination {destination.name}: the warehouse {destination.warehouse} has no `catalog`, and the one "
