@@ -31,6 +31,7 @@ from copy_read import by_psql, fill
 from harness import Result, parser, report, say
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
+from penstock.config.destinations import IcebergDestination as IcebergSection
 from penstock.config.load import load
 from penstock.demo.server import PostgresServer
 from penstock.destinations.iceberg.destination import IcebergDestination
@@ -80,7 +81,9 @@ class Bench:
         self._pipeline = load(write_pipeline(folder, server.url(), spark=settings))
         self.spark: SparkSession = session(self._pipeline).whole
         cleanup.callback(self.spark.stop)
-        self._destination = IcebergDestination(self._pipeline.lake, self.spark, index=folder / "index")
+        lake = self._pipeline.lake
+        assert isinstance(lake, IcebergSection)
+        self._destination = IcebergDestination(lake, self.spark, index=folder / "index")
         self._destination.open()
         cleanup.callback(self._destination.close)
         self._runner, self._rounds = SparkRunner(self.spark), 0

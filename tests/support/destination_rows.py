@@ -4,6 +4,7 @@ the oracle.
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +18,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import SparkSession
 
+from penstock.config.delta_destination import DeltaDestination as DeltaConfig
 from penstock.config.destinations import IcebergDestination as IcebergConfig
 from penstock.config.destinations import Maintenance
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner, TableDestination, WritePlan, WrittenPart
+from penstock.destinations.delta.actions import Action
+from penstock.destinations.delta.destination import DeltaDestination
+from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.reading import read_table
+from penstock.destinations.delta.warehouse import table_location
 from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
@@ -182,3 +189,40 @@ def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: 
             found.manage_snapshots().rollback_to_snapshot(found.metadata.snapshots[0].snapshot_id).commit()
 
     return Lake(driver, read, roll_back, root, root / "warehouse")
+
+
+def delta_config(root: Path, **maintenance: Any) -> DeltaConfig:
+    return DeltaConfig(type="delta", warehouse=str(root / "warehouse"), maintenance=Maintenance(**maintenance))
+
+
+def delta_lake(root: Path, config: DeltaConfig, index: Path | None = None) -> Lake:
+    """Without Spark: its rows are read by our own reader, which `test_delta_readers` holds against others."""
+
+    def driver() -> DeltaDestination:
+        destination = DeltaDestination(config, index=index or root / "index")
+        destination.open()
+        return destination
+
+    def read(target: TableId) -> pa.Table:
+        table = read_table(table_location(config, target))
+        return table.scan(list(table.types), None)
+
+    def roll_back(target: TableId) -> None:
+        restore(table_location(config, target), 1)
+
+    return Lake(driver, read, roll_back, root, root / "warehouse")
+
+
+def restore(location: str, version: int) -> None:
+    """As Delta's RESTORE does: files and metadata of an earlier version come back, transactions stay."""
+    now, before = TableLog(location), TableLog(location)
+    now.refresh()
+    for number in range(version + 1):
+        before.state.enter(number, [json.loads(line) for line in now.entry(number).read_text().splitlines()])
+    there, wanted = now.state.files, before.state.files
+    actions: list[Action] = [{"metaData": before.state.metadata}]
+    actions += [file.remove() for path, file in there.items() if path not in wanted or wanted[path].raw != file.raw]
+    actions += [
+        {"add": dict(file.raw)} for path, file in wanted.items() if path not in there or there[path].raw != file.raw
+    ]
+    now.put(actions, "RESTORE", {"version": version})

@@ -9,7 +9,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from penstock.config.destinations import FilesDestination
+from penstock.config.destinations import FilesDestination, IcebergDestination
 from penstock.config.load import load
 from penstock.config.model import BatchConfig, Pipeline
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
@@ -46,6 +46,12 @@ def loaded(folder: Path, text: str = GOOD) -> Pipeline:
     return load(file)
 
 
+def lake_of(pipeline: Pipeline) -> IcebergDestination:
+    lake = pipeline.lake
+    assert isinstance(lake, IcebergDestination)
+    return lake
+
+
 def refused(folder: Path, text: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         loaded(folder, text)
@@ -66,7 +72,7 @@ def test_what_is_not_said_has_a_default(folder: Path) -> None:
         "penstock_shop",
     )
     assert pipeline.destinations[0].name == "lake"
-    assert pipeline.lake.warehouse == str(folder / "warehouse")
+    assert lake_of(pipeline).warehouse == str(folder / "warehouse")
     assert pipeline.home == folder / "penstock-shop"
     assert pipeline.log_uri == str(folder / "penstock-shop" / "log")
     assert pipeline.state_url == str(folder / "penstock-shop" / "state.db")
@@ -85,7 +91,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     monkeypatch.chdir(folder)
     pipeline = load(Path("sub/p.yaml"))
     assert pipeline.file == folder / "sub" / "p.yaml"
-    assert pipeline.lake.warehouse == str(folder / "lake")
+    assert lake_of(pipeline).warehouse == str(folder / "lake")
     assert pipeline.home == folder / "penstock-shop"
     assert pipeline.state_url == str(folder / "sub" / "s" / "state.db")
     assert pipeline.log_uri == str(folder / "sub" / "l")
@@ -93,7 +99,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
 
 def test_a_remote_warehouse_keeps_the_home_beside_the_file(folder: Path) -> None:
     pipeline = loaded(folder, GOOD.replace("./warehouse", "s3://bucket/lake"))
-    assert pipeline.lake.warehouse == "s3://bucket/lake"
+    assert lake_of(pipeline).warehouse == "s3://bucket/lake"
     assert pipeline.home == folder / "penstock-shop"
 
 
@@ -185,7 +191,7 @@ def test_rows_and_columns_of_a_rule(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_spark_and_catalog_properties_are_text(folder: Path) -> None:
     text = GOOD + "    catalog: {type: rest, cache-enabled: false}\nspark: {spark.cores.max: 4, spark.x: yes}\n"
     pipeline = loaded(folder, text)
-    assert pipeline.lake.catalog == {"type": "rest", "cache-enabled": "false"}
+    assert lake_of(pipeline).catalog == {"type": "rest", "cache-enabled": "false"}
     assert pipeline.spark == {"spark.cores.max": "4", "spark.x": "true"}
 
 
@@ -209,9 +215,9 @@ def test_variables_have_defaults_and_an_escape(folder: Path, monkeypatch: pytest
     monkeypatch.delenv("SHOP_HOME", raising=False)
     monkeypatch.setenv("SHOP_EMPTY", "")
     text = GOOD.replace("./warehouse", "${SHOP_HOME:-/srv}/${SHOP_EMPTY:-lake}/$${literal}")
-    assert loaded(folder, text).lake.warehouse == "/srv/lake/${literal}"
+    assert lake_of(loaded(folder, text)).warehouse == "/srv/lake/${literal}"
     monkeypatch.setenv("SHOP_HOME", "/elsewhere")
-    assert loaded(folder, text).lake.warehouse == "/elsewhere/lake/${literal}"
+    assert lake_of(loaded(folder, text)).warehouse == "/elsewhere/lake/${literal}"
 
 
 def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +301,7 @@ def test_a_value_that_came_from_the_environment_is_never_shown(folder: Path) -> 
 
 def test_properties_are_never_shown(folder: Path) -> None:
     kept = loaded(folder, GOOD + f"    catalog: {{token: {SECRET}}}\nstate: postgresql://app:{SECRET}@db/state\n")
-    assert kept.lake.catalog == {"token": SECRET}
+    assert lake_of(kept).catalog == {"token": SECRET}
     assert SECRET not in repr(kept)
     error = refused(folder, GOOD + f"    catalog: {{token: [{SECRET}]}}\n")
     assert "destinations[0].catalog.token must be text" in error.what

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from penstock.config.delta_destination import DeltaDestination
 from penstock.config.destinations import (
     FilesDestination,
     HttpDestination,
@@ -19,6 +20,7 @@ from penstock.config.python_destination import PythonDestination
 
 AnyDestination = Annotated[
     IcebergDestination
+    | DeltaDestination
     | FilesDestination
     | HttpDestination
     | KafkaDestination

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.destinations.contract import TableDestination
+from penstock.destinations.delta.destination import DeltaDestination
+from penstock.destinations.delta.reading import DeltaTables
+from penstock.destinations.delta.warehouse import DeltaSettings
 from penstock.destinations.destination_type import DestinationSettings
 from penstock.destinations.files.settings import FilesSettings, files_stream
 from penstock.destinations.http.destination import HttpDestination
@@ -71,6 +74,10 @@ def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDes
     return IcebergDestination(settings, spark, index=index)
 
 
+def _delta(settings: DeltaSettings, spark: Session, index: Path) -> TableDestination:
+    return DeltaDestination(settings, index=index)
+
+
 def _files(settings: FilesSettings) -> StreamDestination:
     return files_stream(settings)
 
@@ -119,8 +126,8 @@ def _redis(settings: RedisSettings) -> StreamDestination:
     return RedisDestination(settings)
 
 
-_TABLES: Mapping[str, Callable[..., TableDestination]] = {"iceberg": _iceberg}
-_READABLE: Mapping[str, Callable[..., ReadableTables]] = {"iceberg": IcebergTables}
+_TABLES: Mapping[str, Callable[..., TableDestination]] = {"delta": _delta, "iceberg": _iceberg}
+_READABLE: Mapping[str, Callable[..., ReadableTables]] = {"delta": DeltaTables, "iceberg": IcebergTables}
 _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {
     "files": _files,
     "kafka": _kafka,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.destinations.delta.declaration import DELTA_TYPE
 from penstock.destinations.destination_type import CompiledJar, DestinationSettings, DestinationType
 from penstock.destinations.files.declaration import FILES_TYPE
 from penstock.destinations.http.declaration import HTTP_TYPE
@@ -20,7 +21,7 @@ from penstock.destinations.stdout.declaration import STDOUT_TYPE
 
 EXTENSIONS = "spark.sql.extensions"
 
-_ALL = (ICEBERG_TYPE, FILES_TYPE, HTTP_TYPE, KAFKA_TYPE, NATS_TYPE, PYTHON_TYPE, REDIS_TYPE, STDOUT_TYPE)
+_ALL = (ICEBERG_TYPE, DELTA_TYPE, FILES_TYPE, HTTP_TYPE, KAFKA_TYPE, NATS_TYPE, PYTHON_TYPE, REDIS_TYPE, STDOUT_TYPE)
 TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in _ALL}
 
 

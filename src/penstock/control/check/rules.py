@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.config.destinations import StreamSection
+from penstock.config.destinations import IcebergDestination, StreamSection
 from penstock.config.model import Pipeline
 from penstock.control.check.foresight import (
     check_rule_changes,
@@ -102,7 +102,7 @@ def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding
                 "Give them different names in `target`, for example {schema}_{table}",
             )
             for several in _alike(sources)
-            if any(lake.catalog for lake in pipeline.lakes)
+            if any(isinstance(lake, IcebergDestination) and lake.catalog for lake in pipeline.lakes)
         ]
     )
 

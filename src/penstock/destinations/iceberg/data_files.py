@@ -77,6 +77,12 @@ class IcebergFormat:
         counts = pc.value_counts(read_deletes(location)["file_path"])
         return {entry["values"]: entry["counts"] for entry in counts.to_pylist()}
 
+    def concerning(self, delete_files: Sequence[str], data_files: Sequence[str]) -> Sequence[str]:
+        return delete_files
+
+    def liveness(self, delete_files: Sequence[str]) -> None:
+        return None
+
 
 ICEBERG = IcebergFormat()
 

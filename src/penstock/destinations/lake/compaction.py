@@ -119,13 +119,13 @@ class MoveDeletes:
             ended = self.table_format.deleted_rows(self.files, (*gone, *self.data_files))
             places = {path: ended[path] for path in self.data_files if path in ended}
             for merged in self.merged:
-                rows = _moved(self.table_format, merged, ended)
+                rows = moved_rows(self.table_format, merged, ended)
                 if merged.into is not None and len(rows):
                     places[merged.into] = rows
             return self.table_format.write_deletes(self.folder, places) if places else None
 
 
-def _moved(table_format: TableFormat, merged: Merged, ended: Mapping[str, Rows]) -> Rows:
+def moved_rows(table_format: TableFormat, merged: Merged, ended: Mapping[str, Rows]) -> Rows:
     """Return where rows of merged files are in the file that they went into."""
     before = table_format.deleted_rows(merged.delete_files, merged.files)
     moved: list[Rows] = []

@@ -7,6 +7,7 @@ COPY_PREFIX. What else a format says of a file, and how it marks rows as deleted
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,6 +24,7 @@ from penstock.destinations.lake.storage import make_folder_again, opened, readin
 
 PREFIX = "penstock-"
 COPY_PREFIX = "penstock-copy-"
+NAMES = "penstock.names"  # in a file whose names of columns are not the table's: those that it had for them then
 ROWS_PER_GROUP = 1 << 17
 BYTES_PER_GROUP = 64 << 20
 SLICE_BYTES = 8 << 20  # of a row group, read at once
@@ -72,11 +74,16 @@ def in_groups(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table
 
 
 def write_parquet(
-    location: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], note: Callable[[pa.Table], None]
+    location: str,
+    columns: Sequence[LakeColumn],
+    batches: Iterable[pa.Table],
+    note: Callable[[pa.Table], None],
+    metadata: Mapping[str, str] | None = None,
 ) -> ParquetFigures:
     """Write one Parquet file of all batches, of which there is at least one, with the columns' numbers in it.
 
-    `note` sees each batch as it is written. None of the file stays if `batches` or the store raises."""
+    `note` sees each batch as it is written; `metadata` goes into the file's footer. None of the file stays if `batches`
+    or the store raises."""
     schema = pa.schema([column.field() for column in columns])
     tables = (pa.table(batch.columns, schema=schema) for batch in batches)
     first = next(tables)
@@ -93,6 +100,8 @@ def write_parquet(
             for rows in chain([first], tables):
                 note(rows)
                 writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+            if metadata:
+                writer.add_key_value_metadata(metadata)
         size = sink.tell()
     footer = footers[0]
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -128,11 +137,14 @@ def _offset(column: pq.ColumnChunkMetaData) -> int:
 class DataFile:
     """An existing data file, opened to read columns by number, whoever wrote it and whatever it calls them.
 
-    A file's entries in RESCUED have the names that the file has for its columns; they are read under the names that
-    `known` has for these, the table's columns as they are now.
+    A file's entries in RESCUED have the names that the table had for its columns when it was written; they are read
+    under the names that `known` has for these, the table's columns as they are now. Columns are known by the numbers in
+    the file, or, where `numbers` is given, by those that it has for the file's names.
     """
 
-    def __init__(self, location: str, known: Sequence[LakeColumn] = ()) -> None:
+    def __init__(
+        self, location: str, known: Sequence[LakeColumn] = (), numbers: Mapping[str, int] | None = None
+    ) -> None:
         self._location = location
         with reading(location):
             system, path = opened(location)
@@ -140,11 +152,13 @@ class DataFile:
         self._places: dict[int, list[int]] = {}  # of a column's number: where its leaves are
         self._names: dict[int, str] = {}
         begin = 0
+        names = json.loads((self._file.metadata.metadata or {}).get(NAMES.encode(), b"{}"))
         for column in self._file.schema_arrow:
             end = begin + _leaf_count(column.type)
-            if column.metadata and FIELD_ID in column.metadata:
-                self._places[int(column.metadata[FIELD_ID])] = list(range(begin, end))
-                self._names[int(column.metadata[FIELD_ID])] = column.name
+            number = _number_in_file(column) if numbers is None else numbers.get(column.name)
+            if number is not None:
+                self._places[number] = list(range(begin, end))
+                self._names[number] = names.get(column.name, column.name)
             begin = end
         self._renamed = _renamed(self._names, known)
         groups = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
@@ -250,6 +264,10 @@ def _renamed(names: Mapping[int, str], known: Sequence[LakeColumn]) -> dict[str,
     taken = set(now.values())
     present = {name: now.get(number, None if name in taken else name) for number, name in names.items()}
     return {before: after for before, after in present.items() if after != before}
+
+
+def _number_in_file(column: pa.Field) -> int | None:
+    return int(column.metadata[FIELD_ID]) if column.metadata and FIELD_ID in column.metadata else None
 
 
 def _leaf_count(type: pa.DataType) -> int:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import structlog
@@ -57,12 +57,15 @@ class DeferredDeletes:
         """All that are noted, by whatever driver of the pipeline."""
         return {location for place in self._listed() for location in _read(place)}
 
-    def remove_due(self) -> int:
-        """Remove as many as batches may wait for of those whose time has come, and return how many."""
+    def remove_due(self, needed: Callable[[], Collection[str]] = frozenset) -> int:
+        """Remove as many as batches may wait for of those whose time has come, and return how many. `needed`, asked
+        when there are any, gives files that are in the table again, and stay."""
         removed = 0
         while self._lists and removed < AT_ONCE and _due(self._lists[0]) <= time.time():
             place = self._lists[0]
-            self._left = _read(place) if self._left is None else self._left
+            if self._left is None:
+                back = needed()
+                self._left = [location for location in _read(place) if location not in back]
             done = remove_some(self._left, AT_ONCE - removed, "leaving.file_removed")
             removed, self._left = removed + done, self._left[done:]
             if self._left:

@@ -88,7 +88,7 @@ def dead_rows(table_format: TableFormat, delete_files: Sequence[str], data_files
     """As the format's `deleted_rows`, but a delete file is read once a process: it never changes."""
     found: dict[str, list[Rows]] = {}
     wanted = set(data_files)
-    for location in delete_files:
+    for location in table_format.concerning(delete_files, data_files):
         entries = _entries(table_format, location)
         for path in wanted & entries.keys():
             found.setdefault(path, []).append(entries[path])
@@ -105,7 +105,7 @@ def are_dead(
 ) -> npt.NDArray[np.bool_]:
     """Which of some rows of a data file the delete files end. What they cost does not grow with all that is dead."""
     dead = np.zeros(len(rows), np.bool_)
-    for location in delete_files:
+    for location in table_format.concerning(delete_files, [data_file]):
         ended = _entries(table_format, location).get(data_file, NO_ROWS)
         if len(ended):
             at = np.minimum(np.searchsorted(ended, rows), len(ended) - 1)

@@ -41,6 +41,7 @@ MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
 
 Rows = npt.NDArray[np.int64]
 Identity = tuple[str, int, int, int, str, str]
+Alive = Callable[[str, Rows], npt.NDArray[np.bool_]]  # which of some rows of a data file
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,14 @@ class KeyIndex:
         return found if found is not None else self.write(file.path, read_keys())
 
     def locate(
-        self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
+        self,
+        keys: pa.Array,
+        files: Sequence[IndexedFile],
+        read_keys: Callable[[IndexedFile], pa.Array],
+        alive: Alive | None = None,
     ) -> Places:
-        """All places of each key in the files of the newest sequence number that have it."""
+        """All places of each key in the files of the newest sequence number that have it. With `alive`, a row that it
+        calls dead does not count, and the order of files is only the order to look in."""
         missing = order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
@@ -164,6 +170,8 @@ class KeyIndex:
             for number in numbers:
                 sidecar = self.sidecar(files[number], partial(read_keys, files[number]))
                 at, rows = sidecar.find(sought)
+                if alive is not None and len(at):
+                    at, rows = _living(sidecar, sought, at, rows, partial(alive, files[number].path))
                 still[at] = False
                 found.append((missing[at], np.full(len(at), number), rows))
             if not still.all():
@@ -221,6 +229,18 @@ class KeyIndex:
         if reader.num_record_batches != 1 or batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
             return None
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
+
+
+def _living(
+    sidecar: Sidecar, sought: pa.Array, at: Rows, rows: Rows, alive: Callable[[Rows], npt.NDArray[np.bool_]]
+) -> tuple[Rows, Rows]:
+    """Of keys that a file has, their numbers and live rows. One whose first row is dead may have another."""
+    lives = alive(rows)
+    if lives.all():
+        return at, rows
+    numbers, others = sidecar.find_all(sought.take(pa.array(at[~lives])))
+    again = alive(others)
+    return np.concatenate([at[lives], at[~lives][numbers[again]]]), np.concatenate([rows[lives], others[again]])
 
 
 def sorted_order(keys: pa.Array) -> Rows:

@@ -1,14 +1,17 @@
 """What a table format must give, so that the algorithms of this package can write tables of it.
 
 An implementation is picklable and stateless: plans carry it to executors, where it runs without Java and Spark. What a
-commit makes of written files is not here; each format's own destination commits. `iceberg.data_files` implements it.
+commit makes of written files is not here; each format's own destination commits. `iceberg.data_files` and
+`delta.data_files` implement it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.destinations.lake.columns import LakeColumn
@@ -16,7 +19,8 @@ from penstock.destinations.lake.data_files import PREFIX, DataFile, Rows, Writte
 
 
 class TableFormat(Hashable, Protocol):
-    """Files of one table format. A data file is never changed; rows of it end by entries in delete files."""
+    """Files of one table format. A data file is never changed; rows of it end by entries in delete files. What names a
+    delete file is the format's own: a path, or a text that says which rows end."""
 
     def write_rows(
         self, folder: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], prefix: str = PREFIX
@@ -42,4 +46,13 @@ class TableFormat(Hashable, Protocol):
 
     def count_deletes(self, location: str) -> dict[str, int]:
         """Count the entries of a delete file by data file."""
+        ...
+
+    def concerning(self, delete_files: Sequence[str], data_files: Sequence[str]) -> Sequence[str]:
+        """Return the delete files that may have entries for some data files, as far as that is known unread."""
+        ...
+
+    def liveness(self, delete_files: Sequence[str]) -> Callable[[str, Rows], npt.NDArray[np.bool_]] | None:
+        """Return what says which of some rows of a data file are alive; None where a key's row is found by the age of
+        its file, and a dead one may be found as well."""
         ...

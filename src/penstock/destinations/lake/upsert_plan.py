@@ -230,7 +230,8 @@ class UpsertPlan:
         return {self.files[number].path: places.rows[places.files == number] for number in np.unique(places.files)}
 
     def _locate(self, keys: pa.Array) -> Places:
-        return self.index.locate(keys, self.files, self._read_keys)
+        alive = self.table_format.liveness(self.delete_files)
+        return self.index.locate(keys, self.files, self._read_keys, alive)
 
     def _read_keys(self, file: IndexedFile) -> pa.Array:
         columns = (*self.columns, *self.around)

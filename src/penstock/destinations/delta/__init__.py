@@ -1,0 +1,1 @@
+"""Delta Lake tables, written without Spark: log entries, deletion vectors and checkpoints of our own."""

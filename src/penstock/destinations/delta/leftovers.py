@@ -1,0 +1,148 @@
+"""Files of a table that nobody needs: what killed writers left behind, found when it is opened and by a sweep.
+
+A file of ours that is younger than the last entry and in no version was written by somebody who died, or who has not
+committed yet; a file of a copy may be of any age, and is kept if somebody says that the copy goes on. Whoever lives is
+shut out first: an entry of the log makes every plan stale. A sweep lists the folder once in a while, beside batches,
+for whatever else is unknown and older than a safe age; a copy's files it leaves alone.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import structlog
+
+from penstock.destinations.delta.commit import Entry, require_base
+from penstock.destinations.delta.log import FOLDER as LOG_FOLDER
+from penstock.destinations.delta.open_table import OpenTable
+from penstock.destinations.delta.vectors import FOLDER as VECTORS
+from penstock.destinations.lake.background_work import BackgroundWork, Sweeping
+from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
+from penstock.destinations.lake.deferred_deletes import AT_ONCE, remove_some
+from penstock.destinations.lake.settings import MaintenanceSettings
+from penstock.destinations.lake.storage import reaching, remove
+from penstock.errors import DestinationError
+from penstock.failpoints import reach
+
+LOG = structlog.get_logger("delta")
+_VECTORS = re.compile(r"deletion_vector_.+\.bin")
+_UNFINISHED = re.compile(r"\..+\.tmp")
+
+
+def find_orphans(opened: OpenTable, keep: Collection[str] = ()) -> list[str]:
+    """Return files of ours that no version refers to and that are not to be kept."""
+    since = opened.log.committed_at
+    with reaching(f"table {opened.target}: its folder cannot be listed"):
+        suspected = {
+            str(path) for path, changed in _listed(opened) if path.name.startswith(COPY_PREFIX) or changed > since
+        }
+    candidates = suspected - set(keep)
+    return sorted(candidates - _known(opened)) if candidates else []
+
+
+def _known(opened: OpenTable) -> set[str]:
+    """Every file that the table consists of, or that leaves anyway."""
+    state = opened.log.state
+    return state.locations() | state.removed_locations(state.removed.values()) | opened.upkeep.deferred.locations()
+
+
+def _listed(opened: OpenTable) -> Iterator[tuple[Path, float]]:
+    """Yield the files of ours in the table's folder, and when each was last changed."""
+    places = [(Path(opened.folder), re.compile(rf"{PREFIX}.+")), (Path(opened.root) / VECTORS, _VECTORS)]
+    for folder, names in places:
+        if not folder.is_dir():
+            continue
+        for path in folder.iterdir():
+            if names.fullmatch(path.name) and path.is_file():
+                yield path, path.stat().st_mtime
+
+
+def remove_orphans(opened: OpenTable, orphans: Collection[str]) -> None:
+    """Shut out writers that have not committed yet, then remove the files. StaleBase if one has committed meanwhile."""
+    shut_out(opened)
+    with reaching(f"table {opened.target}: files of killed writers cannot be removed"):
+        for location in orphans:
+            remove(location)
+
+
+def shut_out(opened: OpenTable) -> None:
+    """Make an entry, after which whatever was planned before cannot be committed. StaleBase if somebody has committed
+    meanwhile."""
+    what = f"table {opened.target}: files that nobody knows cannot be removed"
+    with opened.turns.lock:
+        if opened.state is not None:
+            require_base(opened, opened.state.metadata, what)
+        entry = Entry(opened)
+        entry.note(opened.fence, secrets.randbits(62))
+        entry.put("SET TBLPROPERTIES", what)
+        opened.state = opened.read_state()
+
+
+def is_due(marker: Path, settings: MaintenanceSettings) -> bool:
+    """Return whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
+    try:
+        return time.time() - marker.stat().st_mtime >= settings.sweep_every
+    except FileNotFoundError:
+        return True
+
+
+def note_swept(marker: Path) -> None:
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+
+
+def sweep(opened: OpenTable, *, settings: MaintenanceSettings, background: BackgroundWork, marker: Path) -> int:
+    """Begin a sweep that is due, or continue it, and return how many files it has removed. StaleBase if somebody else
+    commits at this very moment."""
+    sweeping = opened.upkeep.sweeping
+    if opened.state is None or opened.upkeep.merging is not None:
+        return 0
+    if sweeping is None:
+        if not background.busy and is_due(marker, settings):
+            opened.upkeep.sweeping = Sweeping(background.submit(lambda: _unknown(opened, settings.sweep_age)))
+        return 0
+    if not sweeping.found.done():
+        return 0
+    opened.upkeep.sweeping = None  # an error ends it: it is begun again
+    failed = sweeping.found.exception()
+    if isinstance(failed, DestinationError):
+        LOG.warning("folder not swept", table=str(opened.target), what=failed.what)
+        note_swept(marker)
+        return 0
+    left = sweeping.left if sweeping.is_shut else sweeping.found.result()
+    if left and not sweeping.is_shut:
+        shut_out(opened)
+        left = [path for path in left if path not in _known(opened)]
+        reach("sweep.shut")
+    with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
+        removed = remove_some(left, AT_ONCE, "sweep.file_removed")
+    if left[removed:]:
+        opened.upkeep.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
+    else:
+        note_swept(marker)
+    return removed
+
+
+def _unknown(opened: OpenTable, age: float) -> list[str]:
+    """List files first, then ask what is known: whatever is committed meanwhile is known then."""
+    before = time.time() - age
+    with reaching(f"table {opened.target}: its folder cannot be listed"):
+        listed = {
+            str(path) for path, changed in _listed(opened) if changed < before and not path.name.startswith(COPY_PREFIX)
+        }
+        listed |= {
+            str(path)
+            for path in (Path(opened.root) / LOG_FOLDER).iterdir()
+            if _UNFINISHED.fullmatch(path.name) and path.stat().st_mtime < before
+        }
+    if not listed:
+        return []
+    with opened.turns.lock:
+        unknown = sorted(listed - _known(opened))
+    if unknown:
+        reach("sweep.found")
+    return unknown

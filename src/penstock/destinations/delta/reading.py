@@ -1,0 +1,122 @@
+"""Read Delta tables back: by Spark with Delta's jars, and straight from the files for simple reads, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.destinations.delta.actions import AddedFile
+from penstock.destinations.delta.columns import DeltaField
+from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.structure import Structure
+from penstock.destinations.delta.vectors import dead_rows, rows_of
+from penstock.destinations.delta.warehouse import DeltaSettings, root_of, table_location
+from penstock.destinations.reading import DirectTable, TableSize
+from penstock.destinations.spark_session import Session
+from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
+from penstock.model.table import TableId
+
+
+class DeltaTables:
+    """The tables of a warehouse, for reading."""
+
+    def __init__(self, settings: DeltaSettings) -> None:
+        self._settings = settings
+
+    def require_there(self) -> None:
+        root = root_of(self._settings)
+        if not root.is_dir():
+            raise DestinationUnreachable(
+                f"the warehouse {root} of destination {self._settings.name} is not there",
+                "`penstock run` makes it; if it has run before, bring the folder back",
+            )
+
+    def name(self, target: TableId) -> str:
+        return f"delta.`{table_location(self._settings, target)}`"
+
+    def version(self, target: TableId, bookmark: str) -> str:
+        return f"{self.name(target)} VERSION AS OF {int(bookmark)}"
+
+    def size(self, spark: Session, target: TableId) -> TableSize:
+        table = read_table(table_location(self._settings, target))
+        return table.size
+
+    def direct(self, target: TableId) -> DirectTable | None:
+        try:
+            return read_table(table_location(self._settings, target))
+        except (TableDropped, FileUnreadable):
+            return None
+
+
+def read_table(root: str) -> ReadTable:
+    """Read what a table's log says now. TableDropped if there is none."""
+    log = TableLog(root)
+    log.refresh()
+    return ReadTable(log)
+
+
+class ReadTable:
+    """A table as it is at one version of its log."""
+
+    def __init__(self, log: TableLog) -> None:
+        self._state = log.state
+        self._structure = Structure.of(log.state)
+        self._format = self._structure.table_format(log.root)
+
+    @cached_property
+    def types(self) -> Mapping[str, pa.DataType | None]:
+        return {field.name: _plain(field.type) for field in self._structure.fields}
+
+    @property
+    def size(self) -> TableSize:
+        files = self._state.files.values()
+        dead = sum(file.vector.cardinality for file in files if file.vector is not None)
+        rows = sum(file.records for file in files)
+        return TableSize(rows - dead, sum(int(file.raw["size"]) for file in files))
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    def scan(self, columns: Sequence[str], limit: int | None) -> pa.Table:
+        fields = {field.name: field for field in self._structure.fields}
+        wanted = [fields[name] for name in columns]
+        schema = pa.schema([pa.field(field.name, field.type) for field in wanted])
+        found: list[pa.Table] = []
+        left = limit
+        for file in self._state.files.values():
+            for rows in self._rows(file, wanted):
+                some = rows if left is None else rows.slice(0, left)
+                found.append(some.cast(schema))
+                left = None if left is None else left - some.num_rows
+                if left == 0:
+                    return pa.concat_tables(found)
+        return pa.concat_tables(found) if found else schema.empty_table()
+
+    def _rows(self, file: AddedFile, fields: Sequence[DeltaField]) -> Iterator[pa.Table]:
+        """Yield the live rows of a file, a row group at a time."""
+        known = [field.column(field.type) for field in self._structure.fields if field.type is not None]
+        stored = [field.column(field.type) for field in fields if field.physical not in file.partition]
+        dead = rows_of(dead_rows(file.root, file.vector)) if file.vector is not None else np.empty(0, np.int64)
+        for start, rows in self._format.open_file(file.location, known).batches(stored):
+            alive = np.ones(rows.num_rows, np.bool_)
+            alive[dead[(dead >= start) & (dead < start + rows.num_rows)] - start] = False
+            kept = rows.filter(pa.array(alive))
+            values = [
+                _partition_value(file, field, kept.num_rows) if field.physical in file.partition else kept[field.name]
+                for field in fields
+            ]
+            yield pa.table(values, names=[field.name for field in fields])
+
+
+def _partition_value(file: AddedFile, field: DeltaField, rows: int) -> pa.Array:
+    text = file.partition[field.physical]
+    return pa.repeat(pa.scalar(text or None, pa.string()), rows).cast(field.type)
+
+
+def _plain(type: pa.DataType | None) -> pa.DataType | None:
+    """A type for which reading here gives what Spark gives; None for others."""
+    return None if type is None or pa.types.is_nested(type) or pa.types.is_binary(type) else type
