@@ -256,7 +256,11 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("./warehouse", "''"), r"destinations\[0\]\.warehouse must not be empty"),
         (("    warehouse: ./warehouse\n", ""), r"destinations\[0\]\.warehouse is missing"),
         (("name: shop", "name: shop\nname: shop"), r":3: name is defined twice"),
-        (("type: iceberg", "type: delta"), r"destinations\[0\]\.type is 'delta', but must be 'iceberg'"),
+        (("type: iceberg", "type: hudi"), r"destinations\[0\]\.type is 'hudi', but must be 'iceberg'"),
+        (
+            ("type: iceberg\n    warehouse: ./warehouse", "type: delta\n    warehouse: s3://bucket/delta"),
+            r"destinations\[0\]\.warehouse must be a folder: Delta tables in object stores are not written yet",
+        ),
         (("name: shop", "name: [shop"), r":\d+ is not valid YAML"),
         (("public.*", "%.orders"), r":7 is not valid YAML.* in quotes"),
         (("name: shop", "name: shop\nlog: {max_bytes: lots}"), r":3: log\.max_bytes is 'lots', but must be .*16MiB"),
@@ -290,7 +294,7 @@ def test_two_destinations_need_two_names(folder: Path) -> None:
 
 
 def test_several_mistakes_are_counted(folder: Path) -> None:
-    error = refused(folder, GOOD.replace("version: 1", "version: 9").replace("type: iceberg", "type: delta"))
+    error = refused(folder, GOOD.replace("version: 1", "version: 9").replace("type: iceberg", "type: hudi"))
     assert "(1 more to correct)" in error.what
 
 

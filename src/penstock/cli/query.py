@@ -13,6 +13,7 @@ from penstock.config.load import load
 from penstock.control.query import direct_query
 from penstock.control.query.result_view import as_csv, as_json, as_table
 from penstock.control.query.spark_sql import reading_session, refuse_writing, run_query
+from penstock.destinations.factory import make_readable
 
 
 class Format(StrEnum):
@@ -35,6 +36,7 @@ def query(
     answer = direct_query.answer(pipeline, statement)
     if answer is None:
         with reading_session(pipeline) as spark:
+            make_readable(pipeline.lake).register(spark, statement)
             answer = run_query(spark, statement, limit)
     answer = answer if limit is None else answer.slice(0, limit)
     if output is Format.TABLE:

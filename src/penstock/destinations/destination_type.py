@@ -36,11 +36,14 @@ def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
 @dataclass(frozen=True)
 class DestinationType:
     """`spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
-    `compiled` says whether Spark has the type's own classes. `type_map` says what its columns can be."""
+    `compiled` says whether Spark has the type's own classes. `reading_settings` gives what a session that only reads
+    its tables needs besides. `type_map` says what its columns can be."""
 
     name: str
     packages: tuple[str, ...] = ()  # Maven coordinates of the jars that Spark needs
+    reading_packages: tuple[str, ...] = ()  # of those that it needs to read tables back, and not to write them
     compiled: tuple[CompiledJar, ...] = ()
     worker_modules: tuple[str, ...] = ()  # imported once, before Spark's Python workers are forked
     spark_settings: Callable[..., dict[str, str]] = no_settings
+    reading_settings: Callable[..., dict[str, str]] = no_settings
     type_map: TypeMap = AS_WRITTEN  # a stream's

@@ -65,6 +65,11 @@ class ReadableTables(Protocol):
         """Name, in Spark's SQL, what a table held when `TableDestination.bookmark` returned this text."""
         ...
 
+    def register(self, spark: Session, statement: str) -> None:
+        """Make the tables known to Spark that a statement names as `schema.table`, where its catalog does not know
+        them."""
+        ...
+
     def size(self, spark: Session, target: TableId) -> TableSize:
         """Return how much a table holds, from its metadata."""
         ...

@@ -34,6 +34,12 @@ def packages() -> tuple[str, ...]:
     return tuple(dict.fromkeys(package for kind in TYPES.values() for package in kind.packages))
 
 
+def reading_packages(destinations: Sequence[DestinationSettings] | None = None) -> tuple[str, ...]:
+    """Maven coordinates of the jars by which tables of these destinations, or of all types, are read back."""
+    kinds = TYPES.values() if destinations is None else map(type_of, destinations)
+    return tuple(dict.fromkeys(package for kind in kinds for package in kind.reading_packages))
+
+
 def compiled_jars() -> tuple[CompiledJar, ...]:
     return tuple(jar for kind in TYPES.values() for jar in kind.compiled)
 
@@ -42,14 +48,19 @@ def worker_modules() -> tuple[str, ...]:
     return tuple(dict.fromkeys(module for kind in TYPES.values() for module in kind.worker_modules))
 
 
-def spark_settings(destinations: Sequence[DestinationSettings], *, compiled: bool) -> dict[str, str]:
+def spark_settings(
+    destinations: Sequence[DestinationSettings], *, compiled: bool, reading: bool = False
+) -> dict[str, str]:
     """What Spark's configuration must have for these destinations; where two want the same setting, the first wins.
 
-    SQL extensions of several types are joined. `compiled`: Spark has the jars of `compiled_jars`."""
+    SQL extensions of several types are joined. `compiled`: Spark has the jars of `compiled_jars`; `reading`: it has
+    those of `reading_packages`, and reads tables back."""
     settings: dict[str, str] = {}
     extensions: dict[str, None] = {}
     for destination in destinations:
-        wanted = dict(type_of(destination).spark_settings(destination, compiled=compiled))
+        kind = type_of(destination)
+        wanted = dict(kind.spark_settings(destination, compiled=compiled))
+        wanted |= kind.reading_settings(destination, compiled=compiled) if reading else {}
         extensions |= dict.fromkeys(filter(None, wanted.pop(EXTENSIONS, "").split(",")))
         settings = wanted | settings
     return settings | ({EXTENSIONS: ",".join(extensions)} if extensions else {})

@@ -63,6 +63,7 @@ def _in_order(
     spark: SparkSession, tables: ReadableTables, feed: Feed, after: Place | None, limit: int | None
 ) -> DataFrame:
     place = ("commit_position", "ordinal")
+    tables.register(spark, str(feed.target))
     events = spark.table(tables.name(feed.target))
     if feed.sid is not None:
         value = spark_literal(feed.sid.value) if isinstance(feed.sid.value, str) else str(feed.sid.value)

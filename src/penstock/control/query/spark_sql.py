@@ -25,7 +25,7 @@ from penstock.destinations.factory import make_readable
 from penstock.destinations.registry import spark_settings
 from penstock.errors import DestinationUnreachable, PenstockError, UsageError
 from penstock.java_error import java_reason
-from penstock.runtime.spark import java_process
+from penstock.runtime.spark import jars, java_process
 from penstock.runtime.spark.session import on_this_machine, require_java, start_session
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -67,7 +67,9 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
     destination = pipeline.lake
     make_readable(destination).require_there()
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
-        settings = spark_settings([destination], compiled=False) | on_this_machine(pipeline.spark) | CONFINED
+        settings = spark_settings([destination], compiled=False, reading=True) | on_this_machine(pipeline.spark)
+        more = ",".join(map(str, jars.for_reading([destination])))
+        settings |= CONFINED | ({"spark.jars": more} if more else {})
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
             with java_process.needing(spark.sparkContext):

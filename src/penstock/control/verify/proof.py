@@ -57,6 +57,7 @@ def source_figures(session: Session, schema: TableSchema) -> Figures:
 
 
 def lake_figures(spark: SparkSession, lake: ReadableTables, target: TableId, schema: TableSchema) -> Figures | None:
+    lake.register(spark, str(target))
     name = lake.name(target)
     if not spark.catalog.tableExists(name):
         return None

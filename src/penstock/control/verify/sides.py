@@ -128,6 +128,7 @@ def lake_side(
 
     The lake may have columns that the source has no more, or never had: they are not looked at. It may lack one that
     was added at the source since a row of the table changed last. SchemaChanged when it lacks a column of the key."""
+    tables.register(spark, str(target))
     relation = tables.version(target, bookmark) if bookmark else None
     described = spark.sql(f"SELECT * FROM {relation or tables.name(target)}")
     fields = {field.name: field.dataType for field in described.schema.fields}

@@ -21,8 +21,8 @@ def _settings(settings: DeltaSettings, /, *, compiled: bool) -> dict[str, str]:
 
 DELTA_TYPE = DestinationType(
     "delta",
-    packages=PACKAGES,
+    reading_packages=PACKAGES,
     worker_modules=("penstock.destinations.lake.upsert_plan", "penstock.destinations.delta.data_files"),
-    spark_settings=_settings,
+    reading_settings=_settings,
     type_map=DELTA_TYPES,
 )

@@ -11,10 +11,11 @@ import pyarrow as pa
 from penstock.destinations.delta.actions import AddedFile
 from penstock.destinations.delta.columns import DeltaField
 from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.open_table import TARGET
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import dead_rows, rows_of
 from penstock.destinations.delta.warehouse import DeltaSettings, root_of, table_location
-from penstock.destinations.reading import DirectTable, TableSize
+from penstock.destinations.reading import DirectTable, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
 from penstock.model.table import TableId
@@ -35,20 +36,42 @@ class DeltaTables:
             )
 
     def name(self, target: TableId) -> str:
-        return f"delta.`{table_location(self._settings, target)}`"
+        return ".".join(("spark_catalog", quoted(target.schema), quoted(target.name)))
 
     def version(self, target: TableId, bookmark: str) -> str:
         return f"{self.name(target)} VERSION AS OF {int(bookmark)}"
 
+    def register(self, spark: Session, statement: str) -> None:
+        """Delta's catalog for Spark is Spark's own, which is empty: tables are entered by their location, those alone
+        that the statement may mean, for each takes a while."""
+        lists = statement.lstrip().lower().startswith("show")
+        for location in sorted(root_of(self._settings).glob("*/*/_delta_log")):
+            target = _made_as(str(location.parent))
+            if target is None or not (lists or target.name.lower() in statement.lower()):
+                continue
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
+            name = f"{quoted(target.schema)}.{quoted(target.name)}"
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location.parent}'")
+
     def size(self, spark: Session, target: TableId) -> TableSize:
-        table = read_table(table_location(self._settings, target))
-        return table.size
+        return read_table(table_location(self._settings, target)).size
 
     def direct(self, target: TableId) -> DirectTable | None:
         try:
             return read_table(table_location(self._settings, target))
         except (TableDropped, FileUnreadable):
             return None
+
+
+def _made_as(root: str) -> TableId | None:
+    """Return the name under which penstock made a table; None for one of somebody else, or that cannot be read."""
+    log = TableLog(root)
+    try:
+        log.refresh()
+    except (TableDropped, FileUnreadable):
+        return None
+    schema, _, name = log.state.configuration.get(TARGET, "").partition(".")
+    return TableId(schema, name) if name else None
 
 
 def read_table(root: str) -> ReadTable:

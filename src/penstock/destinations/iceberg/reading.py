@@ -56,6 +56,9 @@ class IcebergTables:
     def version(self, target: TableId, bookmark: str) -> str:
         return f"{self.name(target)} VERSION AS OF {int(bookmark)}"
 
+    def register(self, spark: Session, statement: str) -> None:
+        """Spark knows the catalog, and so its tables."""
+
     def size(self, spark: Session, target: TableId) -> TableSize:
         ((rows, size),) = spark.sql(
             "SELECT coalesce(sum(record_count), 0), coalesce(sum(file_size_in_bytes), 0)"

@@ -13,18 +13,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyspark
 
-from penstock.destinations.registry import compiled_jars, packages
+from penstock.destinations.destination_type import DestinationSettings
+from penstock.destinations.registry import compiled_jars, packages, reading_packages
 from penstock.errors import EnvironmentMissing
 
-PACKAGES = packages()
+PACKAGES = (*packages(), *reading_packages())
 
 # SHA-256 of each jar. A new version needs a new line: `sha256sum` of a jar that was fetched on two machines.
 CHECKSUMS = {
+    "delta-spark_4.1_2.13-4.4.0.jar": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
     "iceberg-spark-runtime-4.1_2.13-1.12.0.jar": "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     "sqlite-jdbc-3.50.3.0.jar": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
 }
@@ -101,6 +104,18 @@ def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
         for jar in compiled_jars():
             _put(Path(scratch) / jar.file_name, folder() / jar.file_name)
     return _wanted()
+
+
+def for_writing() -> list[Path]:
+    """Return the jars that a run needs: those by which tables are only read back stay out of its class path. They must
+    have been fetched."""
+    others = {_file_name(package) for package in reading_packages()}
+    return [jar for jar in _wanted() if jar.name not in others]
+
+
+def for_reading(destinations: Sequence[DestinationSettings]) -> list[Path]:
+    """Return the jars that a session which reads the tables of these destinations needs besides."""
+    return [folder() / _file_name(package) for package in reading_packages(destinations)]
 
 
 def _wanted() -> list[Path]:

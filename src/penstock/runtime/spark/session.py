@@ -218,7 +218,8 @@ def _say_that_jars_are_fetched(folder: Path) -> None:
 
 
 def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    installed = jars.fetch()
+    jars.fetch()
+    installed = jars.for_writing()
     here = {"spark.driver.extraClassPath": os.pathsep.join(map(str, installed))}
     return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, installed))}
 
