@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.destinations.python.events import Truncate as Truncate
     from penstock.destinations.python.events import Unsupported as Unsupported
     from penstock.destinations.python.events import Update as Update
+    from penstock.destinations.python.tables import TableDestination as TableDestination
     from penstock.errors import CommitUnknown as CommitUnknown
     from penstock.errors import DestinationUnreachable as DestinationUnreachable
     from penstock.errors import Overtaken as Overtaken
@@ -61,6 +62,7 @@ _PUBLIC = {
         "Unsupported",
         "Update",
     ),
+    "penstock.destinations.python.tables": ("TableDestination",),
     "penstock.errors": (
         "CommitUnknown",
         "DestinationUnreachable",

@@ -15,13 +15,16 @@ NAMES = [
     *("Begin", "Commit", "Ddl", "Message", "Relation"),
     *("Column", "Delete", "Event", "Insert", "Read", "Table", "TableId", "Truncate", "Unsupported", "Update"),
     *("CommitUnknown", "DestinationUnreachable", "Overtaken", "PenstockError", "RecordRefused", "TableError"),
-    *("MemoryStore", "Pipeline", "Store"),
+    *("MemoryStore", "Pipeline", "Store", "TableDestination"),
 ]
 
 
 def test_public_names_are_these_and_each_is_in_the_docs() -> None:
     assert sorted(penstock.__all__) == sorted(["__version__", *NAMES])
-    assert sorted(testing.__all__) == ["DestinationSuite", "StoreSuite", "destination_suite", "store_suite"]
+    assert sorted(testing.__all__) == [
+        *("DestinationSuite", "StoreSuite", "TableSuite"),
+        *("destination_suite", "store_suite", "table_suite"),
+    ]
     for name in (*NAMES, *testing.__all__):
         assert f"`{name}`" in PAGE, f"docs/library.md says nothing of {name}"
 

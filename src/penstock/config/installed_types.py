@@ -18,6 +18,7 @@ from penstock.config.python_state import PythonState
 from penstock.config.section import Section, misplaced
 
 DESTINATIONS, PROCESSORS, STORES = "penstock.destinations", "penstock.processors", "penstock.stores"
+OURS = {(DESTINATIONS, "duckdb"): "penstock.destinations.duckdb:DuckDB"}
 PYTHON = "python://"  # begins a store of a class: see state/opening.py
 
 
@@ -36,8 +37,10 @@ def with_installed_types(data: Mapping[str, Any], folder: Path) -> dict[str, Any
 
 def _installed(group: str, name: object) -> str | None:
     """Return what an entry point of that name says; None when nobody has added one."""
+    if not isinstance(name, str):
+        return None
     found = entry_points(group=group)
-    return found[name].value if isinstance(name, str) and name in found.names else None
+    return found[name].value if name in found.names else OURS.get((group, name))
 
 
 def _keys(section: type[Section]) -> Collection[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from penstock.destinations.python.publisher import PythonPublisher
 from penstock.destinations.python.stream import PythonDestination, PythonStream
 from penstock.destinations.stream_contract import CopyPlace, ShardPlace, StreamId
 from penstock.model.place import place_at
+from penstock.model.table import TableSchema
 from penstock.testing.made_events import event, insert, records_of, row, table
 
 ORDERS, PEOPLE = table("orders"), table("people")
@@ -35,9 +36,9 @@ Seen = Callable[[Path], Sequence[str]]
 class Shard:
     """A destination as the pipeline has it, over a folder that outlives it. Pieces have at most two events."""
 
-    def __init__(self, folder: Path, make: Make, seconds: float = 30.0) -> None:
-        self.user = make(folder)
-        stream = PythonStream("suite", "", "{}", "", seconds, 2, made=self.user)
+    def __init__(self, folder: Path, make: Make, tables: Mapping[str, TableSchema] = TABLES) -> None:
+        self.user, self.tables = make(folder), tables
+        stream = PythonStream("suite", "", "{}", "", 30.0, 2, made=self.user)
         self.destination = PythonDestination(stream, LocalFolder(folder / "places"))
         self.destination.ensure(StreamId("shop", "history", place_at(100)))
 
@@ -50,7 +51,7 @@ class Shard:
         at = publisher.open()
         fresh = [one for one in events if one["place"] >= at.place]
         if at.place < place_at(until):
-            given = [records_of(fresh, TABLES)] if fresh else []
+            given = [records_of(fresh, self.tables)] if fresh else []
             publisher.publish(given, lambda: ShardPlace(place_at(until), at.behind, at.copies))
 
     def copy(self, snapshot: str, rows: list[dict[str, Any]]) -> None:
@@ -61,7 +62,7 @@ class Shard:
         if known is None or known.snapshot != snapshot or not known.complete:
             copies = {**at.copies, ORDERS_PLACE: CopyPlace(snapshot, 1, complete=True)}
             upto = ShardPlace(at.place, {**at.behind, ORDERS_PLACE: at.place}, copies)
-            publisher.publish([records_of(rows, TABLES)], lambda: upto)
+            publisher.publish([records_of(rows, self.tables)], lambda: upto)
 
     def close(self) -> None:
         self.destination.close()

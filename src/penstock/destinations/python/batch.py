@@ -80,7 +80,7 @@ class Events(Sequence[Event]):
         image = pa.struct([field.with_nullable(True) for field in fields])
         rescued: list[dict[str, str]] = [{} for _ in self]
         sides = [
-            [_fitted(row, fields, kept) for row, kept in zip(rows, rescued, strict=True)]
+            [fitted_row(row, fields, kept) for row, kept in zip(rows, rescued, strict=True)]
             for rows in zip(*(_images(event) for event in self), strict=True)
         ] or [[], []]
         return pa.table(
@@ -118,7 +118,7 @@ def _images(event: Event) -> tuple[Row | None, Row | None]:
     return (event.old, None) if isinstance(event, Delete) else (None, None)
 
 
-def _fitted(row: Row | None, fields: Sequence[pa.Field], rescued: dict[str, str]) -> dict[str, Any] | None:
+def fitted_row(row: Row | None, fields: Sequence[pa.Field], rescued: dict[str, str]) -> dict[str, Any] | None:
     """Return the row with values that fit their columns' types; the texts of others are put into `rescued`."""
     if row is None:
         return None

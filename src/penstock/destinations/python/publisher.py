@@ -154,10 +154,11 @@ class PythonPublisher:
         is_copy = bool(work.numbered) and work.final.copies != work.opened.at.copies
         try:
             self._delivered(events, progress, rows=is_copy)
-        except Raised as error:
+        except (Raised, TableError) as error:
             tables = [owner_of(event) for event in events]
             if len(set(tables)) == 1:
-                raise _refused({tables[0]: _failed(tables[0], error, "write_events")}) from error
+                own = error if isinstance(error, TableError) else _failed(tables[0], error, "write_events")
+                raise _refused({tables[0]: own}) from error
             if not tables or work.numbered:
                 raise DestinationUnreachable(f"{self.stream}: {error}", "It is tried again") from error
             begin = 0
@@ -166,9 +167,6 @@ class PythonPublisher:
                 reached = progress if stop == len(tables) else work.after(part.places[-1].as_py(), 0)
                 self._write(part, reached, work, schemas)
                 begin = stop
-        except TableError as error:
-            named = {owner_of(event) for event in events}
-            raise _refused(dict.fromkeys(named, error)) from error
 
     def _delivered(self, events: Events, progress: Progress, *, rows: bool) -> None:
         def deliver(destination: Destination) -> Delivery | None:
