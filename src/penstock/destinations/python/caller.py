@@ -39,7 +39,7 @@ class Caller:
 
     def __init__(self, name: str, make: Callable[[], Destination], seconds: float) -> None:
         self._name, self._make, self._seconds = name, make, seconds
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[Destination], Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[Destination], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._running: tuple[Future[Any], float] | None = None
@@ -68,6 +68,11 @@ class Caller:
             return
         self.call(lambda destination: destination.shutdown())
         self._made = None
+        with self._lock:
+            self._calls.put(None)
+            if self._thread is not None:
+                self._thread.join(self._seconds)
+            self._thread = None
 
     def _require_idle(self) -> None:
         """Wait for a call that was given up: what it still does must not run beside the next."""
@@ -87,9 +92,12 @@ class Caller:
     def _work(self) -> None:
         while True:
             try:
-                future, function = self._calls.get()
+                asked = self._calls.get()
             except GivenUp:  # too late: the call has just ended
                 continue
+            if asked is None:
+                return
+            future, function = asked
             try:
                 future.set_result(self._called(function))
             except BaseException as error:  # noqa: BLE001 - raised by whoever waits
