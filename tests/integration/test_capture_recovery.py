@@ -323,7 +323,10 @@ def test_a_server_that_falls_silent_is_left(started: CaptureBench, monkeypatch: 
     assert first_values(started.log) == ["1", "2"]
 
 
-def test_a_slot_that_moves_between_two_streams_into_an_empty_log_is_a_gap(bench: CaptureBench) -> None:
+def test_a_slot_that_moves_between_two_streams_into_an_empty_log_is_a_gap(
+    bench: CaptureBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_module, "FIRST_DELAY", 4.0)  # so that the slot is moved before it is read again
     bench.prepare("create table t (id int primary key, note text)")
     with bench.capturing(segment_age=3600, idle_every=3600) as capture:
         capture.await_event("started")
