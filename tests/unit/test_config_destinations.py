@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from penstock.config.destinations import FilesDestination, HttpDestination
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.config.python_destination import PythonDestination
 from penstock.destinations.http.settings import http_stream
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import Mode
@@ -169,3 +171,12 @@ def test_a_webhook_is_told_what_its_events_are(tmp_path: Path, changed: dict[str
     assert isinstance(made, HttpDestination)
     assert http_stream(made).endpoint.content_type == content_type
     assert not made.record_format.headers
+
+
+def test_a_class_of_the_users_copies_rows_into_one_shard_only() -> None:
+    own = {"type": "python", "class": "audit:Audit"}
+    for fine in ({}, {"shards": 2, "start": "log"}):
+        PythonDestination.model_validate({**own, **fine})
+    for wrong in ({"shards": 2}, {"shards": 2, "start": "log", "snapshot": True}):
+        with pytest.raises(ValidationError, match="must be 1 where rows are copied"):
+            PythonDestination.model_validate({**own, **wrong})

@@ -71,6 +71,12 @@ class PythonDestination(StreamSection):
         self._folder = (info.context or {}).get("folder", Path.cwd())
         if self.envelope.type != "native":
             raise misplaced("envelope", "must be `native`: a class gets events as objects")
+        if self.shards > 1 and self.publishes_rows:
+            raise misplaced(
+                "shards",
+                "must be 1 where rows are copied: `begin_copy` of one shard would remove the rows of another; "
+                "or set `start: log`",
+            )
         if self.key is not None:
             raise misplaced("key", "must be left out: a class gets the key of each event")
         return self
