@@ -25,7 +25,9 @@ which then says more than is there. Every commit notes what it made; when the ta
 `plan`, `advance` and `structure` raise LineageLost, until `commit_copy` or `commit_merge` has brought the table up to
 date, or somebody has put back what was there. What others add on top of our commits is not looked at.
 
-**Visibility.** A reader sees the table before a commit or after it, never between.
+**Visibility.** A reader sees the table before a commit or after it, never between. A destination with `whole_batches`
+also commits the tables of a batch in one step (`commit_batch`): as batches end where transactions of the source do, a
+reader of several tables then never sees half of one.
 
 **Whole rows.** A table without a key whose source sends whole old rows (`TableSchema.by_row`, in the layout of rows) is
 a multiset. A net effect with `removals` ends as many live instances of each row as it says, no matter which, for they
@@ -90,14 +92,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.destinations.structure import OnDrop
-from penstock.errors import FileUnreadable, PenstockError
+from penstock.errors import FileUnreadable, PenstockError, TableError
 from penstock.fold.layout import ROWS, Layout
 from penstock.fold.net_effect import NetEffect
 from penstock.model.feed import Mode, Sid
@@ -120,6 +122,12 @@ class Capabilities:
     maintained: bool  # `maintain` has something to do; otherwise it is never called
     bookmarks: bool  # `bookmark` and `release` work; without them tables cannot be pinned, hence not verified
     types: TypeMap  # what its columns can be; schemas that it is given are fitted to it (`decode.choices.fitted`)
+    whole_batches: bool = False  # `commit_batch` works (`WholeBatches`)
+    # Who looks up what the base holds of a batch's rows: `write`, or only the commit. The figures of parts are then
+    # upper bounds, and RowsMissing and CopyNeeded (for a cell that nobody has) come from the commit.
+    looks_up: Literal["write", "commit"] = "write"
+    # What a plan is strict about: any change of the table, by anybody, or only changes of its position and structure.
+    strict: Literal["table", "position"] = "table"
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,17 @@ class CopyPlan(Protocol):
         RESCUED behind them. They are written as they come: memory does not grow with their number, but for the keys.
         What `batches` raises goes through, and leaves nothing behind."""
         ...
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """One table's part of a batch, as `commit` takes it."""
+
+    plan: WritePlan
+    parts: Sequence[WrittenPart]
+    truncated: bool
+    position: Position
+    moment: int | None = None
 
 
 class JobRunner(Protocol):
@@ -432,3 +451,21 @@ class TableDestination(Protocol):
         store answers otherwise, TableDropped when the table is gone, StaleBase when it no longer consists of the file,
         DestinationUnreachable when the store does not answer, or the file may be read the next time."""
         ...
+
+
+class WholeBatches(Protocol):
+    """What a destination with the capability `whole_batches` has besides."""
+
+    def commit_batch(self, commits: Sequence[TableCommit]) -> list[TableError | None]:
+        """Make the commits of several tables visible in one step, each as `commit` would.
+
+        Return, in their order, None for each that was made and the error of each that its own table cannot take: that
+        table is left as it was, and the others are committed without it. StaleBase, DestinationUnreachable: nothing
+        has changed in any table. CommitUnknown: `position` says of each table whether it was committed; as they are
+        committed together, all were or none."""
+        ...
+
+
+def committing_whole_batches(destination: TableDestination) -> WholeBatches | None:
+    """Return the destination as one that commits whole batches; None when it commits table by table."""
+    return cast(WholeBatches, destination) if destination.capabilities.whole_batches else None

@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
+from penstock.destinations.contract import (
+    Capabilities,
+    JobRunner,
+    MaintenanceReport,
+    TableCommit,
+    WritePlan,
+    WrittenPart,
+)
 from penstock.destinations.memory_tables import (
     MemoryCatchup,
     MemoryCopy,
@@ -53,10 +60,14 @@ from penstock.model.type_map import WIDEST
 
 
 class MemoryDestination:
+    """`whole_batches`: commit the tables of a batch in one step."""
+
     capabilities = Capabilities(modes=frozenset(Mode), maintained=False, bookmarks=True, types=WIDEST)
 
-    def __init__(self, name: str = "memory", store: MemoryStore | None = None) -> None:
+    def __init__(self, name: str = "memory", store: MemoryStore | None = None, *, whole_batches: bool = False) -> None:
         self.name = name
+        if whole_batches:
+            self.capabilities = replace(self.capabilities, whole_batches=True)
         self.store = store if store is not None else MemoryStore()
         # By the table as the source has it: where it stood when its copy was planned, the structure that this brings
         self._replaced_at: dict[TableId, Position | None] = {}
@@ -208,6 +219,12 @@ class MemoryDestination:
         position: Position,
         moment: int | None = None,
     ) -> None:
+        base = self._require_base(plan)
+        table, rows = _written(base, ours(parts), moment, truncated=truncated)
+        self._replace(plan.target, plan.source, table, rows, position, parts)
+
+    def _require_base(self, plan: WritePlan) -> MemoryPlan:
+        """Return the plan if its base is what the table is; StaleBase otherwise."""
         if not isinstance(plan, MemoryPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
         table, shared = plan.base, self.store.shared.get(plan.target)
@@ -215,8 +232,24 @@ class MemoryDestination:
         there = self.store.tables.get(self._key(plan.target, plan.source))
         if foreign or there is None or table.version != there.version:
             raise StaleBase(f"table {plan.target} has changed since its state was read", "The batch is redone")
-        table, rows = _written(plan, ours(parts), moment, truncated=truncated)
-        self._replace(plan.target, plan.source, table, rows, position, parts)
+        return plan
+
+    def commit_batch(self, commits: Sequence[TableCommit]) -> list[TableError | None]:
+        bases = [self._require_base(one.plan) for one in commits]
+        outcomes: list[TableError | None] = []
+        made: list[tuple[TableCommit, StoredTable, pa.Table]] = []
+        for base, one in zip(bases, commits, strict=True):
+            try:
+                refusal = self.store.refusals.get(base.target)
+                if refusal is not None:
+                    raise refusal
+                made.append((one, *_written(base, ours(one.parts), one.moment, truncated=one.truncated)))
+                outcomes.append(None)
+            except TableError as error:
+                outcomes.append(error)
+        for one, table, rows in made:
+            self._replace(one.plan.target, one.plan.source, table, rows, one.position, one.parts)
+        return outcomes
 
     def plan_after(
         self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None

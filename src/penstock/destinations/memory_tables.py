@@ -18,7 +18,7 @@ from penstock.destinations.contract import WrittenPart
 from penstock.destinations.structure import Held as HeldColumn
 from penstock.destinations.structure import OnDrop, steps, unkept
 from penstock.destinations.union import union_type, united
-from penstock.errors import LineageLost
+from penstock.errors import LineageLost, TableError
 from penstock.fold.keys import bucket_of, encode_keys
 from penstock.fold.layout import OPEN, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, Fetch, NetEffect
@@ -145,6 +145,7 @@ class MemoryStore:
     shared: dict[TableId, SharedTable] = field(default_factory=dict)
     discarded: set[str] = field(default_factory=set)  # names of parts
     bookmarks: dict[tuple[TableId, str], pa.Table] = field(default_factory=dict)
+    refusals: dict[TableId, TableError] = field(default_factory=dict)  # tables that take nothing of a whole batch
 
     def roll_back(self, target: TableId, rows: pa.Table) -> None:
         """As somebody else does it: the rows are earlier ones again, and the position stays."""

@@ -3,8 +3,8 @@
 The job of the next batch runs beside the commits of the one before: a destination can tell what those commits will make
 of a table before they are made (`plan_after`). Should one of them come to something else, what was written over it is
 void, and written again; no commit is made over anything but what it was written for. So at most two batches are under
-way, and in every table one commit after the other. Whatever fails for one table is met by `containing`, which makes it
-that table's own or raises it.
+way, and in every table one commit after the other. A destination that can commits all tables of a batch in one step.
+Whatever fails for one table is met by `containing`, which makes it that table's own or raises it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import Protocol, TypeVar
 import structlog
 
 from penstock.changelog.log import ChangeLog
-from penstock.destinations.contract import JobRunner, TableDestination, WritePlan, WrittenPart
+from penstock.destinations.contract import (
+    JobRunner,
+    TableCommit,
+    TableDestination,
+    WholeBatches,
+    WritePlan,
+    WrittenPart,
+    committing_whole_batches,
+)
 from penstock.errors import (
     CommitUnknown,
     PenstockError,
@@ -175,17 +183,30 @@ class BatchWriter:
             tries += 1
             plans = self._plans(pending, flight.batch.end, presumed=False)
             results = self._run_job(pending, plans)
-            committed |= self._committed(self._submitted(plans, results, flight.batch.end))
+            # One table that is refused again and again must not keep the others from their commits
+            together = tries <= REDOS // 2
+            committed |= self._committed(self._submitted(plans, results, flight.batch.end, together=together))
             pending = {table: work for table, work in pending.items() if table in results and table not in committed}
         return committed
 
     def _submitted(
-        self, plans: Mapping[TableId, Planned], results: Mapping[TableId, list[Applied]], end: Position
+        self,
+        plans: Mapping[TableId, Planned],
+        results: Mapping[TableId, list[Applied]],
+        end: Position,
+        *,
+        together: bool = True,
     ) -> dict[TableId, Future[Applied | None]]:
-        return {
-            table: self._threads.submit(self._timed_commit, plans[table], group, end)
-            for table, group in results.items()
-        }
+        """Start the commits: one for all tables where the destination can, unless it is not to be `together`."""
+        whole = committing_whole_batches(self._destination) if together and results else None
+        if whole is None:
+            return {
+                table: self._threads.submit(self._timed_commit, plans[table], group, end)
+                for table, group in results.items()
+            }
+        outcomes: dict[TableId, Future[Applied | None]] = {table: Future() for table in results}
+        self._threads.submit(self._commit_together, whole, plans, results, end, outcomes)
+        return outcomes
 
     def _timed_commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
         with timing(COMMIT_SECONDS, source=self._source, destination=self._destination.name):
@@ -268,40 +289,100 @@ class BatchWriter:
 
     def _commit(self, planned: Planned, results: list[Applied], end: Position) -> Applied | None:
         """Commit one table. Return None when that has to be done again from the table's new state."""
-        table, followed = results[0].table, planned.followed
-        tracked = self._tables[table]
-        truncated = any(result.truncated for result in results)
-        total = Applied(
+        total = self._total(results)
+        if _has_nothing(planned, results):
+            return total  # the position follows with the table's next commit, or when it is idle
+        reach("apply.before_commit")
+        made = _table_commit(planned, results, end)
+        try:
+            self._destination.commit(made.plan, made.parts, truncated=made.truncated, position=end, moment=made.moment)
+        except StaleBase as error:
+            self._refused([total.table], error)
+            self._discard(results)
+            return None
+        except CommitUnknown as error:
+            LOG.warning("commit outcome unknown", table=str(total.table), what=error.what)
+            if not self._is_at(total.table, end):
+                return None
+        reach("apply.after_commit")
+        self._moved(total.table, planned, end)
+        return total
+
+    def _commit_together(
+        self,
+        whole: WholeBatches,
+        plans: Mapping[TableId, Planned],
+        results: Mapping[TableId, list[Applied]],
+        end: Position,
+        outcomes: Mapping[TableId, Future[Applied | None]],
+    ) -> None:
+        """Commit all tables in one step, and settle the outcome of each: None when it has to be done again."""
+        try:
+            totals = {table: self._total(group) for table, group in results.items()}
+            with_rows = [table for table, group in results.items() if not _has_nothing(plans[table], group)]
+            reach("apply.before_commit")
+            made = self._made(whole, {table: _table_commit(plans[table], results[table], end) for table in with_rows})
+            if with_rows:
+                reach("apply.after_commit")
+        except BaseException as error:  # noqa: BLE001 - it is raised where the outcomes are awaited
+            for outcome in outcomes.values():
+                outcome.set_exception(error)
+            return
+        for table, outcome in outcomes.items():
+            settled = made.get(table, True)
+            if isinstance(settled, TableError):
+                outcome.set_exception(settled)
+            elif settled:
+                if table in made:
+                    self._moved(table, plans[table], end)
+                outcome.set_result(totals[table])
+            else:
+                outcome.set_result(None)
+
+    def _made(self, whole: WholeBatches, commits: Mapping[TableId, TableCommit]) -> dict[TableId, TableError | bool]:
+        """Commit the tables; return for each its own error, or whether it was committed."""
+        if not commits:
+            return {}
+        try:
+            errors = whole.commit_batch(list(commits.values()))
+        except StaleBase as error:
+            self._refused(commits, error)
+            self._destination.discard([part for one in commits.values() for part in one.parts])
+            return dict.fromkeys(commits, False)
+        except CommitUnknown as error:
+            LOG.warning("commit outcome unknown", tables=len(commits), what=error.what)
+            return {table: self._is_at(table, one.position) for table, one in commits.items()}
+        return {table: error or True for table, error in zip(commits, errors, strict=True)}
+
+    def _total(self, results: Sequence[Applied]) -> Applied:
+        """Sum up what the tasks of one table did. Messages that they could not decode are kept before the commit."""
+        table = results[0].table
+        skipped = [message for result in results for message in result.skipped]
+        if skipped:
+            self._keep_skipped(self._tables[table], skipped)
+        return Applied(
             table,
             changes=sum(result.changes for result in results),
-            truncated=truncated,
+            truncated=any(result.truncated for result in results),
             last_commit_time=_last_commit_time(results),
             rescues=merged(count for result in results for count in result.rescues),
             anomalies=merged_anomalies(count for result in results for count in result.anomalies),
             fetched=sum(result.fetched for result in results),
         )
-        skipped = [message for result in results for message in result.skipped]
-        if skipped:
-            self._keep_skipped(tracked, skipped)
-        if _has_nothing(planned, results):
-            return total  # the position follows with the table's next commit, or when it is idle
-        reach("apply.before_commit")
-        try:
-            moment = _moment(planned, results)
-            self._destination.commit(planned.plan, _parts(results), truncated=truncated, position=end, moment=moment)
-        except StaleBase as error:
+
+    def _refused(self, tables: Collection[TableId], error: StaleBase) -> None:
+        for table in tables:
             LOG.warning("commit refused", table=str(table), what=error.what)
-            self._discard(results)
-            return None
-        except CommitUnknown as error:
-            LOG.warning("commit outcome unknown", table=str(table), what=error.what)
-            if self._destination.position(tracked.target, self._source) != end:
-                return None
-        reach("apply.after_commit")
+
+    def _is_at(self, table: TableId, end: Position) -> bool:
+        return self._destination.position(self._tables[table].target, self._source) == end
+
+    def _moved(self, table: TableId, planned: Planned, end: Position) -> None:
+        """Note that the table was committed."""
+        tracked, followed = self._tables[table], planned.followed
         tracked.position, tracked.schema = end, followed.schema
         if followed.changes:
             self.report_changes(tracked, followed, end)
-        return total
 
     def _keep_skipped(self, tracked: FollowedTable, skipped: Sequence[RawMessage]) -> None:
         """Before the commit that passes them, and again when it is done again: they are kept once."""
@@ -327,6 +408,11 @@ class BatchWriter:
         parts = [result.part for result in results if result.part is not None]
         if parts:
             self._destination.discard(parts)
+
+
+def _table_commit(planned: Planned, results: Sequence[Applied], end: Position) -> TableCommit:
+    truncated = any(result.truncated for result in results)
+    return TableCommit(planned.plan, _parts(results), truncated, end, _moment(planned, results))
 
 
 def _refused(table: TableId) -> TableError:
