@@ -22,6 +22,7 @@ PenstockError                 code                    exit  retry
  │   └─ LogUnreachable        log-unreachable         3     backoff   the log's storage does not answer
  ├─ TableError                table                                   puts one table into Errored, and no other
  │   ├─ ValueDoesNotFit       value                   1     manual    the target type cannot hold a value
+ │   ├─ RowRefused            row-refused             1     manual    a constraint or type at the destination refuses it
  │   ├─ ColumnNotCarried      column                  1     manual    column name taken, or type does not allow the rule
  │   ├─ KeyRequired           no-key                  1     manual    update or delete on a table without a key
  │   ├─ NotPublished          not-published           1     published changes are not all sent; copied once they are
@@ -36,6 +37,7 @@ PenstockError                 code                    exit  retry
  │   ├─ RowsMissing           rows-missing            1     at once   the destination lacks a row the source removed
  │   ├─ RuleChanged           rule-changed            1     manual    the rule changed, and a new copy would lose rows
  │   ├─ ColumnsRequired       no-columns              1     manual    no columns; copied as soon as there is one
+ │   ├─ TableLocked           table-locked            1     backoff   another session locks it at the destination
  │   ├─ FilesLost             files-lost              1     manual    a file is missing or damaged; the storage answers
  │   ├─ SchemaRefused         schema-refused          1     manual    the schema registry does not take a structure
  │   ├─ TableFailed           table-failed            1     manual    an unexpected exception on this table
@@ -200,6 +202,12 @@ class ValueDoesNotFit(TableError):
     code = "value"
 
 
+class RowRefused(TableError):
+    """A constraint or a type of the destination's table does not let a row in."""
+
+    code = "row-refused"
+
+
 class ColumnNotCarried(TableError):
     code = "column"
 
@@ -261,6 +269,13 @@ class RuleChanged(TableError):
 
 class ColumnsRequired(TableError):
     code = "no-columns"
+
+
+class TableLocked(TableError):
+    """Another session locks a table of the destination. It is tried again, and the others go on."""
+
+    code = "table-locked"
+    retry = Retry.BACKOFF
 
 
 class FilesLost(TableError):

@@ -29,6 +29,7 @@ FAILPOINTS = (
     "apply.files_written",  # the batch's job is done, nothing committed
     "apply.written_beside",  # the job of the next batch is done, the commits of the one before are under way
     "apply.before_commit",  # of one table
+    "postgres.before_commit",  # all statements of a transaction are done at the destination, COMMIT is not sent
     "apply.after_commit",  # of one table; others of the batch are not committed yet
     "apply.batch_committed",  # all tables committed, nothing recorded
     "apply.position_advanced",  # an idle table's position was moved on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.fold.keys import bucket_of, encode_keys
+from penstock.fold.keys import bucket_of, decode_keys, encode_keys
 
 EVERY_TYPE = [
     pa.array([True, False]),
@@ -101,3 +101,31 @@ def test_buckets_never_change() -> None:
     """Tasks of one batch run in several processes: the numbers are part of the contract between them."""
     assert bucket_of(pa.array([0, 1, -1, 2**40]), 16).tolist() == [0, 5, 11, 8]
     assert bucket_of(pa.array([b"", b"a", b"customer-00000001"], pa.binary()), 16).tolist() == [0, 9, 11]
+
+
+@pytest.mark.parametrize("second", [None, "text", "int"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, -5, 2**62], pa.int64()),
+        pa.array([1, -2, 3], pa.int16()),
+        pa.array(["", "a", "ключ 😀"]),
+        pa.array([b"", b"\x00\xff", b"abc"]),
+        pa.array([True, False, True]),
+        pa.array([0.0, -1.5, float("inf")]),
+        pa.array([Decimal("1.50"), Decimal("-99.99"), Decimal("0.00")], pa.decimal128(12, 2)),
+        pa.array([date(1, 1, 1), date(1970, 1, 1), date(9999, 12, 31)]),
+        pa.array([datetime(1900, 1, 1, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC")),
+        pa.array([time(1, 2, 3, 4)] * 3, pa.time64("us")),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_keys_give_their_columns_back(values: pa.Array, second: str | None) -> None:
+    columns = [values]
+    if second is not None:
+        columns.append(pa.array(["x", "", "yy"]) if second == "text" else pa.array([1, -1, 0]))
+    types = [column.type for column in columns]
+    keys = encode_keys(columns)
+    assert decode_keys(keys, types) == columns
+    assert decode_keys(keys.slice(1, 2), types) == [column.slice(1, 2) for column in columns]
+    assert decode_keys(keys.slice(0, 0), types) == [column.slice(0, 0) for column in columns]

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode import verbatim
 from penstock.decode.dialect import dialect_of
 from penstock.decode.schema import arrow_schema
 from penstock.model.table import TableSchema
@@ -87,6 +88,7 @@ class Condition:
 
     def check(self, schema: TableSchema) -> None:
         """BadCondition when the table has no such column, or one that cannot be compared like that."""
+        schema = verbatim.comparable(schema)
         arrow = arrow_schema(schema)
         for test in _tests(self.root):
             if test.column not in arrow.names:
@@ -112,8 +114,10 @@ class Condition:
                         f"{value!r} is no {described.type.name}, which column {test.column} is"
                     ) from None
 
-    def holds(self, rows: pa.Table) -> pa.ChunkedArray:
-        """For each row whether the condition is true."""
+    def holds(self, rows: pa.Table, schema: TableSchema | None = None) -> pa.ChunkedArray:
+        """For each row whether the condition is true. `schema` is the rows', where they may have texts of values."""
+        if schema is not None:
+            rows = verbatim.comparable_rows(schema, rows, self.columns)
         return pc.fill_null(_evaluated(self.root, rows), False)
 
 

@@ -271,7 +271,7 @@ def _images(
         needed = [name for name in condition.columns if name in unsent]
         if needed:
             raise where_incomplete(schema, needed[0], "`penstock retry`")
-        holds = np.asarray(condition.holds(_typed(rows, schema, condition.columns)).combine_chunks(), np.bool_)
+        holds = np.asarray(condition.holds(_typed(rows, schema, condition.columns), schema).combine_chunks(), np.bool_)
     rescued = lost.cells(len(at))
     kept = kept_rescued(projection, schema, rescued)
     rescues = kept_counts(projection, schema, lost.counts, kept)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Octets = npt.NDArray[np.uint8]
 _SIGN = np.uint64(1 << 63)
 _HASHED_WORDS = 8  # of eight bytes each, from the end of a binary key: enough to spread keys over buckets
 
@@ -35,6 +36,58 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.Array:
             parts.append(_fixed(_binary_lengths(part).astype(">u4")))
         parts.append(part)
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+
+
+def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Give back the columns that `encode_keys` made these keys of; `types` are theirs."""
+    if len(types) == 1 and pa.types.is_integer(types[0]):
+        return [keys.cast(types[0])]
+    if len(types) == 1:
+        return [_unpacked(types[0], keys)]
+    octets = np.frombuffer(keys.buffers()[2] or b"", np.uint8) if len(keys) else np.empty(0, np.uint8)
+    offsets, columns = _binary_offsets(keys), []
+    at = offsets[:-1].copy()
+    for type in types:
+        if _varies(type):
+            lengths = _gathered(octets, at, np.full(len(keys), 4)).view(">u4").astype(np.int64)
+            at += 4
+        else:
+            lengths = np.full(len(keys), type.byte_width if pa.types.is_decimal(type) else 8)
+        values = _gathered(octets, at, lengths)
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(values))]
+        columns.append(_unpacked(type, pa.Array.from_buffers(pa.binary(), len(keys), buffers)))
+        at += lengths
+    return columns
+
+
+def _gathered(octets: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Octets:
+    """So many octets from each place, one behind the other."""
+    begins = np.cumsum(lengths) - lengths
+    return octets[np.repeat(at - begins, lengths) + np.arange(int(lengths.sum()))]
+
+
+def _unpacked(type: pa.DataType, part: pa.Array) -> pa.Array:
+    """The values that `_part` made these bytes of."""
+    if _varies(type):
+        return part.cast(type)
+    width = type.byte_width if pa.types.is_decimal(type) else 8
+    lengths = np.full(len(part), width)
+    octets = np.frombuffer(part.buffers()[2] or b"", np.uint8) if len(part) else np.empty(0, np.uint8)
+    fixed = np.ascontiguousarray(_gathered(octets, _binary_offsets(part)[:-1], lengths))
+    if pa.types.is_decimal(type):
+        return pa.Array.from_buffers(type, len(part), [None, pa.py_buffer(fixed)])
+    words = fixed.view(">u8").astype(np.uint64)
+    if pa.types.is_floating(type):
+        return pa.array(words.view(np.float64)).cast(type)
+    numbers = pa.array((words ^ _SIGN).view(np.int64))
+    if pa.types.is_boolean(type):
+        return numbers.cast(pa.bool_())
+    if pa.types.is_timestamp(type):
+        return numbers.cast(pa.timestamp("us", type.tz)).cast(type)
+    if pa.types.is_time64(type):
+        return numbers.cast(pa.time64("us")).cast(type)
+    return numbers.cast(pa.int32()).cast(type) if pa.types.is_date32(type) else numbers.cast(type)
 
 
 def bucket_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int64]:

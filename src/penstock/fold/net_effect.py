@@ -53,12 +53,14 @@ class Removals:
 
     `keys[i]` is a row as `encode_rows` makes it. Of its instances `times[i]` go, any of them, for they are equal.
     Before the batch there must be `needed[i]` of them at least, or the destination is not what the source was:
-    RowsMissing.
+    RowsMissing. `rows` are the rows themselves, with RESCUED behind their columns if something was rescued of them, for
+    destinations that find rows by their values.
     """
 
     keys: pa.Array
     times: npt.NDArray[np.int64]
     needed: npt.NDArray[np.int64]
+    rows: pa.Table | None = None
 
 
 NO_ROW = -1

@@ -66,7 +66,7 @@ def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) ->
         return rows
     condition = condition_of(projection)
     if condition is not None:
-        rows = rows.filter(condition.holds(rows))
+        rows = rows.filter(condition.holds(rows, schema))
     rescued = whole(rows[RESCUED]) if RESCUED in rows.column_names else None
     kept = shaped(projection, schema, rows, rescued)
     rescued = kept_rescued(projection, schema, rescued)
@@ -94,7 +94,7 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
         needed = [fetch.column for fetch in net.fetches if fetch.column in condition.columns]
         if needed:
             raise where_incomplete(schema, needed[0], "`penstock resync`")
-        kept = np.asarray(condition.holds(net.upserts).combine_chunks(), np.bool_)
+        kept = np.asarray(condition.holds(net.upserts, schema).combine_chunks(), np.bool_)
     choices = {choice.column: choice for choice in projection.columns}
     place = np.where(kept, np.cumsum(kept) - 1, NO_ROW)
     fetches = []

@@ -10,7 +10,7 @@ changes: a row that is deleted and inserted again must have been there, although
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -72,7 +72,7 @@ def images_of(
     condition = condition_of(projection)
     kept = np.ones(table.num_rows, np.bool_)
     if condition is not None:
-        kept = np.asarray(condition.holds(table).combine_chunks(), np.bool_)
+        kept = np.asarray(condition.holds(table, schema).combine_chunks(), np.bool_)
         table = table.filter(pa.array(kept))
     table = project_rows(projection, schema, table)
     cells = whole(table[RESCUED]) if RESCUED in table.column_names else None
@@ -120,7 +120,11 @@ def fold_rows(
         added.keys.filter(pa.array(come_own)),
         come_order[added.kept][come_own],
     )
-    removals = balance.removals
+    gone_rows = removed.rows
+    if removed.rescued is not None:
+        gone_rows = gone_rows.append_column(pa.field(RESCUED, RESCUED_TYPE), removed.rescued)
+    images = gone_rows.take(pa.array(np.flatnonzero(gone_own)[balance.images]))
+    removals = replace(balance.removals, rows=images)
     if cleared >= 0 and len(removals.keys):
         raise rows_missing(schema.table, int(removals.needed.sum()))
     chosen = pa.array(np.flatnonzero(come_own)[balance.stays])
@@ -170,9 +174,10 @@ def rows_missing(table: TableId, rows: int) -> RowsMissing:
 
 @dataclass(frozen=True)
 class _Balance:
-    """`stays`: which of the rows that came are left in the end."""
+    """`stays`: which of the rows that came are left in the end. `images`: for each removal, one that went."""
 
     stays: Places
+    images: Places
     removals: Removals
 
 
@@ -184,7 +189,7 @@ def _balance(gone: pa.Array, gone_order: Places, come: pa.Array, come_order: Pla
     number = np.asarray(encoded.indices).astype(np.int64)
     if len(number) == 0:
         nothing = np.empty(0, np.int64)
-        return _Balance(nothing, Removals(gone, nothing, nothing))
+        return _Balance(nothing, nothing, Removals(gone, nothing, nothing))
     order = np.concatenate([gone_order, come_order])
     by_row = np.lexsort((order, number))
     arrives = by_row >= len(gone)
@@ -202,7 +207,9 @@ def _balance(gone: pa.Array, gone_order: Places, come: pa.Array, come_order: Pla
     stays = np.sort(arrivals[from_end <= net[of_row]])
     wanted = np.flatnonzero(needed)
     keys = encoded.dictionary.take(pa.array(wanted))
-    return _Balance(stays, Removals(keys, np.maximum(0, -net)[wanted], needed[wanted]))
+    went, first = np.unique(number[: len(gone)], return_index=True)
+    images = first[np.searchsorted(went, wanted)]
+    return _Balance(stays, images, Removals(keys, np.maximum(0, -net)[wanted], needed[wanted]))
 
 
 def _ranks(ranks: Sequence[Places], rows: Sequence[Places]) -> Places:

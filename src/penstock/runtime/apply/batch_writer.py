@@ -174,7 +174,7 @@ class BatchWriter:
         flight.void |= flight.commits.keys() - committed.keys()
         pending = {table: work for table, work in flight.batch.tables.items() if table in flight.void}
         tries = 1
-        while pending := {table: work for table, work in pending.items() if not self._tables[table].errored}:
+        while pending := {table: work for table, work in pending.items() if self._takes_part(table)}:
             if tries == REDOS:
                 for table in pending:
                     with self._containing(self._tables[table], COMMITTING):
@@ -188,6 +188,9 @@ class BatchWriter:
             committed |= self._committed(self._submitted(plans, results, flight.batch.end, together=together))
             pending = {table: work for table, work in pending.items() if table in results and table not in committed}
         return committed
+
+    def _takes_part(self, table: TableId) -> bool:
+        return not (self._tables[table].errored or self._tables[table].waiting)
 
     def _submitted(
         self,

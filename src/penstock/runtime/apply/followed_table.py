@@ -23,6 +23,8 @@ class FollowedTable:
     lacks_columns: bool = False  # it is Errored for having none
     lost: bool = False  # it is Errored because the log no longer has what it needs: a copy puts that right
     level: Position | None = None  # how far it alone has been processed, while it is behind the others
+    waiting: bool = False  # somebody locks it at the destination: it is behind the others, and tried again later
+    try_again_at: float = 0.0  # monotonic; while it waits
     held: bool = False  # it goes no further than `until`, and nowhere while that is None
     until: Position | None = None
     paused: bool = False  # by an operator: it stays where it is

@@ -35,6 +35,7 @@ from penstock.errors import (
     StaleBase,
     StateError,
     TableError,
+    TableLocked,
     TableFailed,
 )
 from penstock.failpoints import reach
@@ -56,6 +57,7 @@ LOG = structlog.get_logger("apply")
 ONE_AFTER_THE_OTHER = 2.0  # seconds, in which batches follow each other without a pause
 MOST_RESYNCS = 3  # for rows that are missing, of one table
 RESYNCS_WITHIN = 3600.0  # seconds
+LOCKED_FOR = 5.0  # seconds, until a table that another session locks is tried again
 
 
 class ApplyLoop:
@@ -261,6 +263,9 @@ class ApplyLoop:
 
     def mark_errored(self, tracked: FollowedTable, error: PenstockError) -> None:
         """Make the table Errored, or have it copied again where that is the way out and loses nothing."""
+        if isinstance(error, TableLocked):
+            self._wait(tracked, error)
+            return
         lost = isinstance(error, LineageLost | LogPassed) and tracked.feed.mode is Mode.CLONE
         if lost or isinstance(error, CopyNeeded) or self._lacks_rows(tracked, error):
             try:
@@ -284,6 +289,12 @@ class ApplyLoop:
         tracked.lacks_key |= isinstance(error, KeyRequired)
         tracked.lacks_columns |= isinstance(error, ColumnsRequired)
         tracked.lost |= isinstance(error, PositionLost)
+
+    def _wait(self, tracked: FollowedTable, error: TableLocked) -> None:
+        """Leave the table behind the others, which go on, and try it again a little later."""
+        LOG.warning("table locked at the destination, retrying", table=str(tracked.name), what=error.what)
+        tracked.waiting, tracked.try_again_at = True, time.monotonic() + LOCKED_FOR
+        tracked.level = tracked.position if tracked.level is None else min(tracked.level, tracked.position)
 
     def mark_all_errored(self, error: PenstockError) -> None:
         """For what no table can pass: a gap, a damaged log."""
@@ -339,7 +350,8 @@ class ApplyLoop:
             self._joining.popleft()
         worked = False
         for tracked in [tracked for tracked in self.tables.values() if tracked.level is not None]:
-            if not tracked.errored:
+            if not tracked.errored and (not tracked.waiting or time.monotonic() >= tracked.try_again_at):
+                tracked.waiting = False
                 with self.containing(tracked, "it caught up with the others"):
                     worked |= self._bring_on(tracked)
         return worked
@@ -364,6 +376,8 @@ class ApplyLoop:
         if batch is not None:
             self._take_renamed(batch)
             committed = self._writer.apply(batch) if batch.tables else {}
+            if tracked.waiting:
+                return False
             tracked.level = batch.end
             self._record(committed)
         is_level = batch is None or batch.end >= self.processed

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from penstock.decode.postgres.fitting import fitted, original
 from penstock.decode.postgres.types.registry import codec
 from penstock.model.table import Column
+from penstock.model.type_map import TEXT
 from penstock.source.postgres.statements import quoted
 
 _FLOATS = frozenset({700, 701})
@@ -98,7 +99,7 @@ def converted(column: Column, received: pa.Array) -> tuple[pa.Array, Misfits | N
 
 
 def _is_binary(column: Column) -> bool:
-    return column.type.oid in _BINARY and not column.type.carried_as
+    return column.type.oid in _BINARY and not column.type.carried_as and column.type.held_as != TEXT
 
 
 def _parsed(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits | None]:

@@ -15,6 +15,7 @@ from penstock.decode.postgres.types.temporal import TIME
 from penstock.model.table import ColumnType, TableSchema
 from penstock.model.type_map import TEXT, TypeMap
 
+_NOT_OWN_TEXTS = frozenset({16, 20, 21, 23})  # bool and integers
 OF_TYPES = "pg:"  # begins a key that names a type and not a column
 
 _ALIASES = {
@@ -68,6 +69,8 @@ def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
 
 def held_as(type: ColumnType, types: TypeMap) -> str:
     """What becomes of a plain type at a destination with these types."""
+    if types.own_texts:
+        return "" if type.kind == "base" and type.oid in _NOT_OWN_TEXTS else TEXT
     if type.oid == INT2:
         return "" if types.int16 else "int32"
     if type.oid == TIME:

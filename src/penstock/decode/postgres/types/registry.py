@@ -39,7 +39,7 @@ _FIRST_OF_USERS = 16384  # below it are the types that every server has
 @lru_cache(maxsize=4096)
 def codec(type: ColumnType) -> TypeCodec:
     """ValueError for a choice that the type does not allow."""
-    if type.carried_as == TEXT or type.carried_as.startswith(VERBATIM):
+    if TEXT in (type.carried_as, type.held_as) or type.carried_as.startswith(VERBATIM):
         return text.codec(type)
     if type.carried_as and type.oid != numeric.NUMERIC:
         raise ValueError(f"{type.carried_as} is for numeric, not for {type.name}")

@@ -1,0 +1,1 @@
+"""Postgres as a destination of tables."""
