@@ -1,4 +1,7 @@
-"""Destinations for the behaviour suite: the memory twin, Delta, and Iceberg on the one Spark of the test session."""
+"""Destinations for the behaviour suite: the memory twin, Delta, Postgres, and Iceberg on the one Spark of the session.
+
+`typed_lake` is for what only lakes have that take typed values: Postgres takes texts, and rescues nothing of them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from destination_rows import Lake, delta_config, delta_lake, iceberg_config, iceberg_lake, memory_lake
+from postgres_lake import postgres_lake
+
+
+@pytest.fixture(params=["memory", "delta", "iceberg", "postgres"])
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "postgres":
+        return postgres_lake(request.getfixturevalue("postgres"))
+    return _typed_lake(request, tmp_path)
 
 
 @pytest.fixture(params=["memory", "delta", "iceberg"])
-def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+def typed_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return _typed_lake(request, tmp_path)
+
+
+def _typed_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "memory":
         return memory_lake()
     if request.param == "delta":

@@ -39,23 +39,23 @@ def opened(lake: Lake, schema: TableSchema = ORDERS, start: int | None = START) 
     return driver
 
 
-def test_the_column_comes_with_the_first_row_that_needs_it(any_lake: Lake) -> None:
-    driver = opened(any_lake)
+def test_the_column_comes_with_the_first_row_that_needs_it(typed_lake: Lake) -> None:
+    driver = opened(typed_lake)
     apply(driver, ORDERS, START + 1, net(ORDERS, [ONE]))
-    assert any_lake.rows(ORDERS) == [ONE]
+    assert typed_lake.rows(ORDERS) == [ONE]
     two = {"id": 2, "amount": None, "note": None}
     apply(driver, ORDERS, START + 2, net(ORDERS, [rescued(two, LOST), {**ONE, "id": 3}]))
     three = rescued({**ONE, "id": 3}, None)
-    assert any_lake.rows(ORDERS) == [rescued(ONE, None), rescued(two, LOST), three]
+    assert typed_lake.rows(ORDERS) == [rescued(ONE, None), rescued(two, LOST), three]
     apply(driver, ORDERS, START + 3, net(ORDERS, [{"id": 2, "amount": 2, "note": "fits"}]))
-    assert any_lake.rows(ORDERS)[1] == rescued({"id": 2, "amount": 2, "note": "fits"}, None)
-    driver = opened(any_lake)
+    assert typed_lake.rows(ORDERS)[1] == rescued({"id": 2, "amount": 2, "note": "fits"}, None)
+    driver = opened(typed_lake)
     apply(driver, ORDERS, START + 4, net(ORDERS, [rescued(two, LOST[:1])], truncated=True))
-    assert any_lake.rows(ORDERS) == [rescued(two, LOST[:1])]
+    assert typed_lake.rows(ORDERS) == [rescued(two, LOST[:1])]
 
 
-def test_compaction_keeps_it(any_lake: Lake) -> None:
-    driver = opened(any_lake)
+def test_compaction_keeps_it(typed_lake: Lake) -> None:
+    driver = opened(typed_lake)
     expected = {}
     for number in range(20):
         row = rescued(
@@ -63,17 +63,17 @@ def test_compaction_keeps_it(any_lake: Lake) -> None:
         )
         apply(driver, ORDERS, START + 1 + number, net(ORDERS, [row]))
         expected[number] = row
-        any_lake.maintain(driver, ORDERS)
+        typed_lake.maintain(driver, ORDERS)
         if number % 7 == 5:
-            driver = opened(any_lake)
-    assert any_lake.rows(ORDERS) == ordered(ORDERS, list(expected.values()))
+            driver = opened(typed_lake)
+    assert typed_lake.rows(ORDERS) == ordered(ORDERS, list(expected.values()))
 
 
-def test_a_fetched_cell_brings_it_along(any_lake: Lake) -> None:
-    driver = opened(any_lake)
+def test_a_fetched_cell_brings_it_along(typed_lake: Lake) -> None:
+    driver = opened(typed_lake)
     lost = rescued({"id": 1, "amount": None, "note": None}, LOST)
     apply(driver, ORDERS, START + 1, net(ORDERS, [lost, {**ONE, "id": 2}]))
-    any_lake.maintain(driver, ORDERS)
+    typed_lake.maintain(driver, ORDERS)
     upserts: list[Row] = [
         {"id": 1, "amount": 5, "note": None},
         {"id": 7, "amount": None, "note": None},
@@ -81,17 +81,17 @@ def test_a_fetched_cell_brings_it_along(any_lake: Lake) -> None:
     ]
     fetches = [("note", 0, {"id": 1}), ("note", 1, {"id": 2}), ("note", 2, {"id": 1})]
     apply(driver, ORDERS, START + 2, net(ORDERS, upserts, [{"id": 2}], fetches=fetches))
-    found = {row["id"]: row for row in any_lake.rows(ORDERS)}
+    found = {row["id"]: row for row in typed_lake.rows(ORDERS)}
     assert found[1] == rescued({"id": 1, "amount": 5, "note": None}, LOST[1:])
     assert found[7] == rescued({"id": 7, "amount": None, "note": "one"}, None)
     assert sorted(found[3][RESCUED]) == [("amount", "Infinity"), LOST[1]]
     later: list[Row] = [{"id": 1, "amount": 6, "note": None}]
     apply(driver, ORDERS, START + 3, net(ORDERS, later, fetches=[("note", 0, {"id": 1})]))
-    assert any_lake.rows(ORDERS)[0] == rescued(later[0], LOST[1:])
+    assert typed_lake.rows(ORDERS)[0] == rescued(later[0], LOST[1:])
 
 
-def test_a_driver_that_does_not_know_it_yet_is_told(any_lake: Lake) -> None:
-    first, second = opened(any_lake), opened(any_lake)
+def test_a_driver_that_does_not_know_it_yet_is_told(typed_lake: Lake) -> None:
+    first, second = opened(typed_lake), opened(typed_lake)
     lost = rescued({"id": 1, "amount": None, "note": None}, LOST)
     stale = second.plan(ORDERS.table, SOURCE)
     apply(first, ORDERS, START + 1, net(ORDERS, [lost]))
@@ -100,8 +100,8 @@ def test_a_driver_that_does_not_know_it_yet_is_told(any_lake: Lake) -> None:
     apply(second, ORDERS, START + 2, net(ORDERS, [{**lost, "id": 2}]))
     for number in range(3, 9):
         apply(second, ORDERS, START + number, net(ORDERS, [{**ONE, "id": number}]))
-        any_lake.maintain(second, ORDERS)
-    assert any_lake.rows(ORDERS)[:2] == [lost, {**lost, "id": 2}]
+        typed_lake.maintain(second, ORDERS)
+    assert typed_lake.rows(ORDERS)[:2] == [lost, {**lost, "id": 2}]
 
 
 def batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
@@ -114,8 +114,8 @@ def batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("places", [(), (0,), (2,), (0, 3), (1, 2, 3)])
-def test_copies_keep_it(any_lake: Lake, places: tuple[int, ...]) -> None:
-    driver = opened(any_lake, start=None)
+def test_copies_keep_it(typed_lake: Lake, places: tuple[int, ...]) -> None:
+    driver = opened(typed_lake, start=None)
     plan = driver.plan_copy(ORDERS.table, SOURCE)
     rows = [
         rescued({"id": number, "amount": None, "note": "x"}, [("amount", "NaN")] if number in places else None)
@@ -131,9 +131,9 @@ def test_copies_keep_it(any_lake: Lake, places: tuple[int, ...]) -> None:
     expected = [rows[0], {**rows[2], "note": "changed"}, rows[3], rescued({**ONE, "id": 9}, None)]
     if set(places) <= {1}:
         expected = [{name: value for name, value in row.items() if name != RESCUED} for row in expected]
-    assert any_lake.rows(ORDERS) == expected
+    assert typed_lake.rows(ORDERS) == expected
     apply(driver, ORDERS, START + 2, net(ORDERS, [rescued({"id": 5, "amount": None, "note": None}, LOST)]))
-    assert any_lake.rows(ORDERS)[3][RESCUED] == LOST
+    assert typed_lake.rows(ORDERS)[3][RESCUED] == LOST
 
 
 INT, TEXT = ColumnType(23, "int4"), ColumnType(25, "text")
@@ -169,18 +169,18 @@ def nested(number: int) -> Row:
     return {**kinds[number % 3], "id": number}
 
 
-def test_lists_structs_and_maps(any_lake: Lake) -> None:
-    driver = opened(any_lake, NESTED)
-    driver = opened(any_lake, NESTED)
+def test_lists_structs_and_maps(typed_lake: Lake) -> None:
+    driver = opened(typed_lake, NESTED)
+    driver = opened(typed_lake, NESTED)
     for number in range(0, 18, 3):
         rows = [nested(number + offset) for offset in range(3)]
         apply(driver, NESTED, START + 1 + number, net(NESTED, rows))
-        any_lake.maintain(driver, NESTED)
+        typed_lake.maintain(driver, NESTED)
     unsent: Row = {"numbers": None, "id": 0, "pair": None, "pairs": None, "map": None, "pair_a": "later"}
     fetches = [(name, 0, {"id": 0}) for name in ("numbers", "pair", "pairs", "map")]
     apply(driver, NESTED, START + 30, net(NESTED, [unsent], fetches=fetches))
     expected = [nested(0) | {"pair_a": "later"}, *(nested(number) for number in range(1, 18))]
-    assert any_lake.rows(NESTED) == ordered(NESTED, expected)
+    assert typed_lake.rows(NESTED) == ordered(NESTED, expected)
 
 
 def test_a_name_that_iceberg_gives_twice_is_refused(iceberg: Lake) -> None:
@@ -207,12 +207,12 @@ def test_spark_reads_them(iceberg: Lake, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout(events=True), Layout(period=Period())], ids=["events", "history"])
-def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> None:
+def test_it_may_come_together_with_a_column(typed_lake: Lake, layout: Layout) -> None:
     """In tables that keep the past: the structure moves, and the first value is rescued, in one commit."""
     columns = {"id": messages.INT8, "n": messages.numeric(5, 1)}
     pairs = ColumnType(0, "pair", kind="composite", fields=(("a", INT), ("b", LIST)))
     before, after = (messages.table_schema(one) for one in (columns, {**columns, "more": pairs, "last": FREE}))
-    driver = any_lake.driver()
+    driver = typed_lake.driver()
     driver.ensure_table(before.table, before, SOURCE, 0, layout=layout)
     followed = follow(driver.structure(before.table, SOURCE), [before, after], driver.capabilities.types).schema
     stream = messages.Stream().transaction(messages.insert("1", "1.0"))
@@ -222,8 +222,8 @@ def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> N
         plan = driver.plan(before.table, SOURCE, schema)
         parts = write(plan, fold([changes], position=position, schema=schema))
         driver.commit(plan, parts, truncated=False, position=position + 200, moment=None if layout.events else position)
-        any_lake.maintain(driver, before)
-    rows = any_lake.read(before.table).to_pylist()
+        typed_lake.maintain(driver, before)
+    rows = typed_lake.read(before.table).to_pylist()
     found = [(row["after"]["id"] if layout.events else row["id"], row[RESCUED]) for row in rows]
     side = "after." if layout.events else ""
     assert sorted(found) == [(1, None), (2, [(f"{side}n", "NaN"), (f"{side}last", "NaN")])]
@@ -231,8 +231,8 @@ def test_it_may_come_together_with_a_column(any_lake: Lake, layout: Layout) -> N
     assert [one["more"] for one in images if one["id"] == 2] == [{"a": 1, "b": [2]}]
 
 
-def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(any_lake: Lake) -> None:
-    driver, layout = any_lake.driver(), Layout(period=Period())
+def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(typed_lake: Lake) -> None:
+    driver, layout = typed_lake.driver(), Layout(period=Period())
     driver.ensure_table(ORDERS.table, ORDERS, SOURCE, None, layout=layout)
     read: list[list[Row]] = [
         [{"id": 1, "amount": None, "note": "x", RESCUED: LOST[:1]}, {"id": 2, "amount": 2, "note": "x"}],
@@ -246,10 +246,10 @@ def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(any_lake: Lake
         merged = merge_copy(InProcessRunner(), copy, plan, ORDERS, number * 1_000_000)
         driver.commit_merge(plan, merged, START + number, number * 1_000_000, f"history {number}")
         assert driver.history(ORDERS.table, SOURCE) == f"history {number}"
-        any_lake.maintain(driver, ORDERS)
+        typed_lake.maintain(driver, ORDERS)
     found = [
         (row["id"], row["amount"], row[RESCUED], row["valid_to"].second, row["deleted"])
-        for row in any_lake.rows(ORDERS)
+        for row in typed_lake.rows(ORDERS)
     ]
     assert sorted(found, key=repr) == [
         (1, None, [("amount", "Infinity")], 0, False),

@@ -197,8 +197,9 @@ def test_a_plan_is_stale_after_another_driver_has_committed_for_any_source(
     other = any_lake.driver()
     ensure(other, US)
     apply_for(other, US, START + 1, net(ORDERS, [TWO]))
-    with pytest.raises(StaleBase):
-        driver.commit(plan, parts, truncated=False, position=START + 2)
+    if driver.capabilities.strict == "table":
+        with pytest.raises(StaleBase):
+            driver.commit(plan, parts, truncated=False, position=START + 2)
     apply_for(driver, US, START + 2, net(ORDERS, [ONE]))
     apply_for(driver, EU, START + 1, net(ORDERS, [ONE]))
     assert seen(any_lake) == {"eu": [ONE], "us": [ONE, TWO]}
@@ -372,8 +373,8 @@ def test_lists_of_several_sources_are_one_column(any_lake: Lake) -> None:
     }
 
 
-def test_images_of_events_are_the_union(any_lake: Lake) -> None:
-    driver, layout = any_lake.driver(), Layout(events=True)
+def test_images_of_events_are_the_union(typed_lake: Lake) -> None:
+    driver, layout = typed_lake.driver(), Layout(events=True)
     narrow = table_schema({"id": INT4, "body": TEXT})
     wide = table_schema({"id": INT8, "more": TEXT, "body": TEXT})
     sent = ((EU, narrow, ("1", "a")), (US, wide, ("2", "m", "b")), (EU, narrow, ("3", "c")))
@@ -382,13 +383,13 @@ def test_images_of_events_are_the_union(any_lake: Lake) -> None:
         plan = driver.plan(schema.table, source)
         effect = fold_events([Stream().transaction(insert(*cells)).raw(schema)], position=0)
         driver.commit(plan, write(plan, effect), truncated=False, position=START + number)
-    assert sorted((row["sid"], *row["after"].values()) for row in any_lake.read(narrow.table).to_pylist()) == [
+    assert sorted((row["sid"], *row["after"].values()) for row in typed_lake.read(narrow.table).to_pylist()) == [
         ("eu", 1, "a", None),
         ("eu", 3, "c", None),
         ("us", 2, "b", "m"),
     ]
     driver.maintain(narrow.table, EU, InProcessRunner())
-    assert any_lake.read(narrow.table).num_rows == 3
+    assert typed_lake.read(narrow.table).num_rows == 3
     other = table_schema({"id": TEXT, "body": TEXT})
     with pytest.raises(SchemaChanged, match=r"column before\.id is int64 for other sources, and string here"):
         ensure(driver, "crm.asia", other, layout=layout, sid=Sid("sid", "asia", "crm"))

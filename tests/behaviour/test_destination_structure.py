@@ -44,6 +44,14 @@ def driver(any_lake: Lake) -> TableDestination:
     return destination
 
 
+@pytest.fixture
+def typed_driver(typed_lake: Lake) -> TableDestination:
+    destination = typed_lake.driver()
+    destination.ensure_table(BASE.table, BASE, SOURCE, START)
+    apply(destination, BASE, START + 1, net(BASE, [ONE, TWO]))
+    return destination
+
+
 def move(
     destination: TableDestination, after: TableSchema, position: int, *effects: NetEffect, on_drop: OnDrop = "keep"
 ) -> None:
@@ -136,29 +144,31 @@ def test_a_cell_is_fetched_by_the_name_that_its_column_has_now(any_lake: Lake, d
     assert any_lake.rows(renamed)[0] == {"id": 1, "amount": 11, "text": "one"}
 
 
-def test_what_was_rescued_follows_its_column(any_lake: Lake, driver: TableDestination) -> None:
+def test_what_was_rescued_follows_its_column(typed_lake: Lake, typed_driver: TableDestination) -> None:
     """Into a row that is fetched, and when files are merged; also if another column has the name now."""
     lost = [("amount", "NaN"), ("note", "x")]
     rows = [{"id": number, "amount": None, "note": None, RESCUED: lost} for number in (1, 2)]
-    apply(driver, BASE, START + 2, net(BASE, rows))
+    apply(typed_driver, BASE, START + 2, net(BASE, rows))
     renamed = version("1 id int8, 2 sum int4, 3 amount text")
     unsent = net(renamed, [{"id": 1, "sum": None, "amount": "sent"}], fetches=[("sum", 0, {"id": 1})])
-    move(driver, renamed, START + 3, unsent)
-    assert any_lake.rows(renamed)[0] == {"id": 1, "sum": None, "amount": "sent", RESCUED: [("sum", "NaN")]}
+    move(typed_driver, renamed, START + 3, unsent)
+    assert typed_lake.rows(renamed)[0] == {"id": 1, "sum": None, "amount": "sent", RESCUED: [("sum", "NaN")]}
     for number in range(4, 10):
-        apply(driver, renamed, START + number, net(renamed, [{"id": number, "sum": 0, "amount": "n"}]))
-        any_lake.maintain(driver, renamed)
-    assert sorted(any_lake.rows(renamed)[1][RESCUED]) == [("amount", "x"), ("sum", "NaN")]
+        apply(typed_driver, renamed, START + number, net(renamed, [{"id": number, "sum": 0, "amount": "n"}]))
+        typed_lake.maintain(typed_driver, renamed)
+    assert sorted(typed_lake.rows(renamed)[1][RESCUED]) == [("amount", "x"), ("sum", "NaN")]
 
 
 @pytest.mark.parametrize("on_drop", ["keep", "drop"])
-def test_what_was_rescued_is_not_another_columns(any_lake: Lake, driver: TableDestination, on_drop: OnDrop) -> None:
+def test_what_was_rescued_is_not_another_columns(
+    typed_lake: Lake, typed_driver: TableDestination, on_drop: OnDrop
+) -> None:
     row = {"id": 1, "amount": 1, "note": None, RESCUED: [("note", "x")]}
-    apply(driver, BASE, START + 2, net(BASE, [row]))
+    apply(typed_driver, BASE, START + 2, net(BASE, [row]))
     after = version("1 id int8, 2 amount int4, 4 note text")
     unsent = net(after, [{"id": 1, "amount": 2, "note": None}], fetches=[("note", 0, {"id": 1})])
-    move(driver, after, START + 3, unsent, on_drop=on_drop)
-    found = any_lake.rows(after)[0]
+    move(typed_driver, after, START + 3, unsent, on_drop=on_drop)
+    found = typed_lake.rows(after)[0]
     assert (found["amount"], found["note"], found[RESCUED]) == (2, None, None)
 
 
@@ -195,7 +205,7 @@ def copied(destination: TableDestination, schema: TableSchema, rows: Sequence[Ro
         ("1 id int8, 2 amount text, 3 note text", ("id",), {"id": 7, "amount": "many", "note": "n"}),
         ("1 id int8, 2 amount int4, 3 note text", ("id", "amount"), {"id": 7, "amount": 1, "note": "n"}),
         ("1 id int8, 2 amount int4, 3 note text", (), {"id": 7, "amount": 1, "note": "n"}),
-        ("1 code uuid, 2 other text", ("code",), {"code": "x", "other": "o"}),
+        ("1 code uuid, 2 other text", ("code",), {"code": "00000000-0000-0000-0000-00000000000a", "other": "o"}),
         ("3 id text, 2 amount int4, 4 more text", ("id",), {"id": "seven", "amount": 1, "more": "m"}),
     ],
     ids=["another type", "longer key", "no key", "all other", "key is another column"],

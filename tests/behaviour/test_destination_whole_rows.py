@@ -106,32 +106,32 @@ def disturb(source: Source, chance: random.Random, steps: int) -> list[Change]:
 
 
 @pytest.fixture
-def driver(any_lake: Lake) -> TableDestination:
-    destination = any_lake.driver()
+def driver(typed_lake: Lake) -> TableDestination:
+    destination = typed_lake.driver()
     destination.ensure_table(BAG.table, BAG, SOURCE, START)
     return destination
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_random_stream_leaves_an_equal_multiset(any_lake: Lake, driver: TableDestination, seed: int) -> None:
+def test_a_random_stream_leaves_an_equal_multiset(typed_lake: Lake, driver: TableDestination, seed: int) -> None:
     chance, source = random.Random(seed), Source()
     for number in range(1, 16):
         changes = disturb(source, chance, 40)
         nets = folded(changes, BAG, buckets=chance.choice([1, 1, 3]))
         apply(driver, BAG, START + number, nets)
         if number % 3 == 0:
-            any_lake.maintain(driver, BAG)
+            typed_lake.maintain(driver, BAG)
         if number % 5 == 0:
-            assert held(any_lake, BAG) == expected(source.rows)
-    driver = any_lake.driver()  # after a restart, without the index
+            assert held(typed_lake, BAG) == expected(source.rows)
+    driver = typed_lake.driver()  # after a restart, without the index
     driver.ensure_table(BAG.table, BAG, SOURCE, START)
-    for path in (any_lake.root / "index").rglob("*.keys"):
+    for path in (typed_lake.root / "index").rglob("*.keys"):
         path.unlink()
     apply(driver, BAG, START + 99, folded(disturb(source, chance, 60), BAG))
-    assert held(any_lake, BAG) == expected(source.rows)
+    assert held(typed_lake, BAG) == expected(source.rows)
 
 
-def test_rows_that_are_not_there_are_missing_and_nothing_changes(any_lake: Lake, driver: TableDestination) -> None:
+def test_rows_that_are_not_there_are_missing_and_nothing_changes(typed_lake: Lake, driver: TableDestination) -> None:
     one: Row = ("1", "one", "1.0", "0", "{1}", None)
     apply(driver, BAG, START + 1, folded(messages(insert(*one), insert(*one)), BAG))
     for changes, missing in (
@@ -145,14 +145,14 @@ def test_rows_that_are_not_there_are_missing_and_nothing_changes(any_lake: Lake,
             write(plan, *folded(messages(*changes), BAG))
         assert caught.value.rows == missing
     apply(driver, BAG, START + 2, folded(messages(delete(*one, full=True)), BAG))
-    assert held(any_lake, BAG) == expected([one])
+    assert held(typed_lake, BAG) == expected([one])
     apply(driver, BAG, START + 3, folded(messages(delete("1", "one", "1.00", *one[3:], full=True)), BAG))
-    assert held(any_lake, BAG) == expected([])
+    assert held(typed_lake, BAG) == expected([])
     with pytest.raises(RowsMissing):  # where it was, it is dead
         write(driver.plan(BAG.table, SOURCE), *folded(messages(delete(*one, full=True)), BAG))
 
 
-def test_a_batch_cannot_be_applied_twice(any_lake: Lake, driver: TableDestination) -> None:
+def test_a_batch_cannot_be_applied_twice(typed_lake: Lake, driver: TableDestination) -> None:
     one: Row = ("1", "one", None, None, None, None)
     apply(driver, BAG, START + 1, folded(messages(*[insert(*one)] * 3), BAG))
     plan, nets = driver.plan(BAG.table, SOURCE), folded(messages(delete(*one, full=True)), BAG)
@@ -160,10 +160,10 @@ def test_a_batch_cannot_be_applied_twice(any_lake: Lake, driver: TableDestinatio
     driver.commit(plan, parts, truncated=False, position=START + 2)
     with pytest.raises(StaleBase):
         driver.commit(plan, again, truncated=False, position=START + 2)
-    assert held(any_lake, BAG) == expected([one, one])
+    assert held(typed_lake, BAG) == expected([one, one])
 
 
-def test_the_next_batch_can_be_written_before_the_commit(any_lake: Lake, driver: TableDestination) -> None:
+def test_the_next_batch_can_be_written_before_the_commit(typed_lake: Lake, driver: TableDestination) -> None:
     chance, source = random.Random(7), Source()
     apply(driver, BAG, START + 1, folded(disturb(source, chance, 30), BAG))
     plan: WritePlan | None = driver.plan(BAG.table, SOURCE)
@@ -178,11 +178,11 @@ def test_the_next_batch_can_be_written_before_the_commit(any_lake: Lake, driver:
         following = driver.plan_after(plan, parts, position=START + number)
         driver.commit(plan, parts, truncated=False, position=START + number)
         plan = following or driver.plan(BAG.table, SOURCE)
-    assert held(any_lake, BAG) == expected(source.rows)
+    assert held(typed_lake, BAG) == expected(source.rows)
 
 
-def test_a_copy_is_caught_up_and_followed(any_lake: Lake) -> None:
-    driver = any_lake.driver()
+def test_a_copy_is_caught_up_and_followed(typed_lake: Lake) -> None:
+    driver = typed_lake.driver()
     driver.ensure_table(BAG.table, BAG, SOURCE, None)
     chance, source = random.Random(11), Source()
     disturb(source, chance, 80)
@@ -200,21 +200,21 @@ def test_a_copy_is_caught_up_and_followed(any_lake: Lake) -> None:
             parts = []
         parts += [part for part in write(plan, *nets) if not part.empty]
     driver.commit_copy(BAG.table, SOURCE, parts, START + 10)
-    assert held(any_lake, BAG) == expected(source.rows)
+    assert held(typed_lake, BAG) == expected(source.rows)
     for number in range(11, 15):
         apply(driver, BAG, START + number, folded(disturb(source, chance, 30), BAG))
-        any_lake.maintain(driver, BAG)
-    assert held(any_lake, BAG) == expected(source.rows)
+        typed_lake.maintain(driver, BAG)
+    assert held(typed_lake, BAG) == expected(source.rows)
 
 
-def test_columns_come_go_and_are_renamed(any_lake: Lake, driver: TableDestination) -> None:
+def test_columns_come_go_and_are_renamed(typed_lake: Lake, driver: TableDestination) -> None:
     """A dropped column that is kept takes no part; a new one is NULL in rows from before it."""
     one: Row = ("1", "one", "NaN", "0", None, None)
     two: Row = ("1", "two", "NaN", "0", None, None)
     apply(driver, BAG, START + 1, folded(messages(*[insert(*one)] * 2, insert(*two)), BAG))
     grown = replace(BAG, columns=(*BAG.columns, Column("late", TEXT, number=7)), stamp=1)
     apply(driver, grown, START + 2, folded(messages(update(*one, "late", row=(*one, None))), grown))
-    assert held(any_lake, grown) == expected([(*one, None), (*one, "late"), (*two, None)], grown)
+    assert held(typed_lake, grown) == expected([(*one, None), (*one, "late"), (*two, None)], grown)
     renamed = replace(
         grown,
         columns=tuple(replace(one, name="sum") if one.name == "amount" else one for one in grown.columns),
@@ -224,15 +224,15 @@ def test_columns_come_go_and_are_renamed(any_lake: Lake, driver: TableDestinatio
     left = replace(renamed, columns=tuple(one for one in renamed.columns if one.name != "note"), stamp=3)
     without: Row = ("1", "NaN", "0", None, None)
     apply(driver, left, START + 4, folded(messages(insert(*without, None), insert(*without, None)), left))
-    assert held(any_lake, left) == expected([(*without, "late"), *[(*without, None)] * 3], left)
+    assert held(typed_lake, left) == expected([(*without, "late"), *[(*without, None)] * 3], left)
     apply(driver, left, START + 5, folded(messages(*[delete(*without, None, full=True)] * 3), left))
-    assert held(any_lake, left) == expected([(*without, "late")], left)
+    assert held(typed_lake, left) == expected([(*without, "late")], left)
     with pytest.raises(RowsMissing):
         write(driver.plan(BAG.table, SOURCE), *folded(messages(delete(*without, None, full=True)), left))
 
 
-def test_sources_of_one_table_remove_their_own_rows(any_lake: Lake) -> None:
-    driver = any_lake.driver()
+def test_sources_of_one_table_remove_their_own_rows(typed_lake: Lake) -> None:
+    driver = typed_lake.driver()
     one: Row = ("1", "one", "NaN", "0", "{1}", None)
     for number, source in enumerate(("shop.a", "shop.b")):
         sid = Sid("sid", number, "shop")
@@ -244,7 +244,7 @@ def test_sources_of_one_table_remove_their_own_rows(any_lake: Lake) -> None:
     plan = driver.plan(BAG.table, "shop.a")
     gone = folded(messages(*[delete(*one, full=True)] * 2), BAG)
     driver.commit(plan, write(plan, *gone), truncated=False, position=START + 2)
-    rows = any_lake.read(BAG.table).to_pylist()
+    rows = typed_lake.read(BAG.table).to_pylist()
     assert [row["sid"] for row in rows] == [1, 1]
     with pytest.raises(RowsMissing):
         write(driver.plan(BAG.table, "shop.a"), *folded(messages(delete(*one, full=True)), BAG))

@@ -16,6 +16,7 @@ from penstock.config.destinations import (
     RedisDestination,
     StdoutDestination,
 )
+from penstock.config.postgres_destination import PostgresDestination
 from penstock.config.python_destination import PythonDestination
 
 AnyDestination = Annotated[
@@ -25,6 +26,7 @@ AnyDestination = Annotated[
     | HttpDestination
     | KafkaDestination
     | NatsDestination
+    | PostgresDestination
     | PythonDestination
     | RedisDestination
     | StdoutDestination,

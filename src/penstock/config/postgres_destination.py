@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, SecretStr, ValidationInfo
 
 from penstock import libpq
+from penstock.config.destinations import TableSection
 from penstock.config.source_url import checked_source_url
+from penstock.config.values import Name
 
 
 def _url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -16,11 +18,16 @@ def _url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
     return SecretStr(checked_source_url(secret.get_secret_value(), folder))
 
 
-PostgresUrl = Annotated[SecretStr, AfterValidator(_url)]
-Enums = Literal["text", "enum"]
-Deletes = Literal["hard"]
+class PostgresDestination(TableSection):
+    """Tables of a Postgres database. `create: false` fills tables that somebody made, as far as their columns go."""
 
+    name: Name = "postgres"
+    type: Literal["postgres"]
+    url: Annotated[SecretStr, AfterValidator(_url)]
+    create: bool = True
+    enums: Literal["text", "enum"] = "text"
+    deletes: Literal["hard"] = "hard"
 
-def shown(url: SecretStr) -> str:
-    """Return the address as `check` shows it."""
-    return f"Postgres at {libpq.endpoint(libpq.parts_of(url.get_secret_value()))}"
+    @property
+    def where(self) -> str:
+        return f"Postgres at {libpq.endpoint(libpq.parts_of(self.url.get_secret_value()))}"

@@ -24,6 +24,8 @@ from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.reading import IcebergTables
 from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
+from penstock.destinations.postgres.destination import PostgresDestination, PostgresSettings
+from penstock.destinations.postgres.reading import PostgresTables
 from penstock.destinations.python.settings import PythonSettings, python_stream
 from penstock.destinations.python.stream import PythonDestination
 from penstock.destinations.reading import ReadableTables
@@ -78,6 +80,10 @@ def _delta(settings: DeltaSettings, spark: Session, index: Path) -> TableDestina
     return DeltaDestination(settings, index=index)
 
 
+def _postgres(settings: PostgresSettings, spark: Session, index: Path) -> TableDestination:
+    return PostgresDestination(settings)
+
+
 def _files(settings: FilesSettings) -> StreamDestination:
     return files_stream(settings)
 
@@ -126,8 +132,16 @@ def _redis(settings: RedisSettings) -> StreamDestination:
     return RedisDestination(settings)
 
 
-_TABLES: Mapping[str, Callable[..., TableDestination]] = {"delta": _delta, "iceberg": _iceberg}
-_READABLE: Mapping[str, Callable[..., ReadableTables]] = {"delta": DeltaTables, "iceberg": IcebergTables}
+_TABLES: Mapping[str, Callable[..., TableDestination]] = {
+    "delta": _delta,
+    "iceberg": _iceberg,
+    "postgres": _postgres,
+}
+_READABLE: Mapping[str, Callable[..., ReadableTables]] = {
+    "delta": DeltaTables,
+    "iceberg": IcebergTables,
+    "postgres": PostgresTables,
+}
 _STREAMS: Mapping[str, Callable[..., StreamDestination]] = {
     "files": _files,
     "kafka": _kafka,

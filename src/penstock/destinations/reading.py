@@ -74,6 +74,11 @@ class ReadableTables(Protocol):
         """Return how much a table holds, from its metadata."""
         ...
 
+    def problems(self) -> list[tuple[str, str]]:
+        """Return what would keep a run from writing there, as far as that is known without one: what, and the way
+        out. DestinationUnreachable when it does not answer."""
+        ...
+
     def direct(self, target: TableId) -> DirectTable | None:
         """Return the table for reads without Spark, or None when only Spark can read it, or it is not there. May raise
         what `DirectTable.scan` may."""

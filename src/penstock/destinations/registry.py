@@ -15,13 +15,25 @@ from penstock.destinations.http.declaration import HTTP_TYPE
 from penstock.destinations.iceberg.declaration import ICEBERG_TYPE
 from penstock.destinations.kafka.declaration import KAFKA_TYPE
 from penstock.destinations.nats.declaration import NATS_TYPE
+from penstock.destinations.postgres.declaration import POSTGRES_TYPE
 from penstock.destinations.python.declaration import PYTHON_TYPE
 from penstock.destinations.redis.declaration import REDIS_TYPE
 from penstock.destinations.stdout.declaration import STDOUT_TYPE
 
 EXTENSIONS = "spark.sql.extensions"
 
-_ALL = (ICEBERG_TYPE, DELTA_TYPE, FILES_TYPE, HTTP_TYPE, KAFKA_TYPE, NATS_TYPE, PYTHON_TYPE, REDIS_TYPE, STDOUT_TYPE)
+_ALL = (
+    ICEBERG_TYPE,
+    DELTA_TYPE,
+    FILES_TYPE,
+    HTTP_TYPE,
+    KAFKA_TYPE,
+    NATS_TYPE,
+    POSTGRES_TYPE,
+    PYTHON_TYPE,
+    REDIS_TYPE,
+    STDOUT_TYPE,
+)
 TYPES: Mapping[str, DestinationType] = {kind.name: kind for kind in _ALL}
 
 

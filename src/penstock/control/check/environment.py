@@ -14,6 +14,7 @@ from penstock.control.check.foresight import (
     check_renamed,
     check_streams,
 )
+from penstock.control.check.reachable import check_postgres
 from penstock.errors import (
     ConfigError,
     EnvironmentMissing,
@@ -39,6 +40,8 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
         if isinstance(destination, StreamSection):
             if destination.folder is not None:
                 yield from _folder(f"the stream {destination.name}", destination.folder)
+        elif destination.type == "postgres":
+            yield from check_postgres(destination)
         elif destination.folder is not None:
             yield from _folder("warehouse", destination.folder)
         else:

@@ -66,6 +66,9 @@ class IcebergTables:
         ).collect()
         return TableSize(int(rows), int(size))
 
+    def problems(self) -> list[tuple[str, str]]:
+        return []  # a warehouse is looked at by whoever writes it
+
     def direct(self, target: TableId) -> DirectTable | None:
         """Of the embedded catalog of a local warehouse alone."""
         warehouse = local_path(self._settings.warehouse)

@@ -16,6 +16,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from penstock.decode.rescue import RESCUED
+from penstock.destinations.contract import TableCommit
 from penstock.destinations.postgres import records
 from penstock.destinations.postgres.connection import Connection, Session, Sessions, refusal
 from penstock.destinations.postgres.parts import PostgresPart, ours
@@ -41,7 +42,6 @@ from penstock.destinations.postgres.staging import (
     same_key,
     staged,
 )
-from penstock.destinations.contract import TableCommit
 from penstock.errors import (
     CommitUnknown,
     CopyNeeded,
@@ -260,6 +260,7 @@ def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCom
         token=plan.made,
         structure=plan.move.structure,
         former=shape.former,
+        columns=shape.numbers,
     )
     records.update(connection, moved)
 
@@ -434,9 +435,10 @@ def insert(
     """Put rows in, in place of those of their keys. `plain`: there are none. `tail`: FROM and WHERE, if it is more."""
     names = [*shape.names, *([RESCUED] if shape.rescued else [])]
     alias = "s" if tail is None else "c"
-    into, values = [sql.Identifier(name) for name in names], [
-        sql.SQL("{}.{}").format(sql.SQL(alias), sql.Identifier(name)) for name in names
-    ]
+    into, values = (
+        [sql.Identifier(name) for name in names],
+        [sql.SQL("{}.{}").format(sql.SQL(alias), sql.Identifier(name)) for name in names],
+    )
     if shape.sid is not None:
         into.insert(0, sql.Identifier(shape.sid.column))
         values.insert(0, sql.SQL("{}").format(sql.Literal(shape.sid.value)))
@@ -445,7 +447,9 @@ def insert(
     ) + (sql.SQL("FROM {} s WHERE {}").format(source, where) if tail is None else sql.SQL("{}").format(tail))
     if shape.key and not plain:
         if not shape.unique:
-            rows = sql.SQL("SELECT {} {}").format(names_of(shape.key), sql.SQL("FROM {} s WHERE {}").format(source, where) if tail is None else tail)
+            rows = sql.SQL("SELECT {} {}").format(
+                names_of(shape.key), sql.SQL("FROM {} s WHERE {}").format(source, where) if tail is None else tail
+            )
             connection.execute(
                 sql.SQL("DELETE FROM {} t USING ({}) k WHERE {} AND {}").format(
                     shape.identifier, rows, same_key(shape, "t", "k"), own_share(shape, "t")
@@ -465,7 +469,9 @@ def insert(
 
 def _remove(session: Session, shape: Shape, removals: pa.Table) -> None:
     """Remove whole rows, as many instances of each as the source removed. RowsMissing when there are fewer."""
-    rows = staged(session, removal_columns(shape), removals.append_column(PART, pa.nulls(removals.num_rows, pa.int64())))
+    rows = staged(
+        session, removal_columns(shape), removals.append_column(PART, pa.nulls(removals.num_rows, pa.int64()))
+    )
     remove_rows(session.connection, shape, shape.identifier, rows, own_share(shape, "t"))
 
 
@@ -549,7 +555,12 @@ def _former_types(connection: Connection, shape: Shape) -> list[tuple[str, str]]
 
 
 def commit_copy(
-    session: Session, record: Record, plan: PostgresPlan, parts: Sequence[PostgresPart], position: Position, history: str
+    session: Session,
+    record: Record,
+    plan: PostgresPlan,
+    parts: Sequence[PostgresPart],
+    position: Position,
+    history: str,
 ) -> None:
     """Replace all rows of this source by those of the copy, with its position, inside a transaction."""
     connection, shape = session.connection, plan.shape
@@ -610,6 +621,7 @@ def commit_copy(
             structure=plan.move.structure,
             rule=shape.layout.rule,
             former=shape.former,
+            columns=shape.numbers,
         ),
     )
 
@@ -627,4 +639,3 @@ def _remove_of_copy(session: Session, shape: Shape, part: PostgresPart) -> None:
         )
     )
     remove_rows(session.connection, shape, shape.identifier, gone, own_share(shape, "t"))
-

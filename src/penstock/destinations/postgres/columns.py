@@ -93,7 +93,9 @@ def _of_arrow(type: pa.DataType) -> str:
 
 def as_csv(rows: pa.Table) -> pa.Buffer:
     """Write rows as COPY takes them: texts in quotes, so that an empty one is not null; null is nothing at all."""
-    written = pa.table([written_values(column) for column in rows.columns], names=list(map(str, range(rows.num_columns))))
+    written = pa.table(
+        [written_values(column) for column in rows.columns], names=list(map(str, range(rows.num_columns)))
+    )
     sink = pa.BufferOutputStream()
     pacsv.write_csv(written, sink, pacsv.WriteOptions(include_header=False))
     return sink.getvalue()
@@ -138,5 +140,6 @@ def _element(value: object, type: pa.DataType) -> str:
 
 def selected(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the named columns, null where the rows have none."""
-    there = set(rows.column_names)
-    return pa.table([rows[name] if name in there else pa.nulls(rows.num_rows, pa.string()) for name in names], names=list(map(str, range(len(names)))))
+    there, nothing = set(rows.column_names), pa.nulls(rows.num_rows, pa.string())
+    places = list(map(str, range(len(names))))
+    return pa.table([rows[name] if name in there else nothing for name in names], names=places)

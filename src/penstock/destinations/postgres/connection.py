@@ -93,6 +93,19 @@ class Sessions:
             session.used.clear()
             yield session
 
+    @contextmanager
+    def for_table(self, table: TableId) -> Iterator[Session]:
+        """Give a transaction for one table: what concerns the table alone is its own error."""
+        try:
+            with self.transaction() as session:
+                yield session
+        except PenstockError as error:
+            cause = error.__cause__
+            own = refusal(table, cause) if isinstance(cause, psycopg.Error) else None
+            if own is None or isinstance(error, TableError):
+                raise
+            raise own from cause
+
     def close(self) -> None:
         """Close this process's idle sessions."""
         with _LOCK:
@@ -193,8 +206,8 @@ def refusal(table: TableId, error: psycopg.Error, key: str = "") -> TableError |
         )
     if isinstance(error, psycopg.DataError):
         return RowRefused(
-            f"table {table}: {said}{detail}{row}", "Give the column at the destination a type that takes it; then "
-            "`penstock retry`"
+            f"table {table}: {said}{detail}{row}",
+            "Give the column at the destination a type that takes it; then `penstock retry`",
         )
     if isinstance(error, pg.InsufficientPrivilege):
         return TableError(

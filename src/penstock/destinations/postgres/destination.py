@@ -8,12 +8,10 @@ destination notes about its tables.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -27,7 +25,7 @@ from penstock.destinations.contract import (
 )
 from penstock.destinations.postgres import apply, records
 from penstock.destinations.postgres.bookmarks import Bookmarks
-from penstock.destinations.postgres.connection import Connection, Session, Sessions, refusal
+from penstock.destinations.postgres.connection import Connection, Sessions
 from penstock.destinations.postgres.parts import PostgresPart, ours
 from penstock.destinations.postgres.plan import (
     GROUP_ROWS,
@@ -40,7 +38,6 @@ from penstock.destinations.postgres.records import Record
 from penstock.destinations.postgres.shape import (
     Move,
     Shape,
-    TargetColumn,
     create_statements,
     moved,
     shape_of,
@@ -123,19 +120,6 @@ class PostgresDestination:
         self._bookmarks.close()
         self._sessions.close()
 
-    @contextmanager
-    def _transaction(self, target: TableId) -> Iterator[Session]:
-        """A transaction for one table: what concerns the table alone is its own error."""
-        try:
-            with self._sessions.transaction() as session:
-                yield session
-        except PenstockError as error:
-            cause = error.__cause__
-            own = refusal(target, cause) if isinstance(cause, psycopg.Error) else None
-            if own is None or isinstance(error, TableError):
-                raise
-            raise own from cause
-
     # ------------------------------------------------------------------------------------------------- tables
 
     def ensure_table(
@@ -149,7 +133,7 @@ class PostgresDestination:
         sid: Sid | None = None,
     ) -> Position | None:
         layout.require_room(layout.kept(schema))
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             connection = session.connection
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock {target}",))
             known = records.read(connection, target, lock=True)
@@ -234,6 +218,7 @@ class PostgresDestination:
             layout=layout.to_json(),
             rule=layout.rule,
             former=(),
+            columns={one.name: one.number for one in kept.columns},
             created=self._create,
             sid=sid,
         )
@@ -257,23 +242,23 @@ class PostgresDestination:
             )
 
     def position(self, target: TableId, source: str) -> Position | None:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             found = records.read(session.connection, target, source)
             return found[0].position if found else None
 
     def history(self, target: TableId, source: str) -> str:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             found = records.read(session.connection, target, source)
             return found[0].history if found else ""
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             record = self._record(session.connection, target, source)
             records.require_descended(session.connection, record)
             return record.structure
 
     def rule(self, target: TableId, source: str) -> str | None:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             return self._record(session.connection, target, source).rule or None
 
     def _record(self, connection: Connection, target: TableId, source: str, *, lock: bool = False) -> Record:
@@ -285,7 +270,7 @@ class PostgresDestination:
         return found[0]
 
     def drop_table(self, target: TableId, source: str) -> None:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             connection = session.connection
             known, found = records.read(connection, target, lock=True), records.storage(connection, target)
             if any(one.source != source or one.sid is not None for one in known) or (found is not None and not known):
@@ -312,7 +297,7 @@ class PostgresDestination:
         thorough: bool = False,
         presumed: bool = False,
     ) -> PostgresPlan:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             record = self._record(session.connection, target, source)
             if record.position is None:
                 raise PositionLost(f"table {target} holds no position of {source}", "It is copied first")
@@ -397,7 +382,7 @@ class PostgresDestination:
         return replace(base, position=position, base=base.made, made=records.new_token())
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             record = self._record(session.connection, target, source, lock=True)
             filenode = records.require_descended(session.connection, record)
             if record.position != expected:
@@ -412,16 +397,14 @@ class PostgresDestination:
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> PostgresCopy:
         layout = self._layouts[target, source]
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             connection = session.connection
             record = self._record(connection, target, source)
             found = records.storage(connection, target)
             if found is None or found[0] != record.relation:
                 raise TableDropped(f"table {target} was dropped at the destination", "It is copied again by itself")
             move = self._move(connection, record, schema, on_drop, copied=layout)
-            columns = tuple(
-                TargetColumn(one.name, one.type) for one in wanted_columns(connection, move.shape.kept, enums=self._enums)
-            )
+            columns = wanted_columns(connection, move.shape.kept, enums=self._enums)
             if not record.created or record.sid is not None:
                 columns = move.shape.columns
             rows = replace(move.shape, columns=columns, layout=replace(ROWS, projection=layout.projection))
@@ -440,12 +423,10 @@ class PostgresDestination:
         self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
     ) -> None:
         copying = self._copying[target, source]
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             record = self._copied_over(session.connection, target, source, copying)
             records.require_descended(session.connection, replace(record, position=None))
-            plan = PostgresPlan(
-                self._sessions, source, 0, 0, record.token, records.new_token(), copying.move
-            )
+            plan = PostgresPlan(self._sessions, source, 0, 0, record.token, records.new_token(), copying.move)
             with_rows = [part for part in ours(parts) if not part.empty]
             apply.commit_copy(session, record, plan, with_rows, position, history)
             reach("postgres.before_commit")
@@ -461,12 +442,12 @@ class PostgresDestination:
 
     def _drop_copy(self, target: TableId, source: str) -> None:
         """Remove the tables of all copies of a table: one of them has been committed."""
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             names = records.parts_of(session.connection, target, source)
             records.drop_parts(session.connection, [name for name in names if name.startswith("copy_")])
 
     def plan_merge(self, target: TableId, source: str) -> PostgresPlan:
-        with self._transaction(target) as session:
+        with self._sessions.for_table(target) as session:
             record = self._record(session.connection, target, source)
             return self._planned(session.connection, record, self._copying[target, source].move, merges=True)
 
@@ -479,7 +460,7 @@ class PostgresDestination:
         history: str = "",
     ) -> None:
         base, copying = _ours(plan), self._copying[plan.target, plan.source]
-        with self._transaction(plan.target) as session:
+        with self._sessions.for_table(plan.target) as session:
             connection = session.connection
             self._copied_over(connection, plan.target, plan.source, copying)
             record = records.require_token(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
@@ -36,7 +37,7 @@ from penstock.destinations.postgres.staging import (
     staged,
 )
 from penstock.fold.keys import bucket_of, decode_keys, encode_keys
-from penstock.fold.layout import MOMENT, Layout
+from penstock.fold.layout import MOMENT, ROWS, Layout
 from penstock.fold.net_effect import NO_ROW, NetEffect
 from penstock.fold.versions import Held, closed_versions, versions
 from penstock.model.position import Position
@@ -75,8 +76,14 @@ class PostgresPlan:
 
     def write(self, net: NetEffect) -> PostgresPart:
         if net.steps is not None:
-            with self.sessions.transaction() as session:
-                return self._versions(session, net)
+            with self.sessions.for_table(self.target) as session:
+                for statement in self.move.statements:  # it reads the table as it will be, and leaves it as it is
+                    session.connection.execute(statement)
+                part = self._versions(session, net)
+                if self.move.statements:
+                    session.staging.clear()
+                    raise psycopg.Rollback
+            return part
         upserts = _with_rescued(net)
         removals = None
         if net.removals is not None and len(net.removals.keys):
@@ -104,7 +111,7 @@ class PostgresPlan:
         columns = [*row_columns(self.shape), TargetColumn(NUMBER, "bigint"), TargetColumn(PART, "bigint")]
         rows = rows.append_column(NUMBER, pa.array(np.arange(rows.num_rows)))
         rows = rows.append_column(PART, pa.repeat(0, rows.num_rows))
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             create_unlogged(session.connection, sql.Identifier(SCHEMA, name), columns)
             register_part(session.connection, name, self.target, self.source)
             copied(session.connection, sql.Identifier(SCHEMA, name), columns, rows)
@@ -204,7 +211,7 @@ class PostgresPlan:
             _columns("t", wanted), shape.identifier, sql.SQL(" AND ").join(where)
         )
         others = pa.schema([pa.field(RESCUED, RESCUED_TYPE)] if len(wanted) > len(names) else [])
-        with self.sessions.session() as session:
+        with self.sessions.for_table(self.target) as session:
             rows = read_rows(session.connection, query, shape.kept, names, others)
         if RESCUED in columns and RESCUED not in rows.column_names:
             rows = rows.append_column(pa.field(RESCUED, RESCUED_TYPE), pa.nulls(rows.num_rows, RESCUED_TYPE))
@@ -215,7 +222,7 @@ class PostgresPlan:
         is_open = sql.SQL("TRUE")
         if period is not None:
             is_open = sql.SQL("t.{} = {}").format(sql.Identifier(period.valid_to), sql.SQL(OPEN_SQL))  # type: ignore[assignment]
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             wanted = staged(session, key_columns(shape), key_table(shape, keys))
             query = sql.SQL("SELECT {} FROM {} t JOIN {} k ON {} WHERE {} AND {}").format(
                 _columns("t", shape.key),
@@ -239,7 +246,7 @@ class PostgresCatchup:
     shape: Shape  # of the rows, whatever becomes of them
     table: str
     base: tuple[PostgresPart, ...]
-    layout: Layout = Layout()
+    layout: Layout = ROWS
     moment: int = 0
 
     @property
@@ -253,7 +260,7 @@ class PostgresCatchup:
     def write(self, net: NetEffect) -> PostgresPart:
         shape, part, connection_rows = self.shape, new_number(), _with_rescued(net)
         upserts, fetched, missing = net.upserts, 0, np.empty(0, np.int64)
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             if net.fetches:
                 keys = pa.concat_arrays([one.keys for one in net.fetches]).unique()
                 names = list(dict.fromkeys([*shape.key, *(one.column for one in net.fetches)]))
@@ -311,12 +318,12 @@ class PostgresCatchup:
         return pa.schema([*(schema.field(name) for name in plain), *others]).empty_table()
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             only = self.base[group] if self.base else None
             return self._living(session, columns, only=only).select(list(columns))
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             found = self._living(session, self.shape.key, keys=key_table(self.shape, keys))
         return np.asarray(pc.is_in(keys, value_set=_encoded(found, self.shape.key)), bool)
 
@@ -336,7 +343,7 @@ class PostgresCopy:
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> PostgresPart:
         part, rows, size = new_number(), 0, 0
         names = arrow_schema(self.shape.kept).names
-        with self.sessions.transaction() as session:
+        with self.sessions.for_table(self.target) as session:
             for batch in batches:
                 has_rescued = len(batch.columns) > len(names)
                 table = pa.table(list(batch.columns), names=[*names, *([RESCUED] if has_rescued else [])])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS penstock.tables (
     position numeric(20), moment bigint NOT NULL DEFAULT 0, history text NOT NULL DEFAULT '',
     token uuid NOT NULL, epoch uuid NOT NULL,
     structure text NOT NULL, layout text NOT NULL, rule text NOT NULL,
-    former text[] NOT NULL DEFAULT '{}', created boolean NOT NULL,
+    former text[] NOT NULL DEFAULT '{}', columns jsonb NOT NULL, created boolean NOT NULL,
     sid_column text, sid_value text, family text,
     PRIMARY KEY (target_schema, target_name, source)
 );
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS penstock.parts (
 """
 _COLUMNS = (
     "target_schema, target_name, source, relation::bigint, filenode::bigint, position, moment, history, token::text,"
-    " epoch::text, structure, layout, rule, former, created, sid_column, sid_value, family"
+    " epoch::text, structure, layout, rule, former, columns, created, sid_column, sid_value, family"
 )
 
 
@@ -61,6 +61,7 @@ class Record:
     layout: str
     rule: str
     former: tuple[str, ...]
+    columns: Mapping[str, int]  # that follow the source, by name, with the numbers that they have there
     created: bool
     sid: Sid | None
 
@@ -88,7 +89,7 @@ def read(connection: Connection, target: TableId, source: str | None = None, *, 
 
 def _record(row: Sequence[object]) -> Record:
     schema, name, source, relation, filenode, position, moment, history, token, epoch = row[:10]
-    structure, layout, rule, former, created, sid_column, sid_value, family = row[10:]
+    structure, layout, rule, former, columns, created, sid_column, sid_value, family = row[10:]
     sid = None if sid_column is None else Sid(str(sid_column), json.loads(str(sid_value)), str(family))
     return Record(
         TableId(str(schema), str(name)),
@@ -104,6 +105,7 @@ def _record(row: Sequence[object]) -> Record:
         str(layout),
         str(rule),
         tuple(former) if isinstance(former, list) else (),
+        columns if isinstance(columns, dict) else {},
         bool(created),
         sid,
     )
@@ -112,8 +114,7 @@ def _record(row: Sequence[object]) -> Record:
 def insert(connection: Connection, record: Record) -> None:
     sid = record.sid
     connection.execute(
-        "INSERT INTO penstock.tables VALUES"
-        " (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        f"INSERT INTO penstock.tables VALUES ({', '.join(['%s'] * 19)})".encode(),
         (
             record.target.schema,
             record.target.name,
@@ -129,6 +130,7 @@ def insert(connection: Connection, record: Record) -> None:
             record.layout,
             record.rule,
             list(record.former),
+            json.dumps(dict(record.columns)),
             record.created,
             None if sid is None else sid.column,
             None if sid is None else json.dumps(sid.value),
@@ -141,7 +143,7 @@ def update(connection: Connection, record: Record) -> None:
     """Set all that may change of a row, inside the transaction that has locked it."""
     connection.execute(
         "UPDATE penstock.tables SET relation = %s, filenode = %s, position = %s, moment = %s, history = %s, token = %s,"
-        " epoch = %s, structure = %s, rule = %s, former = %s"
+        " epoch = %s, structure = %s, rule = %s, former = %s, columns = %s"
         " WHERE target_schema = %s AND target_name = %s AND source = %s",
         (
             record.relation,
@@ -154,6 +156,7 @@ def update(connection: Connection, record: Record) -> None:
             record.structure.to_json(),
             record.rule,
             list(record.former),
+            json.dumps(dict(record.columns)),
             record.target.schema,
             record.target.name,
             record.source,
@@ -204,9 +207,7 @@ def require_token(record: Record | None, target: TableId, token: str) -> Record:
 
 
 def register_part(connection: Connection, name: str, target: TableId, source: str) -> None:
-    connection.execute(
-        "INSERT INTO penstock.parts VALUES (%s, %s, %s, %s)", (name, target.schema, target.name, source)
-    )
+    connection.execute("INSERT INTO penstock.parts VALUES (%s, %s, %s, %s)", (name, target.schema, target.name, source))
 
 
 def drop_parts(connection: Connection, names: Sequence[str]) -> None:

@@ -75,6 +75,11 @@ class Shape:
             TargetColumn(period.deleted, "boolean"),
         )
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The columns that follow the source, with their numbers there."""
+        return {column.name: self.kept.column(column.name).number for column in self.columns}
+
     def type_of(self, name: str) -> str:
         return next(column.type for column in self.columns if column.name == name)
 
@@ -155,14 +160,18 @@ def shape_of(connection: Connection, record: Record, layout: Layout) -> Shape:
     kept = layout.kept(record.structure)
     there = {name: type for name, type, _ in table_columns(connection, record.target)}
     around = layout.around.names
-    lacking = [name for name in (*(one.name for one in kept.columns), *around) if name not in there]
+    lacking = [name for name in (*record.columns, *around) if name not in there]
     if lacking and (record.created or set(lacking) & {*kept.key, *around}):
         raise SchemaChanged(
             f"table {record.target}: column {', '.join(lacking)} is gone at the destination",
             f"Put it back, or drop {record.target} to have it copied again; then `penstock retry`",
         )
-    columns = tuple(TargetColumn(one.name, there[one.name]) for one in kept.columns if one.name in there)
-    ours = {*(one.name for one in columns), *around, RESCUED, *record.former}
+    columns = tuple(
+        TargetColumn(one.name, there[one.name])
+        for one in kept.columns
+        if one.name in there and one.name in record.columns
+    )
+    ours = {*record.columns, *around, RESCUED, *record.former}
     ours |= {record.sid.column} if record.sid is not None else set()
     own = tuple(TargetColumn(name, type) for name, type in there.items() if name not in ours)
     former = tuple(name for name in record.former if name in there)
@@ -193,10 +202,12 @@ def moved(
         return _united(connection, record, before, replace(before, kept=kept, columns=wanted, layout=now), after)
     table, held = before.identifier, _held(connection, record, before)
     numbers = [one.number for one in held if one.number is not None]
-    left = unkept(numbers, after, kept)
-    taken = steps(held, kept, on_drop, types=_FOLLOWS, past=now.keeps_past, unkept=left)
+    unkept_numbers = unkept(numbers, after, kept)
+    taken = steps(held, kept, on_drop, types=_FOLLOWS, past=now.keeps_past, unkept=unkept_numbers)
     made: list[sql.Composed] = []
-    if before.key != kept.key and layout is not None:
+    gone_names = {*taken.deleted, *(old for old, _ in taken.renamed)}
+    rekeyed = layout is not None and (before.key != kept.key or bool(set(before.key) & gone_names))
+    if rekeyed:
         made += drop_key_statements(connection, before)
     alter = sql.SQL("ALTER TABLE {} ").format(table)
     made += [alter + sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in taken.deleted]
@@ -215,9 +226,11 @@ def moved(
             made.append(alter + text)
     gone = [one.name for one in held if one.number is not None]
     gone = [names.get(name, name) for name in gone if name not in taken.deleted]
-    former = [*(names.get(name, name) for name in before.former), *(name for name in gone if name not in before_names(wanted))]
+    former = [
+        *(names.get(name, name) for name in before.former),
+        *(name for name in gone if name not in before_names(wanted)),
+    ]
     shape = replace(before, kept=kept, columns=wanted, layout=now, former=tuple(dict.fromkeys(former)))
-    rekeyed = before.key != kept.key and layout is not None
     return Move(shape, after, tuple(made), rekeyed)
 
 
@@ -238,10 +251,8 @@ def _renames(alter: sql.Composed, renamed: Sequence[tuple[str, str]]) -> list[sq
 
 def _held(connection: Connection, record: Record, shape: Shape) -> list[Held]:
     kept = shape.layout.kept(record.structure)
-    followed = {
-        field.name: (field.type, column.number)
-        for field, column in zip(arrow_schema(kept), kept.columns, strict=True)
-    }
+    types = {column.number: field.type for field, column in zip(arrow_schema(kept), kept.columns, strict=True)}
+    followed = {name: (types.get(number, pa.string()), number) for name, number in record.columns.items()}
     around = {*shape.layout.around.names, RESCUED}
     held = []
     for name, _, required in table_columns(connection, record.target):

@@ -85,9 +85,7 @@ def own_share(shape: Shape, alias: str) -> sql.Composed:
     """Only this source's rows of a table that several feed."""
     if shape.sid is None:
         return sql.Composed([sql.SQL("TRUE")])
-    return sql.SQL("{}.{} = {}").format(
-        sql.SQL(alias), sql.Identifier(shape.sid.column), sql.Literal(shape.sid.value)
-    )
+    return sql.SQL("{}.{} = {}").format(sql.SQL(alias), sql.Identifier(shape.sid.column), sql.Literal(shape.sid.value))
 
 
 def read_rows(
@@ -115,7 +113,9 @@ def _other(field: pa.Field, texts: list[str | None]) -> pa.Array:
     if pa.types.is_boolean(field.type):
         return pa.array([None if text is None else text == "t" for text in texts], pa.bool_())
     if pa.types.is_timestamp(field.type):
-        return pa.array([None if text is None else text.removesuffix("+00") for text in texts]).cast(
-            pa.timestamp("us")
-        ).cast(field.type)
+        return (
+            pa.array([None if text is None else text.removesuffix("+00") for text in texts])
+            .cast(pa.timestamp("us"))
+            .cast(field.type)
+        )
     return pa.array(texts, pa.string())

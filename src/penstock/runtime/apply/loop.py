@@ -35,8 +35,8 @@ from penstock.errors import (
     StaleBase,
     StateError,
     TableError,
-    TableLocked,
     TableFailed,
+    TableLocked,
 )
 from penstock.failpoints import reach
 from penstock.fold.evolution import Followed, follow, identity_change, key_numbers

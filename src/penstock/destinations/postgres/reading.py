@@ -1,0 +1,131 @@
+"""Read tables of a Postgres destination back, for `query` and `verify`: with SQL, without Spark.
+
+`direct` answers simple reads. A bookmark is an exported snapshot, which a reader imports (`at_bookmark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.destinations.postgres.connection import Connection, Sessions
+from penstock.destinations.postgres.destination import PostgresSettings
+from penstock.destinations.postgres.shape import table_columns
+from penstock.destinations.reading import DirectTable, TableSize, quoted
+from penstock.destinations.spark_session import Session
+from penstock.model.table import TableId
+
+_PLAIN = {
+    "smallint": pa.int16(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "text": pa.string(),
+    "boolean": pa.bool_(),
+    "double precision": pa.float64(),
+}
+
+
+class PostgresTable:
+    """A table as it is now."""
+
+    def __init__(self, sessions: Sessions, target: TableId, columns: Mapping[str, str]) -> None:
+        self._sessions, self._target, self._columns = sessions, target, columns
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType | None]:
+        """Columns of other than plain types are shown as their text."""
+        return {name: _PLAIN.get(type, pa.string()) for name, type in self._columns.items()}
+
+    @property
+    def size(self) -> TableSize | None:
+        query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(self._target.schema, self._target.name))
+        with self._sessions.session() as session:
+            row = session.connection.execute(query).fetchone()
+        return None if row is None else TableSize(int(row[0]), 0)
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    def scan(self, columns: Sequence[str], limit: int | None) -> pa.Table:
+        types = self.types
+        chosen = sql.SQL(", ").join(
+            sql.Identifier(name) if self._columns[name] in _PLAIN else sql.SQL("{}::text").format(sql.Identifier(name))
+            for name in columns
+        )
+        query = sql.SQL("SELECT {} FROM {}{}").format(
+            chosen or sql.SQL("1"),
+            sql.Identifier(self._target.schema, self._target.name),
+            sql.SQL("") if limit is None else sql.SQL(" LIMIT {}").format(sql.Literal(limit)),
+        )
+        with self._sessions.session() as session:
+            rows = session.connection.execute(query).fetchall()
+        if not columns:
+            return pa.table({"": pa.nulls(len(rows))}).select([])
+        values = [[row[place] for row in rows] for place in range(len(columns))]
+        arrays = [pa.array(value, types[name]) for name, value in zip(columns, values, strict=True)]
+        return pa.table(arrays, names=list(columns))
+
+
+class PostgresTables:
+    """The tables of one destination, for reading."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self.sessions = Sessions(settings.url.get_secret_value(), settings.name)
+
+    def require_there(self) -> None:
+        with self.sessions.session() as session:
+            session.connection.execute("SELECT 1")
+
+    def problems(self) -> list[tuple[str, str]]:
+        with self.sessions.session() as session:
+            row = session.connection.execute(
+                "SELECT current_user, current_database(), pg_is_in_recovery(), has_database_privilege("
+                "current_database(), 'CREATE'), to_regnamespace('penstock') IS NOT NULL"
+            ).fetchone()
+        assert row is not None
+        role, database, standby, may_create, prepared = row
+        found = []
+        if standby:
+            found.append(("the server is a standby, which takes no writes", "Name the primary in `url`"))
+        if not may_create and not prepared:
+            found.append(
+                (
+                    f"role {role} may not create the schema penstock, in which positions are kept",
+                    f'As the owner of the database: GRANT CREATE ON DATABASE "{database}" TO "{role}"',
+                )
+            )
+        return found
+
+    def name(self, target: TableId) -> str:
+        return f"{quoted(target.schema)}.{quoted(target.name)}"
+
+    def version(self, target: TableId, bookmark: str) -> str:
+        return self.name(target)
+
+    def size(self, spark: Session, target: TableId) -> TableSize:
+        table = self.direct(target)
+        found = None if table is None else table.size
+        return found or TableSize(0, 0)
+
+    def direct(self, target: TableId) -> DirectTable | None:
+        with self.sessions.session() as session:
+            columns = {name: type for name, type, _ in table_columns(session.connection, target)}
+        return PostgresTable(self.sessions, target, columns) if columns else None
+
+    @contextmanager
+    def at_bookmark(self, bookmark: str) -> Iterator[Connection]:
+        """Give a session that sees the tables as they were when `TableDestination.bookmark` returned this text."""
+        with self.sessions.errors():
+            connection = self.sessions.connected()
+        try:
+            with self.sessions.errors():
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                if bookmark:
+                    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(bookmark)))
+                yield connection
+        finally:
+            connection.close()

@@ -1,0 +1,162 @@
+"""A Postgres destination from outside: copied, streamed, killed, altered, and refused one table at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases import Database, fresh_database
+from penstock.demo.server import PostgresServer
+from penstock.model.table_state import State
+from penstock.state.sql import find_store
+from running import PipelineFile, Running, await_condition, make_pipeline, running
+
+TYPES = """
+    id numeric primary key, n int, big bigint, flag boolean, price numeric(12,2), x float8, t text, c char(5),
+    at timestamptz, day date, j json, jb jsonb, u uuid, ip inet, b bytea, tags text[], span int4range, iv interval,
+    m money, bits bit(3), mood mood
+"""
+VALUES = """
+    (1, 1, 2^40, true, 1.50, 'NaN', 'quote '' " \\ and
+newline', 'ab', 'infinity', '0044-03-15 BC', '{"a":  1}', '{"a": 1}', '00000000-0000-0000-0000-000000000001',
+     '10.0.0.1/24', '\\x00ff', '{"a,b",NULL,"\\"q\\""}', '[1,5)', '1 mon 2 days', '12.34', '101', 'fine'),
+    (1.50, null, null, null, null, null, '', null, null, null, null, null, null, null, '', '{}', 'empty', null, null,
+     null, null),
+    ('NaN', 0, -1, false, -0.01, '-Infinity', 'ключ', '', '-infinity', 'infinity', 'null', 'null', null, '::1', '\\x',
+     '{{a,b},{c,d}}', '(,)', '-1 year', '-0.01', '000', 'sad')
+"""
+
+
+@pytest.fixture
+def copy(embedded_server: PostgresServer) -> Iterator[Database]:
+    with fresh_database(embedded_server) as database:
+        yield database
+
+
+def made(folder: Path, source: Database, target: Database, **settings: Any) -> PipelineFile:
+    destination = {"name": "copy", "type": "postgres", "url": target.url, **settings}
+    return make_pipeline(folder, source, destinations=[destination])
+
+
+def both(source: Database, target: Database, table: str) -> tuple[list[Any], list[Any]]:
+    query = f"select t::text from (select * from {table}) t order by 1"
+    found = []
+    for database in (source, target):
+        with database.connect() as connection:
+            found.append(connection.execute(query.encode()).fetchall())
+    return found[0], found[1]
+
+
+def level(run: Running, file: PipelineFile, *tables: str, errored: str = "") -> None:
+    wanted = file.database.flush_position()
+    store = find_store(file.state)
+    assert store is not None
+
+    def there() -> bool:
+        assert run.process.poll() is None, run.tail()
+        found = {str(name): one.state for name, one in store.table_status("copy").items()}
+        settled = all(found.get(name) is State.READY for name in tables)
+        settled &= not errored or found.get(errored) is State.ERRORED
+        return settled and (store.processed("copy") or 0) >= wanted
+
+    try:
+        await_condition(there, "the destination to be level", 120)
+    except AssertionError as late:
+        raise AssertionError(f"{late}\n{run.tail()}") from None
+    finally:
+        store.close()
+
+
+def test_types_transactions_structure_kills_and_refusals(postgres: Database, copy: Database, tmp_path: Path) -> None:
+    postgres.execute(
+        "create type mood as enum ('fine', 'sad')",
+        f"create table things ({TYPES})",
+        f"insert into things values {VALUES}",
+        "create table bag (a int, t text)",
+        "alter table bag replica identity full",
+        "insert into bag values (1, 'x'), (1, 'x'), (2, null)",
+        "create table left_side (id int primary key, amount bigint)",
+        "create table right_side (id int primary key, amount bigint)",
+        "insert into left_side select n, 100 from generate_series(1, 50) n",
+        "insert into right_side select n, 100 from generate_series(1, 50) n",
+        "create table strict (id int primary key, n int)",
+        "insert into strict values (1, 1)",
+    )
+    file = made(tmp_path, postgres, copy)
+    names = ["public.things", "public.bag", "public.left_side", "public.right_side", "public.strict"]
+    torn: list[Any] = []
+    seen = 0
+    done = threading.Event()
+
+    def read() -> None:
+        nonlocal seen
+        with copy.connect() as connection:
+            while not done.is_set():
+                row = connection.execute(
+                    "select (select sum(amount) from left_side) + (select sum(amount) from right_side)"
+                ).fetchone()
+                seen += 1
+                if row != (10000,):
+                    torn.append(row)
+
+    with running(file) as run:
+        level(run, file, *names)
+        for table in ("things", "bag", "left_side", "right_side", "strict"):
+            there, here = both(postgres, copy, table)
+            assert here == there, table
+        reader = threading.Thread(target=read)
+        reader.start()
+        with postgres.connect() as connection:
+            for n in range(1, 101):
+                with connection.transaction():
+                    connection.execute("update left_side set amount = amount - %s where id = %s", (n, n % 50 + 1))
+                    connection.execute("update right_side set amount = amount + %s where id = %s", (n, n % 50 + 1))
+        postgres.execute(
+            "update things set t = 'changed', price = 2.50 where id = 1",
+            "delete from things where id = 'NaN'",
+            "delete from bag where ctid = (select min(ctid) from bag where a = 1)",
+            "insert into bag values (2, null), (3, '')",
+            "alter table things add column late text",
+            "alter table things rename column n to number",
+            "insert into things (id, number, late) values (7, 7, 'later')",
+        )
+        level(run, file, *names)
+        done.set()
+        reader.join()
+        assert torn == []
+        assert seen > 3
+        run.kill()
+    postgres.execute("truncate bag", "insert into bag values (9, 'after')", "update left_side set amount = 1")
+    copy.execute("alter table strict add constraint positive check (n > 0)")
+    with running(file) as run:
+        level(run, file, *names)
+        for table in ("things", "bag", "left_side", "right_side"):
+            there, here = both(postgres, copy, table)
+            assert here == there, table
+        postgres.execute("begin; insert into strict values (2, -5); update right_side set amount = 2; commit")
+        level(run, file, "public.right_side", errored="public.strict")
+        assert copy.value("select count(*) from right_side where amount = 2") == 50
+        assert copy.value("select count(*) from strict") == 1
+        store = find_store(file.state)
+        assert store is not None
+        status = next(one for name, one in store.table_status("copy").items() if name.name == "strict")
+        store.close()
+        assert "positive" in status.reason
+        assert "id = 2" in status.reason
+        copy.execute("alter table strict drop constraint positive")
+        assert file.command("retry", "FILE", "public.strict").returncode == 0
+        level(run, file, *names)
+        there, here = both(postgres, copy, "strict")
+        assert here == there
+
+
+def test_what_a_check_finds(postgres: Database, copy: Database, tmp_path: Path) -> None:
+    postgres.execute("create table things (id int primary key)")
+    file = made(tmp_path, postgres, Database("x", copy.url.replace(copy.name, "nowhere")))
+    found = file.command("check", "FILE")
+    assert found.returncode == 1
+    assert 'database "nowhere" does not exist' in found.stdout + found.stderr
