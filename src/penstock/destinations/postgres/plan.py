@@ -77,18 +77,20 @@ class PostgresPlan:
     def write(self, net: NetEffect) -> PostgresPart:
         if net.steps is not None:
             with self.sessions.for_table(self.target) as session:
+                staging = dict(session.staging)
                 for statement in self.move.statements:  # it reads the table as it will be, and leaves it as it is
                     session.connection.execute(statement)
                 part = self._versions(session, net)
                 if self.move.statements:
-                    session.staging.clear()
+                    session.staging = dict(staging)
                     raise psycopg.Rollback
             return part
         upserts = _with_rescued(net)
         removals = None
         if net.removals is not None and len(net.removals.keys):
             removals = _removals(net)
-        gone, fetches = None, ()
+        gone: pa.Table | None = None
+        fetches: tuple[FetchedCells, ...] = ()
         if net.touched_keys is not None and net.upsert_keys is not None:
             ending = net.touched_keys.filter(pc.invert(pc.is_in(net.touched_keys, value_set=net.upsert_keys)))
             gone = None if net.truncated else key_table(self.shape, ending)

@@ -218,11 +218,11 @@ def moved(
     added = {field.name for field in taken.added}
     types = {names.get(column.name, column.name): column.type for column in before.columns}
     for column in wanted:
-        name, type = sql.Identifier(column.name), sql.SQL(column.type)
+        called, type = sql.Identifier(column.name), sql.SQL(column.type)
         if column.name in added:
-            made.append(alter + sql.SQL("ADD COLUMN {} {}").format(name, type))
+            made.append(alter + sql.SQL("ADD COLUMN {} {}").format(called, type))
         elif types.get(column.name) not in (None, column.type):
-            text = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::text::{1}").format(name, type)
+            text = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::text::{1}").format(called, type)
             made.append(alter + text)
     gone = [one.name for one in held if one.number is not None]
     gone = [names.get(name, name) for name in gone if name not in taken.deleted]

@@ -21,9 +21,8 @@ from adbc_driver_postgresql import StatementOptions
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import SourceUnreachable
-from penstock.libpq import SESSION_SETTINGS, later_settings_query, settings_statements
+from penstock.libpq import CONNECT_TIMEOUT_SECONDS, SESSION_SETTINGS, later_settings_query, settings_statements
 from penstock.source.postgres.connect import (
-    CONNECT_TIMEOUT_SECONDS,
     endpoint,
     source_errors,
     without_password,
