@@ -6,7 +6,7 @@
 set -eu
 
 server() {
-    [ -x /usr/sbin/mariadbd ] && [ -x /usr/bin/mariadb-install-db ] && echo /usr/sbin/mariadbd
+    [ -x /usr/sbin/mariadbd ] && echo /usr/sbin/mariadbd
 }
 
 stop_with() {

@@ -157,6 +157,15 @@ class Pipeline(Section):
         return self
 
     @model_validator(mode="after")
+    def _streams_that_sources_can_feed(self) -> Pipeline:
+        mysql = [source for source in self.sources if isinstance(source, MysqlSource)]
+        for number, destination in enumerate(self.destinations):
+            if mysql and isinstance(destination, StreamSection):
+                problem = "is a stream, and sources of type mysql can only feed tables yet"
+                raise misplaced(("destinations", number, "type"), problem)
+        return self
+
+    @model_validator(mode="after")
     def _salt_for_masks(self) -> Pipeline:
         if self.mask_salt is None and any(rule.masks for rule in self.tables):
             raise misplaced(

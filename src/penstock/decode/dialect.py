@@ -106,8 +106,11 @@ class Dialect(Protocol):
         """What may be chosen under `types:`."""
 
 
-_OWN = {"postgres": "penstock.decode.postgres.dialect:POSTGRES"}
-_PREFIXES = {"pg:": "postgres"}  # of keys under `types:`
+_OWN = {
+    "postgres": "penstock.decode.postgres.dialect:POSTGRES",
+    "mysql": "penstock.decode.mysql.dialect:MYSQL",
+}
+_PREFIXES = {"pg:": "postgres", "mysql:": "mysql"}  # of keys under `types:`
 _KNOWN: dict[str, Dialect] = {}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
-from penstock.errors import UsageError
+from penstock.errors import EnvironmentMissing, UsageError
 from penstock.source.contract import Source
 from penstock.source.postgres.source import PostgresSource
 
@@ -19,7 +20,20 @@ class SourceSection(Protocol):
 
 Maker = Callable[[Any], Source]  # is given the section of its type
 
-_MAKERS: dict[str, Maker] = {"postgres": PostgresSource}
+
+def _mysql(section: Any) -> Source:
+    """Import it only where it is named: its libraries are an extra."""
+    try:
+        module = import_module("penstock.source.mysql.source")
+    except ModuleNotFoundError as error:
+        raise EnvironmentMissing(
+            f"a source of type mysql needs the library {error.name}", "Run: pip install 'penstock[mysql]'"
+        ) from None
+    made: Source = module.MysqlSource(section)
+    return made
+
+
+_MAKERS: dict[str, Maker] = {"postgres": PostgresSource, "mysql": _mysql}
 
 
 def register(type: str, make: Maker) -> None:

@@ -1,0 +1,1 @@
+"""Row images of MySQL's and MariaDB's binlog."""

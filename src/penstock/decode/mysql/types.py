@@ -1,0 +1,167 @@
+"""MySQL's and MariaDB's types: what a binlog says of a column, how wide its values are there, and its Arrow type.
+
+A `ColumnType` of this dialect has the binlog's type code as its `oid`. `modifier` is what the code needs to be read:
+bytes of CHAR, VARCHAR, BINARY and VARBINARY at most; bytes of the length before TEXT, BLOB, JSON and GEOMETRY; bytes of
+an ENUM's or SET's number; bits of BIT; digits of fractional seconds; precision << 8 | scale of DECIMAL. The catalogue
+(source/mysql/catalogue.py) and the binlog's own description of a table give equal types for the same column.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.model.table import ColumnType
+
+TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, DATE, YEAR = 1, 2, 3, 4, 5, 8, 9, 10, 13
+VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 15, 16, 17, 18, 19
+JSON, NEWDECIMAL, ENUM, SET, BLOB, STRING, GEOMETRY = 245, 246, 247, 248, 252, 254, 255
+
+INTEGERS = {TINY: ("tinyint", 1), SHORT: ("smallint", 2), INT24: ("mediumint", 3), LONG: ("int", 4)}
+INTEGERS |= {LONGLONG: ("bigint", 8)}
+NUMERIC = frozenset({*INTEGERS, NEWDECIMAL, FLOAT, DOUBLE, YEAR})  # have a sign in the binlog's description
+BLOBS = ("", "tiny", "", "medium", "long")  # by the bytes of the length
+DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+MOST_DIGITS = 38  # of a decimal; more digits are text
+
+# Python's name for each character set that is read; "" is bytes.
+CHARSETS = {
+    "utf8mb4": "utf-8",
+    "utf8mb3": "utf-8",
+    "utf8": "utf-8",
+    "ascii": "ascii",
+    "latin1": "cp1252",
+    "latin2": "iso8859_2",
+    "latin5": "iso8859_9",
+    "cp1250": "cp1250",
+    "cp1251": "cp1251",
+    "koi8r": "koi8_r",
+    "ucs2": "utf_16_be",
+    "utf16": "utf_16_be",
+    "utf16le": "utf_16_le",
+    "utf32": "utf_32_be",
+    "binary": "",
+}
+UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+
+
+def fixed_width(type: ColumnType) -> int | None:
+    """Return the bytes of a value in a row image; None where the value says so itself."""
+    code, modifier = type.oid, type.modifier
+    if code in INTEGERS:
+        return INTEGERS[code][1]
+    if code in (FLOAT, DOUBLE):
+        return 4 if code == FLOAT else 8
+    if code in (DATE, YEAR):
+        return 3 if code == DATE else 1
+    if code in (DATETIME2, TIMESTAMP2, TIME2):
+        return {DATETIME2: 5, TIMESTAMP2: 4, TIME2: 3}[code] + (modifier + 1) // 2
+    if code == NEWDECIMAL:
+        whole, scale = (modifier >> 8) - (modifier & 255), modifier & 255
+        return whole // 9 * 4 + DIGIT_BYTES[whole % 9] + scale // 9 * 4 + DIGIT_BYTES[scale % 9]
+    if code in (ENUM, SET):
+        return modifier
+    return (modifier + 7) // 8 if code == BIT else None
+
+
+def length_bytes(type: ColumnType) -> int:
+    """Return how many bytes stand before a value of variable length to say it."""
+    if type.oid in (VARCHAR, STRING):
+        return 2 if type.modifier > 255 else 1
+    return type.modifier
+
+
+def arrow_type(type: ColumnType) -> pa.DataType:
+    """Return the type that holds every value of a column, but for dates that are none."""
+    code, modifier = type.oid, type.modifier
+    if type.carried_as == "text" or type.held_as == "text":
+        return pa.string()
+    if type.kind == "array" and type.element is not None:
+        return pa.list_(pa.field("element", arrow_type(type.element)))
+    if type.kind == "composite":
+        return pa.struct([pa.field(name, arrow_type(one)) for name, one in type.fields])
+    if type.name == "boolean":
+        return pa.bool_()  # penstock's own: a source's BOOLEAN is a TINYINT
+    if code in (TINY, SHORT, INT24):
+        return pa.int32()
+    if code == LONG:
+        return pa.int64() if is_unsigned(type) else pa.int32()
+    if code == LONGLONG:
+        return pa.decimal128(20, 0) if is_unsigned(type) else pa.int64()
+    if code == NEWDECIMAL:
+        fits = modifier >> 8 <= MOST_DIGITS
+        return pa.decimal128(modifier >> 8, modifier & 255) if fits else pa.string()
+    if code == BIT:
+        return pa.int64() if modifier < 64 else pa.decimal128(20, 0)
+    if code in _PLAIN:
+        return _PLAIN[code]
+    return pa.binary() if type.charset == "binary" or code == GEOMETRY else pa.string()
+
+
+_PLAIN = {
+    FLOAT: pa.float32(),
+    DOUBLE: pa.float64(),
+    DATE: pa.date32(),
+    YEAR: pa.int32(),
+    DATETIME2: pa.timestamp("us"),
+    TIMESTAMP2: pa.timestamp("us", "UTC"),
+    TIME2: pa.string(),
+    ENUM: pa.string(),
+    SET: pa.string(),
+    JSON: pa.string(),
+}
+
+
+def is_unsigned(type: ColumnType) -> bool:
+    return type.name.endswith(" unsigned")
+
+
+def type_text(type: ColumnType) -> str:
+    """Return the type as its users write it."""
+    name, modifier = type.name, type.modifier
+    if type.oid == NEWDECIMAL:
+        words = name.split(" ")
+        name = " ".join([f"{words[0]}({modifier >> 8},{modifier & 255})", *words[1:]])
+    elif type.oid in (DATETIME2, TIMESTAMP2, TIME2) and modifier > 0:
+        name = f"{name}({modifier})"
+    elif type.oid in (VARCHAR, STRING):
+        name = f"{name} of {modifier} bytes"
+    elif type.oid == BIT:
+        name = f"bit({modifier})"
+    return f"{name} carried as {type.carried_as}" if type.carried_as else name
+
+
+def column_type(
+    code: int, modifier: int, *, unsigned: bool = False, charset: str = "", labels: tuple[str, ...] = ()
+) -> ColumnType:
+    """Describe a column by what the binlog knows of it. ValueError for a type that is not read."""
+    suffix = " unsigned" if unsigned and code != YEAR else ""
+    if code in INTEGERS:
+        return ColumnType(code, INTEGERS[code][0] + suffix)
+    if code in (FLOAT, DOUBLE):
+        return ColumnType(code, ("float" if code == FLOAT else "double") + suffix)
+    if code == NEWDECIMAL:
+        return ColumnType(code, "decimal" + suffix, modifier)
+    if code in _NAMES:
+        return ColumnType(code, _NAMES[code], modifier if code not in (DATE, YEAR) else -1)
+    if code in (ENUM, SET):
+        return ColumnType(code, "enum" if code == ENUM else "set", modifier, charset=charset, labels=labels)
+    binary = charset == "binary"
+    if code == VARCHAR:
+        return ColumnType(code, "varbinary" if binary else "varchar", modifier, charset=charset)
+    if code == STRING:
+        return ColumnType(code, "binary" if binary else "char", modifier, charset=charset)
+    if code == BLOB:
+        return ColumnType(code, BLOBS[modifier] + ("blob" if binary else "text"), modifier, charset=charset)
+    raise ValueError(f"the binlog has a column of type {code}, which is not read")
+
+
+_NAMES = {
+    DATE: "date",
+    YEAR: "year",
+    BIT: "bit",
+    DATETIME2: "datetime",
+    TIMESTAMP2: "timestamp",
+    TIME2: "time",
+    JSON: "json",
+    GEOMETRY: "geometry",
+}

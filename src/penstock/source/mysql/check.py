@@ -1,0 +1,72 @@
+"""What must be fixed at a MySQL or MariaDB server before its tables can be followed, each with its statement."""
+
+from __future__ import annotations
+
+from penstock.source.contract import WantedTables
+from penstock.source.finding import Finding
+from penstock.source.mysql.catalogue import discover
+from penstock.source.mysql.connect import Address, Connection, is_mariadb, rows
+from penstock.source.mysql.positions import version
+
+_SETTINGS = (
+    ("binlog_format", "ROW", "SET GLOBAL binlog_format = ROW", "changes would be there as statements"),
+    ("binlog_row_image", "FULL", "SET GLOBAL binlog_row_image = FULL", "rows would lack columns"),
+    ("binlog_row_metadata", "FULL", "SET GLOBAL binlog_row_metadata = FULL", "the binlog would not name its columns"),
+)
+_SHORT_SECONDS = 86_400
+
+
+def check_server(connection: Connection, address: Address, wanted: WantedTables) -> list[Finding]:
+    found: list[Finding] = []
+    if not is_mariadb(connection):
+        return [
+            Finding(
+                "error",
+                "the server is MySQL, of which no exact copy can be made yet; MariaDB 10.6 and later can be followed",
+                "Follow a MariaDB server, or wait for a later version (docs/source-mysql.md)",
+            )
+        ]
+    if version(connection) < (10, 6):
+        found.append(Finding("error", "the server is older than MariaDB 10.6", "Upgrade it"))
+    if _variable(connection, address, "log_bin") not in ("1", "ON"):
+        fix = "Put log_bin and a server_id into the server's configuration and restart it"
+        return [*found, Finding("error", "the server writes no binlog", fix)]
+    for name, needed, fix, why in _SETTINGS:
+        value = _variable(connection, address, name)
+        if value.upper() != needed:
+            text = f"{name} is {value or 'unknown'}: {why}"
+            found.append(Finding("error", text, f"{fix} (and in the configuration; then reconnect applications)"))
+    found += _rights(connection, address)
+    expire = int(float(_variable(connection, address, "expire_logs_days") or "0") * 86_400)
+    seconds = int(_variable(connection, address, "binlog_expire_logs_seconds") or "0") or expire
+    if 0 < seconds < _SHORT_SECONDS:
+        text = f"binlogs are kept for {seconds} s only: a pipeline that is stopped for longer copies everything again"
+        found.append(Finding("warning", text, "SET GLOBAL binlog_expire_logs_seconds = 604800"))
+    for one in discover(connection, address, wanted.wants, cascades=True):
+        table = one.schema.table
+        if one.trouble:
+            found.append(Finding("error", f"table {table}: {one.trouble}", one.solution, table))
+        elif not one.schema.key:
+            text = f"table {table} has no primary key: it is followed by whole rows, which is slow"
+            found.append(Finding("warning", text, f"ALTER TABLE {table} ADD PRIMARY KEY (…)", table))
+    return found
+
+
+def _rights(connection: Connection, address: Address) -> list[Finding]:
+    grants = " ".join(str(one[0]).upper() for one in rows(connection, address, "SHOW GRANTS"))
+    if "ALL PRIVILEGES ON *.*" in grants:
+        return []
+    needed = {
+        "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
+        "BINLOG MONITOR": ("BINLOG MONITOR", "REPLICATION CLIENT"),
+    }
+    return [
+        Finding("error", f"the account lacks the right {right}", f"GRANT {right} ON *.* TO '{address.user}'@'%'")
+        for right, names in needed.items()
+        if not any(name in grants for name in names)
+    ]
+
+
+def _variable(connection: Connection, address: Address, name: str) -> str:
+    found = rows(connection, address, "SHOW GLOBAL VARIABLES LIKE %s", (name,))
+    return str(found[0][1]) if found else ""

@@ -1,0 +1,242 @@
+"""Read one range of a table's copy over the text protocol, as typed Arrow batches. Runs in tasks; no Spark in it.
+
+A range is read in a transaction of its own, WITH CONSISTENT SNAPSHOT, of which MariaDB says exactly where in the binlog
+it stands. Rows come as packets; cells are found with numpy, one column of all rows at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+
+from penstock.decode.mysql.dialect import quoted
+from penstock.decode.mysql.rows import padded, view
+from penstock.decode.mysql.values import from_texts, select_expression
+from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, shown
+from penstock.decode.schema import arrow_schema
+from penstock.errors import RangeVoid, SourceError, ValueDoesNotFit
+from penstock.model.position import Position
+from penstock.model.record import read_record, write_record
+from penstock.model.rescue import RescueCount
+from penstock.model.table import TableId, TableSchema
+from penstock.source.contract import Rescuing, Seeing
+from penstock.source.mysql.catalogue import discover
+from penstock.source.mysql.connect import Address, Connection, connect, rows, source_errors
+from penstock.source.mysql.positions import position_of
+
+BATCH_BYTES = 8 << 20
+_KIND, _VERSION = "range of keys", 1
+_QUERY, _END, _ERROR, _NULL = 3, 0xFE, 0xFF, 0xFB
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Rows whose first key column is at least `low` and below `high`; None: without that bound."""
+
+    table: TableId
+    number: int
+    bytes: int
+    low: int | None = None
+    high: int | None = None
+
+    def to_json(self) -> str:
+        table = {"schema": self.table.schema, "name": self.table.name}
+        bounds = [None if one is None else str(one) for one in (self.low, self.high)]
+        content = {"table": table, "number": self.number, "bytes": self.bytes, "bounds": json_bounds(bounds)}
+        return write_record(_KIND, _VERSION, content)
+
+    @classmethod
+    def from_json(cls, text: str) -> KeyRange:
+        record = read_record(text, _KIND, _VERSION)
+        low, high = (int(one) if one else None for one in record.text("bounds").split(".."))
+        return cls(record.table("table"), record.integer("number"), record.integer("bytes"), low, high)
+
+    def condition(self, key: str) -> str:
+        name = "`" + key.replace("`", "``") + "`"
+        bounds = [f"{name} >= {self.low}"] if self.low is not None else []
+        bounds += [f"{name} < {self.high}"] if self.high is not None else []
+        return " AND ".join(bounds) or "TRUE"
+
+
+def json_bounds(bounds: Sequence[str | None]) -> str:
+    """Write two bounds as text: whole numbers of a key may be below zero, or larger than JSON's."""
+    return "..".join(one or "" for one in bounds)
+
+
+def ignored(counts: tuple[RescueCount, ...]) -> None:
+    """`rescuing` for those who do not count."""
+
+
+def unasked(position: Position) -> None:
+    """`seen` for those who do not ask."""
+
+
+def begin_snapshot(connection: Connection, address: Address) -> Position:
+    """Begin a transaction that sees exactly what was committed before the position that is returned."""
+    rows(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    status = {
+        str(name).lower(): value for name, value in rows(connection, address, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+    }
+    if not status.get("binlog_snapshot_file"):
+        raise SourceError("the server does not say where its snapshot stands in the binlog", "Check log_bin")
+    return position_of(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"]))
+
+
+@dataclass(frozen=True)
+class MysqlTableReader:
+    """Picklable. Ranges have positions of their own, not below the snapshot's (`floor`)."""
+
+    address: Address = field(repr=False)
+    schema: TableSchema
+    floor: Position
+
+    def read(
+        self,
+        part: KeyRange,
+        *,
+        statement_timeout: float,
+        max_rows_per_second: float | None = None,
+        strict: bool = False,
+        rescuing: Rescuing = ignored,
+        seen: Seeing = unasked,
+    ) -> Iterator[pa.RecordBatch]:
+        condition = part.condition(self.schema.key[0]) if self.schema.key else "TRUE"
+        connection = connect(self.address, purpose="penstock copy")
+        try:
+            rows(connection, self.address, f"SET SESSION max_statement_time = {statement_timeout:g}")
+            position = begin_snapshot(connection, self.address)
+            if position < self.floor:
+                raise RangeVoid(f"the server went back behind the snapshot of {part.table}", "Its copy starts again")
+            self._require_unaltered(connection)
+            seen(position)
+            began, count = time.monotonic(), 0
+            for batch in self._batches(connection, condition):
+                count += batch.num_rows
+                typed, counts = self._typed(batch, part, strict=strict)
+                if counts:
+                    rescuing(counts)
+                yield typed
+                if max_rows_per_second:
+                    time.sleep(max(0.0, began + count / max_rows_per_second - time.monotonic()))
+        finally:
+            connection._force_close()
+
+    def rows_by_key(
+        self, keys: pa.Table, *, statement_timeout: float, strict: bool = False, rescuing: Rescuing = ignored
+    ) -> Iterator[pa.RecordBatch]:
+        raise SourceError(
+            f"rows of {self.schema.table} cannot be read by key yet", "Run `penstock resync` to copy the table again"
+        )
+
+    def _require_unaltered(self, connection: Connection) -> None:
+        """Hold the table's structure for the rest of the transaction, and compare it with what was planned."""
+        rows(connection, self.address, f"SELECT 1 FROM {quoted(self.schema.table)} LIMIT 0")
+        found = discover(connection, self.address, self.schema.table.__eq__)
+        if not found or found[0].schema.relation_id != self.schema.relation_id:
+            raise RangeVoid(
+                f"table {self.schema.table} was altered while it was copied", "Its copy starts again by itself"
+            )
+
+    def _batches(self, connection: Connection, condition: str) -> Iterator[pa.RecordBatch]:
+        names = ["`" + column.name.replace("`", "``") + "`" for column in self.schema.columns]
+        wanted = ", ".join(
+            select_expression(column.type, name) for column, name in zip(self.schema.columns, names, strict=True)
+        )
+        query = f"SELECT {wanted} FROM {quoted(self.schema.table)} WHERE {condition}"
+        with source_errors(f"copying table {self.schema.table}", self.address):
+            for packets in _packets(connection, query.encode()):
+                yield pa.RecordBatch.from_arrays(_cells(packets, len(names)), names=[str(n) for n in range(len(names))])
+
+    def _typed(
+        self, batch: pa.RecordBatch, part: KeyRange, *, strict: bool
+    ) -> tuple[pa.RecordBatch, tuple[RescueCount, ...]]:
+        rescued, columns, schema = Rescued(), [], arrow_schema(self.schema)
+        for column, texts in zip(self.schema.columns, batch.columns, strict=True):
+            found = from_texts(column.type, texts)
+            if len(found.misfits):
+                if strict or column.name in self.schema.key:
+                    raise ValueDoesNotFit(
+                        f'table {self.schema.table}, range {part.number} of its copy: column "{column.name}" '
+                        f"({column.type.name}): {shown(found.texts[0])!r} does not fit {found.values.type}",
+                        f"Give the row a value that fits, or carry the column as text (`types: {{{column.name}: "
+                        "text}}` under its rule in `tables:`); then `penstock retry`",
+                    )
+                rescued.keep(column.name, found.misfits, found.texts, f"range {part.number} of its copy")
+            columns.append(found.values)
+        cells = rescued.cells(batch.num_rows)
+        if cells is not None:
+            columns.append(cells)
+            schema = schema.append(pa.field(RESCUED, RESCUED_TYPE))
+        return pa.RecordBatch.from_arrays(columns, schema=schema), rescued.counts
+
+
+def _packets(connection: Connection, query: bytes) -> Iterator[list[bytes]]:
+    """Send a query; yield the packets of its rows, about BATCH_BYTES at a time."""
+    connection._execute_command(_QUERY, query)
+    count = connection._read_packet().read_length_encoded_integer()
+    for _ in range(count + 1):  # the columns, and the packet behind them
+        connection._read_packet()
+    file, buffer, parts, found, size = connection._rfile, bytearray(), list[bytes](), list[bytes](), 0
+    while True:
+        piece = file.read1(1 << 20)
+        if not piece:
+            raise pymysql.OperationalError(2013, "the server closed the connection")
+        buffer += piece
+        at, filled = 0, len(buffer)
+        while filled - at >= 4:
+            length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+            if filled - at < 4 + length:
+                break
+            packet = bytes(memoryview(buffer)[at + 4 : at + 4 + length])
+            at += 4 + length
+            if parts or length == 0xFFFFFF:
+                parts.append(packet)
+                if length == 0xFFFFFF:
+                    continue
+                packet, parts = b"".join(parts), []
+            elif packet[0] == _ERROR:
+                (code,) = struct.unpack_from("<H", packet, 1)
+                raise pymysql.OperationalError(code, packet[9:].decode(errors="replace"))
+            elif packet[0] == _END and length < 9:
+                if found:
+                    yield found
+                return
+            found.append(packet)
+            size += len(packet)
+            if size >= BATCH_BYTES:
+                yield found
+                found, size = [], 0
+        del buffer[:at]
+
+
+def _cells(packets: list[bytes], columns: int) -> list[pa.Array]:
+    lengths = np.fromiter(map(len, packets), np.int64, len(packets))
+    octets = padded(b"".join(packets))
+    at = np.cumsum(lengths) - lengths
+    buffer, count = pa.py_buffer(octets), len(packets)
+    even = np.arange(0, 2 * count, 2, dtype=np.int32)
+    found: list[pa.Array] = []
+    for _ in range(columns):
+        first = octets[at].astype(np.int64)
+        null = first == _NULL
+        size, start = np.where(null, 0, first), at + 1
+        for mark, width in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
+            large = first == mark
+            if large.any():
+                number = view(octets, "<u8")[np.where(large, at + 1, 0)].astype(np.uint64)
+                number &= np.uint64((1 << 8 * width) - 1)
+                size = np.where(large, number.astype(np.int64), size)
+                start = np.where(large, at + 1 + width, start)
+        offsets = np.empty(2 * count + 1, np.int32)
+        end = start + size
+        offsets[0:-1:2], offsets[1::2], offsets[-1] = start, end, end[-1]
+        both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), buffer])
+        found.append(both.take(pa.array(even, mask=null if null.any() else None)))
+        at = end
+    return found

@@ -1,0 +1,171 @@
+"""The binlog's protocol: how a dump is asked for, and what the heads of its events say. Nothing here keeps state."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import zlib
+from dataclasses import dataclass
+
+import pymysql
+
+from penstock.errors import GapError, SourceError, SourceMisconfigured, SourceUnreachable
+from penstock.source.mysql.connect import Address, connect, endpoint, is_mariadb, source_errors
+
+QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, HEARTBEAT, ROWS_QUERY = 2, 3, 4, 15, 16, 19, 27, 29
+GTID, ANONYMOUS_GTID, XA_PREPARE, PARTIAL_UPDATE, PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 33, 34, 38, 39, 40, 41, 42
+MARIA_GTID, QUERY_COMPRESSED = 162, 165
+INSERTS, UPDATES, DELETES = (23, 30, 166, 169), (24, 31, 167, 170), (25, 32, 168, 171)
+HEADER = 19
+CHUNK = 1 << 20
+TICK_SECONDS = 0.1
+_REGISTER, _DUMP = 0x15, 0x12
+_PURGED = 1236
+
+
+@dataclass(frozen=True)
+class Gtid:
+    """The beginning of a transaction. `standalone`: it is one statement, without rows. `text` is "" without GTIDs."""
+
+    number: int
+    time: int  # µs since 1970
+    text: str
+    standalone: bool | None  # None: the next event tells
+    prepared: bool = False
+
+
+class BinlogStream:
+    """One dump connection."""
+
+    def __init__(self, address: Address, server_id: int, file: str, offset: int, heartbeat: float) -> None:
+        self._address = address
+        self._connection = connect(address, purpose="penstock capture")
+        self.mariadb = is_mariadb(self._connection)
+        self._buffer = bytearray()
+        self._parts: list[bytes] = []
+        try:
+            with source_errors("asking for the binlog", address):
+                self._ask(server_id, file, offset, heartbeat)
+        except BaseException:
+            self.close()
+            raise
+        self._socket: socket.socket | ssl.SSLSocket = self._connection._sock
+        self._socket.settimeout(TICK_SECONDS)
+
+    def _ask(self, server_id: int, file: str, offset: int, heartbeat: float) -> None:
+        connection = self._connection
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32',"
+                f" @master_heartbeat_period = {int(heartbeat * 1e9)}, @source_heartbeat_period = {int(heartbeat * 1e9)}"
+            )
+            if self.mariadb:
+                cursor.execute("SET @mariadb_slave_capability = 4")
+            else:
+                name = f"70656e73-746f-636b-0000-{server_id:012d}"
+                cursor.execute(f"SET @slave_uuid = '{name}', @replica_uuid = '{name}'")
+        connection._execute_command(_REGISTER, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
+        connection._read_packet()
+        connection._execute_command(_DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())
+
+    def read(self) -> list[bytes] | None:
+        """Return the events that have come, or None when none came for a moment."""
+        try:
+            piece = self._socket.recv(CHUNK)
+        except (TimeoutError, ssl.SSLWantReadError):
+            return None
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        if not piece:
+            raise self._lost("the server closed it")
+        buffer = self._buffer
+        buffer += piece
+        found: list[bytes] = []
+        at, filled = 0, len(buffer)
+        while filled - at >= 4:
+            size = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+            if filled - at < 4 + size:
+                break
+            packet = bytes(memoryview(buffer)[at + 4 : at + 4 + size])
+            at += 4 + size
+            if self._parts or size == 0xFFFFFF:
+                self._parts.append(packet)
+                if size == 0xFFFFFF:
+                    continue
+                packet, self._parts = b"".join(self._parts), []
+            if packet[:1] != b"\0":
+                raise self._ended(packet)
+            found.append(packet[1:])
+        del buffer[:at]
+        return found
+
+    def close(self) -> None:
+        try:
+            self._connection._force_close()
+        except (pymysql.Error, OSError):
+            return
+
+    def _lost(self, why: str) -> SourceUnreachable:
+        return SourceUnreachable(
+            f"the binlog stream from {endpoint(self._address)} broke: {why}", "Check the server; it is tried again"
+        )
+
+    def _ended(self, packet: bytes) -> SourceError:
+        if packet[:1] != b"\xff":
+            return self._lost("the server ended it")
+        (code,) = struct.unpack_from("<H", packet, 1)
+        message = " ".join(packet[9:].decode(errors="replace").split())
+        if code == _PURGED and ("same" in message or "server_uuid/server_id" in message):
+            return SourceMisconfigured(
+                f"another replica of {endpoint(self._address)} reads under the same server_id: {message}",
+                "Give source.server_id a number that no other replica has",
+            )
+        if code == _PURGED:
+            return GapError(
+                f"the binlog of {endpoint(self._address)} does not go on where the change log ends: {message}",
+                START_OVER,
+            )
+        if code in (1227, 1045):
+            return SourceMisconfigured(
+                f"the account may not read the binlog: {message}", "GRANT REPLICATION SLAVE ON *.* TO the account"
+            )
+        return self._lost(f"{message} ({code})")
+
+
+START_OVER = "Run `penstock reset`, with which all tables are copied again; keep binlogs longer (docs/source-mysql.md)"
+
+
+def check_sum(event: bytes) -> bool:
+    """Return whether the last four bytes are the checksum of those before."""
+    return zlib.crc32(memoryview(event)[:-4]) == int.from_bytes(event[-4:], "little")
+
+
+def read_gtid(kind: int, event: bytes) -> Gtid:
+    """Read a GTID event without its checksum."""
+    seconds, _, server = struct.unpack_from("<IBI", event)
+    body = memoryview(event)[HEADER:]
+    if kind == MARIA_GTID:
+        sequence, domain, flags = struct.unpack_from("<QIB", body)
+        return Gtid(sequence, seconds * 1_000_000, f"{domain}-{server}-{sequence}", bool(flags & 1), bool(flags & 64))
+    (number,) = struct.unpack_from("<q", body, 17)
+    time = seconds * 1_000_000
+    if len(body) >= 49:
+        time = int.from_bytes(body[42:49], "little") & (1 << 55) - 1
+    return Gtid(max(number, 0), time, "", None)
+
+
+def read_query(kind: int, event: bytes) -> tuple[str, str]:
+    """Return database and text of a QUERY event without its checksum."""
+    body = event[HEADER:]
+    size, variables = body[8], int.from_bytes(body[11:13], "little")
+    at = 13 + variables
+    database, text = body[at : at + size], body[at + size + 1 :]
+    if kind == QUERY_COMPRESSED:
+        text = inflated(text)
+    return database.decode(errors="replace"), text.decode(errors="replace")
+
+
+def inflated(content: bytes) -> bytes:
+    """Unpack MariaDB's compression: a byte whose low three bits say how many bytes of length follow, then zlib."""
+    return zlib.decompress(content[1 + (content[0] & 7) :])

@@ -1,0 +1,160 @@
+"""A connection to a MySQL or MariaDB source as the rest of penstock knows it (source/contract.py, `Session`).
+
+The server needs nothing made for the pipeline: no publication, no slot. Binlogs are kept as its settings say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import pymysql
+
+from penstock.errors import GapError, NotPublished, SourceError, TableError
+from penstock.model.feed import Mode
+from penstock.model.partitions import Partition, Partitions
+from penstock.model.position import Position
+from penstock.model.row_digest import Figures
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import EnumLabel, TableMarks
+from penstock.model.write_counters import WriteCounters
+from penstock.source.contract import Alteration, Fact, Retained, Retention, SourceHealth, WantedTables
+from penstock.source.finding import Finding
+from penstock.source.mysql.capture import READING
+from penstock.source.mysql.catalogue import discover
+from penstock.source.mysql.check import check_server
+from penstock.source.mysql.connect import Address, Connection, is_mariadb, named_rows, rows
+from penstock.source.mysql.positions import head, position_of
+from penstock.source.mysql.resume import find_gap
+from penstock.source.mysql.snapshot import NO_MARKS
+from penstock.source.sink import Origin
+
+MODES = frozenset({str(Mode.CLONE), str(Mode.APPEND)})
+
+
+@dataclass(frozen=True)
+class MysqlFollowing:
+    troubles: Mapping[TableId, TableError]
+    done: tuple[Alteration, ...] = ()
+    inserts_only: frozenset[TableId] = frozenset()
+    staying: tuple[Alteration, ...] = field(default=())
+
+
+class MysqlSession:
+    def __init__(self, connection: Connection, address: Address) -> None:
+        self._connection, self._address = connection, address
+
+    def __enter__(self) -> MysqlSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(pymysql.Error, OSError):
+            self._connection.close()
+
+    @property
+    def version(self) -> str:
+        name = "MariaDB" if is_mariadb(self._connection) else "MySQL"
+        return f"{name} {self._connection.get_server_info().removeprefix('5.5.5-').partition('-')[0]}"
+
+    def check(self, wanted: WantedTables) -> list[Finding]:
+        return check_server(self._connection, self._address, wanted)
+
+    def discover(self, wanted: WantedTables) -> list[TableSchema]:
+        return [one.schema for one in discover(self._connection, self._address, wanted.wants)]
+
+    def head(self) -> Position:
+        return position_of(*head(self._connection, self._address))
+
+    def health(self) -> SourceHealth:
+        file, offset = head(self._connection, self._address)
+        logs = [str(one["log_name"]) for one in named_rows(self._connection, self._address, "SHOW BINARY LOGS")]
+        dumps = rows(
+            self._connection,
+            self._address,
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'",
+        )
+        is_read = int(dumps[0][0]) > 0
+        oldest = min(logs, default="none")
+        facts = (
+            Fact("binlog", f"{file}:{offset}", "ok" if is_read else "warning"),
+            Fact("read by capture", "yes" if is_read else "no", "ok" if is_read else "warning"),
+            Fact("oldest binlog", oldest),
+        )
+        details = {"binlog": {"file": file, "offset": offset, "oldest": oldest, "read": is_read}}
+        return SourceHealth(position_of(file, offset), is_read, facts, details)
+
+    def find_gap(self, end: Position, origin: Origin) -> GapError | None:
+        return find_gap(self._connection, self._address, end, origin)
+
+    def install(self) -> None:
+        """Install nothing: the binlog has statements that change a structure."""
+
+    def readable(self) -> frozenset[str]:
+        return frozenset({READING})
+
+    def follow(
+        self,
+        wanted: WantedTables,
+        schemas: Sequence[TableSchema],
+        *,
+        reading: frozenset[str],
+        may_leave: bool,
+        before: Callable[[Alteration], None],
+    ) -> MysqlFollowing:
+        tables = {schema.table for schema in schemas}
+        found = discover(self._connection, self._address, tables.__contains__, cascades=True)
+        troubles: dict[TableId, TableError] = {
+            one.schema.table: NotPublished(f"table {one.schema.table}: {one.trouble}", one.solution)
+            for one in found
+            if one.trouble
+        }
+        for schema in schemas:
+            others = sorted(set(map(str, wanted.modes(schema.table))) - MODES)
+            if others and schema.table not in troubles:
+                troubles[schema.table] = NotPublished(
+                    f"table {schema.table}: mode {others[0]} is not there yet for MySQL and MariaDB",
+                    f"Choose one of {', '.join(sorted(MODES))} for it",
+                )
+        return MysqlFollowing(troubles)
+
+    def leaving(self, wanted: WantedTables) -> Sequence[Alteration]:
+        return []
+
+    def retain(self, log_end: Position | None) -> Retained:
+        """Arrange nothing: the server keeps binlogs for as long as its settings say."""
+        return Retained(self.head() if log_end is None else log_end, made=False)
+
+    def retention(self) -> Retention | None:
+        return None
+
+    def release(self) -> None:
+        """Free nothing: nothing is kept for the pipeline."""
+
+    def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
+        return {schema.table: NO_MARKS for schema in schemas}
+
+    def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
+        return {}
+
+    def counters(self, schemas: Sequence[TableSchema]) -> dict[TableId, WriteCounters]:
+        return {schema.table: WriteCounters("", {}) for schema in schemas}
+
+    def counts_writes(self) -> bool:
+        return False
+
+    def has_rows(self, partition: Partition) -> bool:
+        raise SourceError("partitions are not told apart here", "Report it as a bug")
+
+    def has_rows_before(self, partition: Partition, horizon: int) -> bool:
+        raise SourceError("partitions are not told apart here", "Report it as a bug")
+
+    def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
+        raise SourceError("labels are not looked at here", "Report it as a bug")
+
+    def figures(self, schema: TableSchema) -> Figures:
+        raise SourceError("tables of MySQL and MariaDB cannot be verified yet", "Compare row counts by hand")

@@ -1,0 +1,123 @@
+"""A snapshot of a MariaDB source as the rest of penstock knows it: a transaction with a known place in the binlog.
+
+Other connections cannot share it: each range is read at a place of its own (copy_read.py), never before this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+import pymysql
+
+from penstock.decode.mysql.dialect import quoted
+from penstock.decode.mysql.types import INTEGERS
+from penstock.errors import SourceError
+from penstock.model.partitions import Partitions
+from penstock.model.position import Position
+from penstock.model.table import TableId, TableSchema
+from penstock.model.table_marks import TableMarks
+from penstock.source.contract import ComparableTable, WantedTables
+from penstock.source.mysql.catalogue import discover
+from penstock.source.mysql.connect import Address, Connection, connect, rows
+from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, begin_snapshot
+
+MOST_RANGES = 10_000
+NO_MARKS = TableMarks(0, "", ())  # the binlog says everything that happens to a table
+
+
+class MysqlSnapshotSession:
+    def __init__(self, connection: Connection, address: Address, position: Position) -> None:
+        self._connection, self._address, self._position = connection, address, position
+
+    def describe(self, wanted: WantedTables, table: TableId) -> TableSchema | None:
+        found = discover(self._connection, self._address, table.__eq__)
+        return found[0].schema if found else None
+
+    def estimated_rows(self, schema: TableSchema) -> int:
+        return self._sizes(schema)[0]
+
+    def plan_ranges(self, schema: TableSchema, *, range_bytes: int) -> Sequence[KeyRange]:
+        """Cut by the first column of the key, evenly by its values. Never none: a table that is empty now may not have
+        been when it is read."""
+        table, size = schema.table, self._sizes(schema)[1]
+        count = min(max(1, -(-size // range_bytes)), MOST_RANGES)
+        if count == 1 or not schema.key or schema.column(schema.key[0]).type.oid not in INTEGERS:
+            return [KeyRange(table, 0, size)]
+        name = "`" + schema.key[0].replace("`", "``") + "`"
+        ((low, high),) = rows(self._connection, self._address, f"SELECT MIN({name}), MAX({name}) FROM {quoted(table)}")
+        if low is None or int(high) - int(low) < count:
+            return [KeyRange(table, 0, size)]
+        step = (int(high) - int(low) + 1) / count
+        bounds = [int(low) + int(step * number) for number in range(1, count)]
+        starts: list[int | None] = [None, *bounds]
+        ends: list[int | None] = [*bounds, None]
+        return [
+            KeyRange(table, number, size // count, start, end)
+            for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+        ]
+
+    def reader(self, schema: TableSchema) -> MysqlTableReader:
+        return MysqlTableReader(self._address, schema, self._position)
+
+    def comparable(self, schema: TableSchema) -> ComparableTable:
+        raise SourceError(
+            "tables of MySQL and MariaDB cannot be verified yet", "`penstock resync` copies a table that is in doubt"
+        )
+
+    def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
+        return {schema.table: NO_MARKS for schema in schemas}
+
+    def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
+        return {}
+
+    def _sizes(self, schema: TableSchema) -> tuple[int, int]:
+        found = rows(
+            self._connection,
+            self._address,
+            "SELECT TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (schema.table.schema, schema.table.name),
+        )
+        return (int(found[0][0] or 0), int(found[0][1] or 0)) if found else (0, 0)
+
+
+class MysqlSnapshot:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection = connect(address, purpose="penstock copy")
+        try:
+            self.position = begin_snapshot(self._connection, address)
+        except BaseException:
+            self.close()
+            raise
+        self.moment = int(time.time() * 1_000_000)
+
+    def __enter__(self) -> MysqlSnapshot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def passed(self) -> Position:
+        return self.position
+
+    @contextmanager
+    def session(self) -> Iterator[MysqlSnapshotSession]:
+        connection = connect(self._address, purpose="penstock copy")
+        try:
+            yield MysqlSnapshotSession(connection, self._address, self.position)
+        finally:
+            connection._force_close()
+
+    def alive(self) -> bool:
+        try:
+            self._connection.ping(reconnect=False)
+        except (pymysql.Error, OSError):
+            return False
+        return True
+
+    def close(self) -> None:
+        self._connection._force_close()
