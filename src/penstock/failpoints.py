@@ -28,9 +28,10 @@ FAILPOINTS = (
     "share.written",  # a huge transaction is shared out in scratch, and not applied yet
     "apply.files_written",  # the batch's job is done, nothing committed
     "apply.written_beside",  # the job of the next batch is done, the commits of the one before are under way
-    "apply.before_commit",  # of one table
+    "apply.before_commit",  # of one table, or of all tables of a batch that are committed in one step
+    "apply.staged",  # the metadata of all tables of a batch is written, the catalog does not name it
     "postgres.before_commit",  # all statements of a transaction are done at the destination, COMMIT is not sent
-    "apply.after_commit",  # of one table; others of the batch are not committed yet
+    "apply.after_commit",  # of one table, when others of the batch are not committed yet, or of all in one step
     "apply.batch_committed",  # all tables committed, nothing recorded
     "apply.position_advanced",  # an idle table's position was moved on
     "publish.file_written",  # a task of a stream: its records are durable, nothing is committed

@@ -456,7 +456,7 @@ class TableDestination(Protocol):
 class WholeBatches(Protocol):
     """What a destination with the capability `whole_batches` has besides."""
 
-    def commit_batch(self, commits: Sequence[TableCommit]) -> list[TableError | None]:
+    def commit_batch(self, commits: Sequence[TableCommit]) -> Sequence[TableError | FileUnreadable | None]:
         """Make the commits of several tables visible in one step, each as `commit` would.
 
         Return, in their order, None for each that was made and the error of each that its own table cannot take: that

@@ -17,6 +17,7 @@ from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
 
 BUSY_TIMEOUT_MS = 30_000
+JDBC_CATALOG = "org.apache.iceberg.jdbc.JdbcCatalog"
 
 
 class IcebergSettings(Protocol):
@@ -41,21 +42,37 @@ def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = Non
     `local_file_io` names a class for file access that the embedded catalog uses in a local warehouse, if Spark has it.
     """
     prefix = f"spark.sql.catalog.{settings.name}"
-    embedded = {
-        "type": "jdbc",
-        "uri": f"jdbc:sqlite:{local_path(settings.warehouse) or settings.warehouse}/catalog.db",
-        "jdbc.schema-version": "V1",
-        "jdbc.busy_timeout": str(BUSY_TIMEOUT_MS),
-    }
-    if local_file_io is not None and local_path(settings.warehouse) is not None:
-        embedded["io-impl"] = local_file_io
-    properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **(settings.catalog or embedded)}
+    catalog = dict(settings.catalog) or _embedded(settings)
+    if not settings.catalog and local_file_io is not None and local_path(settings.warehouse) is not None:
+        catalog["io-impl"] = local_file_io
+    properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **catalog}
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": settings.name,
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{key}": value for key, value in properties.items()},
     }
+
+
+def _embedded(settings: IcebergSettings) -> dict[str, str]:
+    return {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:{local_path(settings.warehouse) or settings.warehouse}/catalog.db",
+        "jdbc.schema-version": "V1",
+        "jdbc.busy_timeout": str(BUSY_TIMEOUT_MS),
+    }
+
+
+def database(settings: IcebergSettings) -> tuple[str, dict[str, str]] | None:
+    """Return the URL and settings of the database in which the catalog keeps its pointers; None if it is no JDBC
+    catalog. Several tables can be committed in one transaction of such a database."""
+    catalog = dict(settings.catalog) or _embedded(settings)
+    if "uri" not in catalog or (catalog.get("type") != "jdbc" and JDBC_CATALOG not in catalog.get("catalog-impl", "")):
+        return None
+    given = {key.removeprefix("jdbc."): value for key, value in catalog.items() if key.startswith("jdbc.")}
+    if catalog["uri"].startswith("jdbc:sqlite:"):
+        given["transaction_mode"] = "IMMEDIATE"  # otherwise two writers may each wait for the other
+    return catalog["uri"], given
 
 
 def compares_snapshots_only(settings: IcebergSettings) -> bool:

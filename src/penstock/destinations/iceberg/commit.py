@@ -41,6 +41,7 @@ class StrictTransaction:
         self._java, self._opened, self._transaction, self._start = java, opened, transaction, start
         snapshot = start.currentSnapshot()
         self._snapshot: int | None = None if snapshot is None else snapshot.snapshotId()
+        self.base: str = start.metadataFileLocation()
         self.columns_changed = False
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -199,18 +200,24 @@ class StrictTransaction:
 
 @contextmanager
 def strict(
-    java: Java, opened: OpenTable, base: str, what: str, *, same_columns: bool = False
+    java: Java, opened: OpenTable, base: str, what: str, *, same_columns: bool = False, staged: JavaObject | None = None
 ) -> Iterator[StrictTransaction]:
     """A transaction on exactly the metadata file `base`, or one that differs from it only by what this process has
     committed for other sources (`same_columns`: without a change of columns); committed at the end of the block.
-    Commits of one table take turns.
+    Commits of one table take turns. With `staged` operations it is only made ready: nobody sees it yet, and whoever
+    makes it visible holds the table's turn until then, and notes it.
 
     StaleBase: refused, nothing changed. CommitUnknown: nobody can say. `carried_on` gives the state afterwards.
     """
     try:
         with opened.turns.lock:
             with translated(what):
-                transaction = opened.table.newTransaction()  # reads the table's current state
+                # Either reads the table's current state
+                transaction = (
+                    opened.table.newTransaction()
+                    if staged is None
+                    else java.transactions.newTransaction(str(opened.target), staged)
+                )
                 begun = present(transaction.startMetadata(), opened.target)
                 start = begun.metadataFileLocation()
                 if not opened.turns.spans(base, start, opened.source, same_columns=same_columns):
@@ -222,9 +229,10 @@ def strict(
                 transaction.updateSchema().commit()
                 ours = StrictTransaction(java, opened, transaction, begun)
                 yield ours
-            with translated(what, deciding=True):
+            with translated(what, deciding=staged is None):
                 transaction.commitTransaction()
-            note_turn(opened, start, columns=ours.columns_changed)
+            if staged is None:
+                note_turn(opened, start, columns=ours.columns_changed)
     except TableDropped as error:
         raise StaleBase(f"{what}: the table is gone: {error}", "It is looked for again") from error
 

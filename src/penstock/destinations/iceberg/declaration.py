@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.destinations.destination_type import CompiledJar, DestinationType
-from penstock.destinations.iceberg import local_file_io
+from penstock.destinations.iceberg import group_operations, local_file_io
 from penstock.destinations.iceberg.catalog import IcebergSettings, spark_settings
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 
@@ -20,7 +20,10 @@ def _settings(settings: IcebergSettings, /, *, compiled: bool) -> dict[str, str]
 ICEBERG_TYPE = DestinationType(
     "iceberg",
     packages=PACKAGES,
-    compiled=(CompiledJar(local_file_io.JAR, local_file_io.CLASS, local_file_io.SOURCE),),
+    compiled=(
+        CompiledJar(local_file_io.JAR, local_file_io.CLASS, local_file_io.SOURCE),
+        CompiledJar(group_operations.JAR, group_operations.CLASS, group_operations.SOURCE),
+    ),
     worker_modules=(
         "penstock.destinations.lake.upsert_plan",
         "penstock.destinations.iceberg.data_files",

@@ -7,7 +7,7 @@ expiry drop what is in snapshots.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from penstock.destinations.contract import (
     Capabilities,
     JobRunner,
     MaintenanceReport,
+    TableCommit,
     WritePlan,
     WrittenPart,
 )
-from penstock.destinations.iceberg.catalog import IcebergSettings, require_warehouse
+from penstock.destinations.iceberg.batch_change import BatchChange, is_base, lake_parts
+from penstock.destinations.iceberg.catalog import IcebergSettings, database, require_warehouse
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
+from penstock.destinations.iceberg.group_commit import GroupCommit
 from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
@@ -35,7 +38,6 @@ from penstock.destinations.iceberg.open_table import (
     live,
     made_under,
     moment_of,
-    moment_property,
     position_of,
     position_property,
     rule_property,
@@ -57,7 +59,15 @@ from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_
 from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import OnDrop
 from penstock.destinations.union import require_same_names
-from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase, TableDropped
+from penstock.errors import (
+    FileUnreadable,
+    PenstockError,
+    PositionLost,
+    RangeVoid,
+    StaleBase,
+    TableDropped,
+    TableError,
+)
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position, position_text, stored_text
@@ -75,11 +85,22 @@ class IcebergDestination:
         self._tables = Tables(settings, spark, self._java, index=index)
         self._background = BackgroundWork()
         self._diagnosis = Diagnosis(self._tables, settings, self._java)
+        self._group: GroupCommit | None = None
+        self.capabilities = replace(self.capabilities, whole_batches=database(settings) is not None)
 
     def open(self) -> None:
         self._tables.open_catalog()
+        where = database(self._settings)
+        if where is not None and self._group is None:
+            uri, given = where
+            self._group = GroupCommit(
+                self._java, self._tables, self._java.group_operations(uri, self._settings.name, given)
+            )
 
     def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         self._background.close()
         self._tables.forget()
 
@@ -93,7 +114,7 @@ class IcebergDestination:
         layout: Layout = ROWS,
         sid: Sid | None = None,
     ) -> Position | None:
-        kept = [file.path for part in _ours(keep) for file in part.files]
+        kept = [file.path for part in lake_parts(keep) for file in part.files]
         return self._tables.ensure(target, schema, source, start=start, keep=kept, layout=layout, sid=sid)
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -198,53 +219,39 @@ class IcebergDestination:
         position: Position,
         moment: int | None = None,
     ) -> None:
-        self._commit(plan, parts, truncated, position, moment)
-
-    def _commit(
-        self,
-        plan: WritePlan,
-        parts: Sequence[WrittenPart],
-        truncated: bool,
-        position: Position,
-        moment: int | None,
-        *,
-        copied: Mapping[str, str] | None = None,
-    ) -> None:
-        """`copied`: the properties that say so, of a copy that is merged."""
-        if not isinstance(plan, UpsertPlan):
-            raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
-        written = [part for part in _ours(parts) if not part.empty]
-        opened = self._tables.known(plan.target, plan.source)
-        before, what, moves = opened.state, f"table {plan.target}: its commit", plan.move is not None
-        base = plan.metadata if plan.follows is None else _base_after(opened, plan, what)
-        with strict(self._java, opened, base, what, same_columns=moves) as transaction:
-            if plan.move is not None:
-                transaction.evolve(plan.move, plan.source)
-            transaction.rescue(written)
-            if truncated:
-                transaction.replace_all(written)
-            elif written:
-                transaction.row_delta(written)
-            elif self._tables.mark:
-                transaction.mark()
-            standing = {position_property(plan.source): stored_text(position)}
-            if moment is not None:
-                standing[moment_property(plan.source)] = str(moment)
-            transaction.stand({**standing, **(copied or {})})
-        opened.upkeep.commits_since_expiry += 1
-        opened.strayed = ""
-        self._tables.follow(opened, plan.move)
-        if plan.move is None and transaction.columns_changed:
-            self._tables.make_views(opened)
-        files = [file for part in written for file in (part.added if truncated else part.files)]
-        removed = None if truncated else frozenset[str]()
-        opened.state = after = None if before is None else carried_on(self._java, opened, before, files, removed)
-        opened.look_again, opened.committed = False, None if after is None else (plan.name, after)
-        if after is not None and not transaction.columns_changed:
-            opened.standing = Standing(
-                after.metadata, position, plan.moment if moment is None else moment, plan.rescued
+        change = BatchChange.of(self._tables, plan, parts, truncated=truncated, position=position, moment=moment)
+        self._commit(change)
+
+    def commit_batch(self, commits: Sequence[TableCommit]) -> Sequence[TableError | FileUnreadable | None]:
+        require_warehouse(self._settings)
+        changes = [
+            BatchChange.of(
+                self._tables,
+                one.plan,
+                one.parts,
+                truncated=one.truncated,
+                position=one.position,
+                moment=one.moment,
             )
+            for one in commits
+        ]
+        if self._group is not None and len(changes) > 1:
+            return self._group.commit(changes)
+        return [self._error_of(change) for change in changes]
+
+    def _error_of(self, change: BatchChange) -> TableError | FileUnreadable | None:
+        try:
+            self._commit(change)
+        except (TableError, FileUnreadable) as error:
+            return error
+        return None
+
+    def _commit(self, change: BatchChange) -> None:
+        opened, what = change.opened, change.what
+        with strict(self._java, opened, change.base, what, same_columns=change.same_columns) as transaction:
+            change.fill(transaction, mark=self._tables.mark)
+        change.settle(self._java, self._tables, transaction)
 
     def plan_after(
         self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
@@ -253,12 +260,12 @@ class IcebergDestination:
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         opened, written = (
             self._tables.known(plan.target, plan.source),
-            [part for part in _ours(parts) if not part.empty],
+            [part for part in lake_parts(parts) if not part.empty],
         )
         state, gets_rescued = opened.state, opened.rescued is None and any(part.rescued_as for part in written)
         if (
             state is None
-            or not _is_base(opened, plan)
+            or not is_base(opened, plan)
             or plan.move is not None
             or plan.slice is not None
             or gets_rescued
@@ -303,10 +310,10 @@ class IcebergDestination:
 
     def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> UpsertPlan:
         opened = self._tables.known(target, source)
-        files, delete_files = as_one_age(_ours(base))
+        files, delete_files = as_one_age(lake_parts(base))
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, opened.copy_move)
-        if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in _ours(base)):
+        if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in lake_parts(base)):
             raise RangeVoid(
                 f"table {target}: its columns have changed since rows of its copy were written",
                 "What was read of it is void; its copy starts again by itself",
@@ -331,7 +338,7 @@ class IcebergDestination:
         self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
     ) -> None:
         what = f"table {target}: the commit of its copy"
-        written = [part for part in _ours(parts) if not part.empty]
+        written = [part for part in lake_parts(parts) if not part.empty]
         opened, state = self._tables.current(target, source)
         self._require_copied_over(opened, source, what)
         move = move_again(self._java, opened, written)
@@ -367,7 +374,12 @@ class IcebergDestination:
     ) -> None:
         opened, _ = self._tables.current(plan.target, plan.source)
         self._require_copied_over(opened, plan.source, f"table {plan.target}: the commit of its copy")
-        self._commit(plan, parts, False, position, moment, copied=_copied(opened, history))
+        require_warehouse(self._settings)
+        copied = _copied(opened, history)
+        change = BatchChange.of(
+            self._tables, plan, parts, truncated=False, position=position, moment=moment, copied=copied
+        )
+        self._commit(change)
         opened.copy_base = opened.copy_move = None
         self._tables.clean_up_after_copy(opened)
 
@@ -384,7 +396,8 @@ class IcebergDestination:
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         with reaching("the files of a copy cannot be looked at"):
             return [
-                sizes([file.path for file in part.files]) == [file.size for file in part.files] for part in _ours(parts)
+                sizes([file.path for file in part.files]) == [file.size for file in part.files]
+                for part in lake_parts(parts)
             ]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
@@ -452,29 +465,12 @@ class IcebergDestination:
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         with reaching("files that will not be committed cannot be removed"):
-            for part in _ours(parts):
+            for part in lake_parts(parts):
                 for file in part.files:
                     remove(file.path)
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
         return self._diagnosis.of(target, error)
-
-
-def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
-    """Return whether the table, as we know it, is what the plan was made for."""
-    if plan.follows is None:
-        return opened.state is not None and opened.state.metadata == plan.metadata
-    if opened.committed is None or opened.state is None:
-        return False
-    name, made = opened.committed
-    return name == plan.follows and opened.state is made and made.sequence == plan.sequence
-
-
-def _base_after(opened: OpenTable, plan: UpsertPlan, what: str) -> str:
-    """Return the metadata file that the commit before has made. StaleBase if it made none, or something came after."""
-    if opened.state is None or not _is_base(opened, plan):
-        raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
-    return opened.state.metadata
 
 
 def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
@@ -491,10 +487,3 @@ def _copied(opened: OpenTable, history: str) -> dict[str, str]:
     source = opened.source
     copied = {copy_property(source): COPIED, history_property(source): history}
     return {**copied, **made_under(source, opened.layout)}
-
-
-def _ours(parts: Sequence[WrittenPart]) -> list[LakePart]:
-    for part in parts:
-        if not isinstance(part, LakePart):
-            raise TypeError(f"{type(part).__name__} is not a part of an Iceberg table")
-    return [part for part in parts if isinstance(part, LakePart)]

@@ -30,6 +30,7 @@ from penstock.model.table import TableId
 
 REFUSED = ("CommitFailedException", "ValidationException")
 HADOOP = "hadoop."  # what a catalog's settings say for Hadoop begins with it
+UNKNOWN = "CommitStateUnknownException"
 MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
 ANOTHER_TABLE = "Table UUID does not match"
 FILE_MISSING = ("NotFoundException", "FileNotFoundException", "NoSuchFileException")
@@ -78,6 +79,8 @@ class Java:
         self.streams = jvm.java.util.stream.Stream
         self._class = jvm.java.lang.Class
         self._object = jvm.java.lang.Object
+        self.transactions = iceberg.Transactions
+        self._group_operations = jvm.dev.penstock.GroupOperations
 
     def catalog(self, name: str) -> JavaObject:
         """Iceberg's catalog as Spark's settings describe it, without Spark's SQL, which takes a second to start."""
@@ -91,6 +94,13 @@ class Java:
             else:
                 properties.put(key, value)
         return self._catalogs.buildIcebergCatalog(name, properties, configuration)
+
+    def group_operations(self, uri: str, catalog: str, settings: Mapping[str, str]) -> JavaObject:
+        """Return what commits several tables of a JDBC catalog in one step (`group_operations`)."""
+        given = self._map()
+        for key, value in settings.items():
+            given.put(key, value)
+        return self._group_operations(uri, catalog, given)
 
     def namespace(self, target: TableId) -> JavaObject:
         return self._namespace.of(self._strings(target.schema))
@@ -168,7 +178,7 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
             raise TableExists(message) from error
         if kind in REFUSED:
             raise StaleBase(f"{what}: refused: {message}", "The table is read again and the work redone") from error
-        if deciding:
+        if deciding or kind == UNKNOWN:
             raise CommitUnknown(
                 f"{what}: its outcome is not known: {message}", "The table's position is read to find out"
             ) from error

@@ -333,7 +333,7 @@ class BatchWriter:
             return
         for table, outcome in outcomes.items():
             settled = made.get(table, True)
-            if isinstance(settled, TableError):
+            if isinstance(settled, PenstockError):
                 outcome.set_exception(settled)
             elif settled:
                 if table in made:
@@ -342,7 +342,7 @@ class BatchWriter:
             else:
                 outcome.set_result(None)
 
-    def _made(self, whole: WholeBatches, commits: Mapping[TableId, TableCommit]) -> dict[TableId, TableError | bool]:
+    def _made(self, whole: WholeBatches, commits: Mapping[TableId, TableCommit]) -> dict[TableId, PenstockError | bool]:
         """Commit the tables; return for each its own error, or whether it was committed."""
         if not commits:
             return {}

@@ -1,0 +1,134 @@
+"""What a batch changes in one table: rows, deletes, structure and position, put into a strict transaction.
+
+`of` looks at the plan, `fill` puts the change into a transaction, and `settle` carries the driver's knowledge of the
+table on when the transaction has been committed, alone (`destination`) or with others (`group_commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.destinations.contract import WritePlan, WrittenPart
+from penstock.destinations.iceberg.commit import StrictTransaction, carried_on
+from penstock.destinations.iceberg.java import Java
+from penstock.destinations.iceberg.open_table import OpenTable, Standing, moment_property, position_property
+from penstock.destinations.iceberg.tables import Tables
+from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
+from penstock.errors import StaleBase
+from penstock.model.position import Position, stored_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChange:
+    """`base` is the metadata file that the change is made of, `before` the state under it as the driver knows it.
+    `copied` are the properties of a copy that is merged."""
+
+    plan: UpsertPlan
+    written: Sequence[LakePart]
+    truncated: bool
+    position: Position
+    moment: int | None
+    opened: OpenTable
+    before: TableState | None
+    base: str
+    copied: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        tables: Tables,
+        plan: WritePlan,
+        parts: Sequence[WrittenPart],
+        *,
+        truncated: bool,
+        position: Position,
+        moment: int | None,
+        copied: Mapping[str, str] | None = None,
+    ) -> BatchChange:
+        """Return the change that these parts make. StaleBase if the plan follows a commit that came to something
+        else."""
+        if not isinstance(plan, UpsertPlan):
+            raise TypeError(f"{type(plan).__name__} is not a plan of an Iceberg table")
+        opened = tables.known(plan.target, plan.source)
+        return BatchChange(
+            plan=plan,
+            written=[part for part in lake_parts(parts) if not part.empty],
+            truncated=truncated,
+            position=position,
+            moment=moment,
+            opened=opened,
+            before=opened.state,
+            base=plan.metadata if plan.follows is None else _base_after(opened, plan),
+            copied=copied or {},
+        )
+
+    @property
+    def what(self) -> str:
+        return f"table {self.plan.target}: its commit"
+
+    @property
+    def same_columns(self) -> bool:
+        """Whether nobody may have changed the table's columns since the plan was made."""
+        return self.plan.move is not None
+
+    def fill(self, transaction: StrictTransaction, *, mark: bool) -> None:
+        """Put the change into a transaction. `mark`: the catalog compares snapshots and nothing else."""
+        if self.plan.move is not None:
+            transaction.evolve(self.plan.move, self.plan.source)
+        transaction.rescue(self.written)
+        if self.truncated:
+            transaction.replace_all(self.written)
+        elif self.written:
+            transaction.row_delta(self.written)
+        elif mark:
+            transaction.mark()
+        standing = {position_property(self.plan.source): stored_text(self.position)}
+        if self.moment is not None:
+            standing[moment_property(self.plan.source)] = str(self.moment)
+        transaction.stand({**standing, **self.copied})
+
+    def settle(self, java: Java, tables: Tables, transaction: StrictTransaction) -> None:
+        """Carry on what the driver knows of the table: the transaction has been committed."""
+        opened, plan = self.opened, self.plan
+        opened.upkeep.commits_since_expiry += 1
+        opened.strayed = ""
+        tables.follow(opened, plan.move)
+        if plan.move is None and transaction.columns_changed:
+            tables.make_views(opened)
+        files = [file for part in self.written for file in (part.added if self.truncated else part.files)]
+        removed = None if self.truncated else frozenset[str]()
+        after = None if self.before is None else carried_on(java, opened, self.before, files, removed)
+        opened.state = after
+        opened.look_again, opened.committed = False, None if after is None else (plan.name, after)
+        if after is not None and not transaction.columns_changed:
+            moment = plan.moment if self.moment is None else self.moment
+            opened.standing = Standing(after.metadata, self.position, moment, plan.rescued)
+
+
+def is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
+    """Return whether the table, as we know it, is what the plan was made for."""
+    if plan.follows is None:
+        return opened.state is not None and opened.state.metadata == plan.metadata
+    if opened.committed is None or opened.state is None:
+        return False
+    name, made = opened.committed
+    return name == plan.follows and opened.state is made and made.sequence == plan.sequence
+
+
+def _base_after(opened: OpenTable, plan: UpsertPlan) -> str:
+    """Return the metadata file that the commit before has made. StaleBase if it made none, or something came after."""
+    if opened.state is None or not is_base(opened, plan):
+        raise StaleBase(
+            f"table {plan.target}: its commit: the commit before it is not what it was planned for",
+            "The work is redone",
+        )
+    return opened.state.metadata
+
+
+def lake_parts(parts: Sequence[WrittenPart]) -> list[LakePart]:
+    """Return the parts as those of a lake's table."""
+    for part in parts:
+        if not isinstance(part, LakePart):
+            raise TypeError(f"{type(part).__name__} is not a part of an Iceberg table")
+    return [part for part in parts if isinstance(part, LakePart)]
