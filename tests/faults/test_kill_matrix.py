@@ -32,12 +32,12 @@ PARTITIONED = "public.partitioned"
 TRUNCATED_EVERY = 5  # rounds of traffic
 CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."))
 # See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills
-ELSEWHERE = ("copy.", "publish.", "reset.", "leaving.", "merge.", "sweep.", "share.", "apply.written_beside")
+ELSEWHERE = ("copy.", "publish.", "reset.", "leaving.", "merge.", "sweep.", "share.", "postgres.", "apply.written_beside")
 DRIVER_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("capture.", *ELSEWHERE)))
 MOVED = ".1"  # a change of a key is two events in a file, and one in a table
 SECOND = {"name": "second", "type": "iceberg", "warehouse": "./second"}
 CHANGES = {"name": "changes", "type": "files", "path": "./changes"}
-BETWEEN_TABLES = ("apply.after_commit", 3)  # two tables of the batch are committed, the others are not
+LATER_COMMIT = ("apply.after_commit", 3)  # of the lake or of the second one, when batches have been committed before
 
 
 @dataclass
@@ -174,7 +174,7 @@ def test_killed_capture(matrix: Matrix, name: str) -> None:
     matrix.sound = True
 
 
-@pytest.mark.parametrize(("name", "nth"), [*((name, 1) for name in DRIVER_POINTS), BETWEEN_TABLES])
+@pytest.mark.parametrize(("name", "nth"), [*((name, 1) for name in DRIVER_POINTS), LATER_COMMIT])
 def test_killed_driver(matrix: Matrix, name: str, nth: int) -> None:
     run = matrix.streaming()
     matrix.provoke(name, nth)

@@ -1,0 +1,90 @@
+"""A transaction of the source that touches two tables is visible in both or in none, for readers at any moment.
+
+A bank moves money between accounts that are in two tables. A reader asks the catalog's database once for both tables,
+opens them at what it said, and adds up: the sum is the bank's, whatever is committed meanwhile and whoever is killed.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+from pyiceberg.table import StaticTable
+
+from databases import Database
+from lake import Lake
+from running import PipelineFactory, await_condition, running
+
+TABLES = ("checking", "savings")
+ACCOUNTS, DEPOSIT = 50, 1_000
+READINGS = 15
+
+
+def _sum(catalog: Path) -> tuple[int, tuple[str, ...]]:
+    """What the bank has, and the versions of the tables that say so."""
+    with closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True, timeout=10)) as connection:
+        pointers = "select metadata_location from iceberg_tables where table_name in (?, ?) order by table_name"
+        versions = tuple(location for (location,) in connection.execute(pointers, TABLES))
+    sums = [pc.sum(StaticTable.from_metadata(one).scan().to_arrow()["balance"]).as_py() or 0 for one in versions]
+    return sum(sums), versions
+
+
+@contextmanager
+def _transfers(database: Database) -> Iterator[None]:
+    """Transfers between the two tables, several a transaction, until the block ends."""
+    stop, chance = threading.Event(), random.Random(3)
+
+    def transfer() -> None:
+        with database.connect() as connection:
+            while not stop.wait(0.02):
+                source, sink = chance.sample(TABLES, 2)
+                with connection.transaction():
+                    for _ in range(3):
+                        amount = chance.randrange(1, 500)
+                        for table, change in ((source, -amount), (sink, amount)):
+                            statement = f"update {table} set balance = balance + %s where id = %s"
+                            connection.execute(statement.encode(), (change, chance.randrange(ACCOUNTS)))
+
+    thread = threading.Thread(target=transfer)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    for table in TABLES:
+        postgres.execute(f"create table {table} (id int primary key, balance bigint not null)")
+        postgres.execute(f"insert into {table} select g, {DEPOSIT} from generate_series(0, {ACCOUNTS - 1}) g")
+    file, total = pipeline(), len(TABLES) * ACCOUNTS * DEPOSIT
+    catalog, seen = file.warehouse / "catalog.db", set()
+
+    def right() -> bool:
+        found, versions = _sum(catalog)
+        assert found == total
+        seen.add(versions)
+        return len(seen) >= wanted
+
+    with running(file) as run:
+        run.drain()
+    with _transfers(postgres):
+        for failpoint in ("apply.staged", "apply.after_commit", None):
+            wanted = len(seen) + READINGS
+            with running(file) as run:
+                run.await_streaming()
+                await_condition(right, "versions of the tables to be read", 120)
+                if failpoint:
+                    file.arm(failpoint)
+                    run.await_killed()
+                    right()
+    with running(file) as run:
+        run.drain()
+    right()
+    lake.assert_equals(postgres, [f"public.{table}" for table in TABLES])
