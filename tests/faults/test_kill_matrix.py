@@ -32,7 +32,17 @@ PARTITIONED = "public.partitioned"
 TRUNCATED_EVERY = 5  # rounds of traffic
 CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."))
 # See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills
-ELSEWHERE = ("copy.", "publish.", "reset.", "leaving.", "merge.", "sweep.", "share.", "postgres.", "apply.written_beside")
+ELSEWHERE = (
+    "copy.",
+    "publish.",
+    "reset.",
+    "leaving.",
+    "merge.",
+    "sweep.",
+    "share.",
+    "postgres.",
+    "apply.written_beside",
+)
 DRIVER_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("capture.", *ELSEWHERE)))
 MOVED = ".1"  # a change of a key is two events in a file, and one in a table
 SECOND = {"name": "second", "type": "iceberg", "warehouse": "./second"}
