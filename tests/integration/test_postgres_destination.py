@@ -149,7 +149,7 @@ def test_types_transactions_structure_kills_and_refusals(postgres: Database, cop
         assert "id = 2" in status.reason
         copy.execute("alter table strict drop constraint positive")
         assert file.command("retry", "FILE", "public.strict").returncode == 0
-        level(run, file, *names)
+        await_condition(lambda: copy.value("select count(*) from strict") == 2, "the retried table to be level", 60)
         there, here = both(postgres, copy, "strict")
         assert here == there
 

@@ -14,8 +14,9 @@ from psycopg import sql
 from penstock.destinations.postgres.connection import Connection, Sessions
 from penstock.destinations.postgres.destination import PostgresSettings
 from penstock.destinations.postgres.shape import table_columns
-from penstock.destinations.reading import DirectTable, TableSize, quoted
+from penstock.destinations.reading import DirectTable, TableSize
 from penstock.destinations.spark_session import Session
+from penstock.errors import UsageError
 from penstock.model.table import TableId
 
 _PLAIN = {
@@ -101,10 +102,20 @@ class PostgresTables:
         return found
 
     def name(self, target: TableId) -> str:
-        return f"{quoted(target.schema)}.{quoted(target.name)}"
+        raise self._not_by_spark()
 
     def version(self, target: TableId, bookmark: str) -> str:
-        return self.name(target)
+        raise self._not_by_spark()
+
+    def register(self, spark: Session, statement: str) -> None:
+        raise self._not_by_spark()
+
+    def _not_by_spark(self) -> UsageError:
+        return UsageError(
+            f"destination {self.sessions.name} is a Postgres database, which Spark does not read here: `query` answers "
+            "simple reads of one table, and `verify` does not work yet",
+            f"Ask the database itself, at {self.sessions.where}",
+        )
 
     def size(self, spark: Session, target: TableId) -> TableSize:
         table = self.direct(target)
