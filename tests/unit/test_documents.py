@@ -86,7 +86,9 @@ def yaml_blocks() -> list[tuple[str, str]]:
 def test_examples_are_pipeline_files(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that begin with `version:` load as they stand; fragments load within the smallest whole file."""
     for name in re.findall(r"\$\{([A-Z_]+)", block):
-        monkeypatch.setenv(name, "secret" if name in ("PGPASSWORD", "MYSQL_PASSWORD", "MASK_SALT") else "postgresql://app@db/shop")
+        monkeypatch.setenv(
+            name, "secret" if name in ("PGPASSWORD", "MYSQL_PASSWORD", "MASK_SALT") else "postgresql://app@db/shop"
+        )
     file = tmp_path / "pipeline.yaml"
     written = yaml.safe_load(block)
     smallest = {key: value for key, value in MINIMAL.items() if key != "source" or "sources" not in written}
