@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from penstock.version import __version__
+
 if TYPE_CHECKING:
     from penstock.destinations.python.batch import Events as Events
     from penstock.destinations.python.destination import ACCEPTED as ACCEPTED
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from penstock.model.table import TableId as TableId
     from penstock.state.memory import MemoryStateStore as MemoryStore  # noqa: F401
     from penstock.state.store import StateStore as Store  # noqa: F401
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "penstock.destinations.python.batch": ("Events",),

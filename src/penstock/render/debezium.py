@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import __version__
 from penstock.decode.connect import ConnectType
 from penstock.decode.dialect import dialect_named, dialect_of
 from penstock.decode.verbatim import is_verbatim, typed
@@ -27,6 +26,7 @@ from penstock.render.event import Events, Origin
 from penstock.render.format import Envelope, Registry
 from penstock.render.json_text import JsonRows, json_texts
 from penstock.render.registry import prefixes
+from penstock.version import __version__
 
 UNAVAILABLE = "__debezium_unavailable_value"
 OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
