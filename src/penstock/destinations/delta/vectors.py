@@ -24,7 +24,6 @@ from pyroaring import BitMap
 
 from penstock.destinations.lake.storage import unreadable
 
-INLINE_BYTES = 1024  # a vector of at most this many bytes goes into the log entry
 FOLDER = "penstock"  # of our vectors, below the table: by this leftovers are known for ours
 MAGIC = 1681511377
 VERSION = b"\x01"  # of a file of vectors
@@ -109,17 +108,14 @@ def read_bitmap(octets: bytes) -> BitMap:
 
 
 def write_vectors(root: str, dead: Mapping[str, BitMap]) -> tuple[dict[str, Vector], str | None]:
-    """Store a vector for each data file: small ones for the log entry, the others in one new file, whose path is
-    returned too."""
+    """Store a vector for each data file, all in one new file, whose path is returned too. None goes into the log entry
+    itself, however small it is: a VACUUM by Delta in Spark fails over a table that has one of those."""
     vectors: dict[str, Vector] = {}
     body, name = bytearray(VERSION), uuid.uuid4()
     place = FOLDER + z85_encode(name.bytes)
     for path, rows in dead.items():
         rows.run_optimize()
         octets = bitmap_octets(rows)
-        if len(octets) <= INLINE_BYTES:
-            vectors[path] = Vector("i", z85_encode(octets), len(octets), len(rows))
-            continue
         vectors[path] = Vector("u", place, len(octets), len(rows), len(body))
         body += struct.pack(">I", len(octets)) + octets + struct.pack(">I", zlib.crc32(octets))
     for path, vector in vectors.items():
