@@ -98,6 +98,10 @@ def test_the_manifest_has_a_pipeline_that_can_be_read(tmp_path: Path) -> None:
     spec = stateful["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert _is_a_command(container["args"])
+    address = container["args"][container["args"].index("--listen") + 1]
+    assert {port["containerPort"] for port in container["ports"]} == {int(address.rpartition(":")[2])}
+    probed = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probed == {"/health", "/ready"}, "which need no token"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert str(pipeline.home).startswith("/data/")
     assert mounts == {"/pipeline", "/data"}

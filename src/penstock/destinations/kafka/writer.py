@@ -129,7 +129,7 @@ class Writer:
             self._noted,
             enable_idempotence=True,
             compression_type="lz4",
-            linger_ms=20,  # a commit does not wait for it
+            linger_ms=5,  # a commit does not wait for it
             retry_backoff_ms=10,  # a transaction that follows at once waits for the markers of the one before
             batch_num_messages=50_000,
             queue_buffering_max_messages=10_000_000,
