@@ -104,7 +104,7 @@ GROUPS = {
 
 def build(wanted: str | None) -> typer.Typer:
     """Build the command line. Only the wanted command's module is loaded; the others have their summaries."""
-    app = _group("Keep lakehouse tables equal to a live Postgres database, exactly once.")
+    app = _group("Keep tables and streams equal to a live database, exactly once.")
     app.callback(invoke_without_command=True)(_penstock)
     groups = {name: _group(summary) for name, summary in GROUPS.items()}
     for command in COMMANDS:
