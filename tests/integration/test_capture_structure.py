@@ -7,17 +7,20 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from capturing import CaptureBench, rows
 from databases import Database
 from penstock.changelog.log import ChangeLog
 from penstock.config.load import load
+from penstock.config.sources import PostgresSource
 from penstock.errors import SourceMisconfigured
 from penstock.fold.evolution import follow
 from penstock.model.table import TableSchema
 from penstock.model.type_map import WIDEST
 from penstock.runtime.capture.preparation import prepare_source
 from penstock.runtime.capture.publisher import Publisher
+from penstock.source.factory import source_of
 from penstock.source.postgres.check_ddl_trigger import check_ddl_trigger
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.ddl_trigger import TRIGGER, install, install_statements, read_secret, remove, state
@@ -357,3 +360,19 @@ tables: [{{match: public.t}}]
             drop_slot(connection, of_postgres(pipeline.source).slot)
     finally:
         postgres.execute(f"reassign owned by {role} to postgres; drop owned by {role}; drop role {role}")
+
+
+def test_a_run_installs_the_trigger_where_the_file_says_so(bench: CaptureBench) -> None:
+    """`ddl_trigger: auto`: if the role may. Otherwise, and where somebody has disabled it, nothing is changed."""
+    url = bench.database.url
+    with connect(url) as connection:
+        for way, expected in (("manual", "absent"), ("auto", "trusted"), ("auto", "trusted")):
+            section = PostgresSource(type="postgres", url=SecretStr(url), ddl_trigger=way)  # type: ignore[arg-type]
+            with source_of(section).connect() as session:
+                session.install()
+            assert state(connection) == expected
+        connection.execute(f"alter event trigger {TRIGGER} disable".encode())
+        with source_of(section).connect() as session:
+            session.install()
+        assert state(connection) == "disabled", "an operator's choice stands"
+        remove(connection)
