@@ -12,14 +12,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from penstock.destinations.iceberg.batch_change import BatchChange
 from penstock.destinations.iceberg.commit import StrictTransaction, note_turn, strict
 from penstock.destinations.iceberg.java import Java, JavaObject, translated
 from penstock.destinations.iceberg.tables import Tables
-from penstock.errors import CommitUnknown, DestinationError, FileUnreadable, PenstockError, StaleBase, TableError
+from penstock.errors import (
+    CommitUnknown,
+    DestinationError,
+    EnvironmentMissing,
+    FileUnreadable,
+    PenstockError,
+    StaleBase,
+    TableError,
+)
 from penstock.failpoints import reach
 
 THREADS = 4
@@ -67,8 +75,9 @@ class GroupCommit:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="group-commit")
 
     def close(self) -> None:
+        """Let go of the database. Where Java has ended, its connection went with it, and whoever noticed says so."""
         self._threads.shutdown()
-        with translated("the catalog's database cannot be closed"):
+        with suppress(EnvironmentMissing), translated("the catalog's database cannot be closed"):
             self._operations.close()
 
     def commit(self, changes: Sequence[BatchChange]) -> list[OwnError | None]:
