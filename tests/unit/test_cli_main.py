@@ -25,7 +25,7 @@ COMMANDS = [
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
     *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge"],
     *["serve", "tokens add", "tokens list", "tokens remove", "wait"],
-    *["destinations drop", "slots drop", "jars fetch"],
+    *["destinations drop", "slots drop", "import kuvasz", "jars fetch"],
 ]
 
 

@@ -89,6 +89,12 @@ COMMANDS = (
         "Remove what is kept of a destination that left the file.",
     ),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
+    Command(
+        ("import", "kuvasz"),
+        "penstock.cli.import_kuvasz",
+        "import_kuvasz",
+        "Print a pipeline file made from kuvasz-streamer's map.",
+    ),
     Command(("jars", "fetch"), "penstock.cli.jars", "jars_fetch", "Fetch what Spark needs before the first run."),
 )
 
@@ -98,6 +104,7 @@ GROUPS = {
     "destinations": "The pipeline's destinations.",
     "tokens": "The server's tokens.",
     "slots": "The source's replication slot.",
+    "import": "Pipeline files made from the configuration of other programs.",
     "jars": "The Java libraries that Spark needs.",
 }
 

@@ -166,6 +166,12 @@ def shape_of(connection: Connection, record: Record, layout: Layout) -> Shape:
             f"table {record.target}: column {', '.join(lacking)} is gone at the destination",
             f"Put it back, or drop {record.target} to have it copied again; then `penstock retry`",
         )
+    if record.sid is not None and record.sid.column not in there:
+        raise SchemaChanged(
+            f"table {record.target} lacks column {record.sid.column}, which says what source a row is of",
+            f"Add it to the table and to its key, then `penstock retry`; without it a copy of {record.source} would "
+            "remove the rows of other sources",
+        )
     columns = tuple(
         TargetColumn(one.name, there[one.name])
         for one in kept.columns
@@ -175,8 +181,7 @@ def shape_of(connection: Connection, record: Record, layout: Layout) -> Shape:
     ours |= {record.sid.column} if record.sid is not None else set()
     own = tuple(TargetColumn(name, type) for name, type in there.items() if name not in ours)
     former = tuple(name for name in record.former if name in there)
-    sid = record.sid if record.sid is None or record.sid.column in there else None
-    return Shape(record.target, kept, columns, layout, sid, former, own, RESCUED in there)
+    return Shape(record.target, kept, columns, layout, record.sid, former, own, RESCUED in there)
 
 
 def moved(
