@@ -22,7 +22,7 @@ from running import PipelineFactory, await_condition, running
 
 TABLES = ("checking", "savings")
 ACCOUNTS, DEPOSIT = 50, 1_000
-READINGS = 15
+READINGS = 6
 
 
 def _sum(catalog: Path) -> tuple[int, tuple[str, ...]]:

@@ -58,7 +58,7 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", (name,)
                 )
                 break
-            except psycopg.errors.ObjectInUse:
+            except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):  # a copy's may be going by itself
                 if attempt == 100:
                     raise
                 connection.execute("select pg_sleep(0.05)")
