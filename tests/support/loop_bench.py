@@ -24,6 +24,7 @@ from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.runtime.apply import batch_planner, job, key_split
+from penstock.runtime.apply.batch_planner import Bound, unbounded
 from penstock.runtime.apply.log_need import log_need, pass_over
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.log_reader import LogNeed, Observe
@@ -128,9 +129,9 @@ class Bench:
         self.runner = Runner()
         self.loop = self.restart()
 
-    def restart(self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE) -> ApplyLoop:
+    def restart(self, *schemas: TableSchema, limits: BatchConfig = AT_ONCE, bound: Bound = unbounded) -> ApplyLoop:
         self.lake = Fallible(self.store)
-        self.loop = ApplyLoop("shop", self.lake, self.runner, self.log, limits, self.state)
+        self.loop = ApplyLoop("shop", self.lake, self.runner, self.log, limits, self.state, bound)
         wanted = schemas or (ORDERS, PEOPLE)
         for one in wanted:
             self.follow(Feed.clone(one.table), one)

@@ -18,6 +18,7 @@ from penstock.destinations.contract import InProcessRunner, Result, Task
 from penstock.destinations.memory_stream import MemoryStreamDestination, MemoryStreamStore
 from penstock.model.feed import Feed, Mode
 from penstock.model.table import TableSchema
+from penstock.runtime.apply.batch_planner import Bound, unbounded
 from penstock.runtime.publish.loop import PublishLoop
 from penstock.runtime.publish.row_copier import RowCopier
 from penstock.state.memory import MemoryStateStore
@@ -62,11 +63,12 @@ class PublishBench:
         start: int | Literal["log", "now"] = "log",
         dlq: DeadLetterConfig = KEEP_TEN,
         rows: RowCopier | None = None,
+        bound: Bound = unbounded,
     ) -> PublishLoop:
         """A new process: nothing is left but the log, the stream and the state store."""
         stream = MemoryStreamDestination("stream", self.store, self.shards)
         self.loop = PublishLoop(
-            "shop", stream, self.runner, self.log, limits, self.state, start=start, rows=rows, dlq=dlq
+            "shop", stream, self.runner, self.log, limits, self.state, start=start, rows=rows, dlq=dlq, bound=bound
         )
         for feed in self.feeds:
             self.loop.follow(feed)

@@ -26,6 +26,7 @@ from penstock.runtime.log_reader import EVERYTHING, NEVER, LogNeed, LogReader
 from penstock.runtime.process.failures import failures_as_one
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.run_end import RunEndWatch
 from penstock.runtime.source_side import SourceSide
 from penstock.runtime.upkeep.log_retention import LogRetention
 from pgoutput_messages import insert
@@ -131,7 +132,7 @@ def reading(
         log=bench.log,
         registry=cast(Any, None),
         slot_position=100,
-        until=100 if once else None,
+        end=RunEndWatch.at(100 if once else None, bench.log),
         verified=lambda: True,
         look=lambda observe: None,
         look_soon=lambda: None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from penstock.runtime.log_reader import LogNeed, Observe
 from penstock.runtime.pause_watch import PauseWatch
 from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.retrying_reader import Reading, RetryingReader
+from penstock.runtime.run_end import RunEndWatch
 from penstock.runtime.source_side import SourceSide
 from penstock.state.memory import MemoryStateStore
 from penstock.state.sql import open_store
@@ -125,7 +127,8 @@ class _Stop(SignalFlag):
 
 
 def _side(until: Position | None) -> SourceSide:
-    return SourceSide(until=until, **dict.fromkeys(_OTHERS))  # type: ignore[arg-type]
+    end = RunEndWatch.at(until, cast(Any, None))
+    return SourceSide(end=end, **dict.fromkeys(_OTHERS))  # type: ignore[arg-type]
 
 
 _OTHERS = ("log", "registry", "slot_position", "verified", "look", "look_soon", "begun", "connections")

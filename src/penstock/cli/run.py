@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -18,15 +19,19 @@ from penstock.changelog.log import ChangeLog
 from penstock.cli.arguments import PipelineFile, Source
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.config.units import parse_duration
 from penstock.control.status.copy_progress import CopyView
 from penstock.control.text.commands import with_file
-from penstock.errors import SourceError
+from penstock.control.text.positions import parse_position_or_time
+from penstock.errors import SourceError, UsageError
+from penstock.model.position import Position
 from penstock.runtime.capture.preparation import prepare_source
 from penstock.runtime.capture.process import require_free_log, run_capture
 from penstock.runtime.capture.publisher import Publisher
 from penstock.runtime.pipeline import run as run_pipeline
 from penstock.runtime.process import log_level
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
+from penstock.runtime.run_end import RunEnd
 from penstock.source.factory import source_of
 
 
@@ -53,6 +58,24 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Apply everything up to the source's position now, then exit.")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="LSN|TIME|now",
+            help="Apply what committed before this position, or up to this time, and nothing later; then exit.",
+        ),
+    ] = None,
+    idle: Annotated[
+        str | None, typer.Option("--idle", metavar="30s", help="Exit when no change has come for so long.")
+    ] = None,
+    max_changes: Annotated[
+        int | None,
+        typer.Option("--max-changes", metavar="N", min=1, help="Exit after the transaction with the Nth change."),
+    ] = None,
+    snapshot_only: Annotated[
+        bool, typer.Option("--snapshot-only", help="Copy the tables that are not copied yet, apply nothing else, exit.")
+    ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     level: LogLevelOption = LogLevel.INFO,
     strict: Annotated[
@@ -75,6 +98,7 @@ def run(
 ) -> None:
     """Run the pipeline until it is stopped. SIGTERM and Ctrl-C finish the batch in flight and exit 0."""
     pipeline = load(file)
+    end = _run_end(pipeline, once=once, until=until, idle=idle, max_changes=max_changes, snapshot_only=snapshot_only)
     log_to_stderr(level, log_format, str(file), pipeline.home / log_level.FILE_NAME)
     may_leave = yes or (sys.stdin.isatty() and _confirmed_leaving(pipeline))
     several = len(pipeline.destinations) > 1
@@ -84,7 +108,43 @@ def run(
             from penstock.cli.serve import serving_own_run  # noqa: PLC0415
 
             beside.enter_context(serving_own_run(pipeline, listen, tls_certificate, tls_key, no_auth=no_auth))
-        run_pipeline(pipeline, once=once, strict=strict, progress=view, may_leave=may_leave)
+        run_pipeline(pipeline, end=end, strict=strict, progress=view, may_leave=may_leave)
+
+
+def _run_end(
+    pipeline: Pipeline,
+    *,
+    once: bool,
+    until: str | None,
+    idle: str | None,
+    max_changes: int | None,
+    snapshot_only: bool,
+) -> RunEnd:
+    """Return when the run is to end by itself. UsageError for options that contradict each other."""
+    others = {"--until": until, "--idle": idle, "--max-changes": max_changes}
+    given = [name for name, value in others.items() if value is not None]
+    alone = ["--once"] * once + ["--snapshot-only"] * snapshot_only
+    if len(alone) > 1 or (alone and given):
+        raise UsageError(
+            f"{alone[0]} and {[*alone, *given][1]} are two ways to end a run",
+            f"Use one of them: {alone[0]} stands alone",
+        )
+    where: Position | datetime | None = None
+    if until is not None and until != "now":
+        where = parse_position_or_time("--until", until)
+    if until is not None and not isinstance(where, datetime) and len(pipeline.sources) > 1:
+        raise UsageError(
+            f"--until {until} is a position of one source, and pipeline {pipeline.name} has {len(pipeline.sources)}",
+            "Give a time, such as 2026-01-02T03:04:05Z",
+        )
+    try:
+        quiet = None if idle is None else parse_duration(idle)
+    except ValueError as error:
+        raise UsageError(f"--idle {idle} {error}", "Give it as 30s or 5m") from error
+    if until == "now":
+        with source_of(pipeline.source).connect() as session:
+            where = session.head()
+    return RunEnd(once=once, until=where, idle=quiet, max_changes=max_changes, copies_only=snapshot_only)
 
 
 def _confirmed_leaving(pipeline: Pipeline) -> bool:

@@ -23,6 +23,7 @@ from penstock.errors import UsageError
 from penstock.runtime.copy.progress_view import Unseen
 from penstock.runtime.pipeline import run
 from penstock.runtime.process.signals import SignalFlag
+from penstock.runtime.run_end import RunEnd
 from penstock.state.store import StateStore
 
 
@@ -71,7 +72,14 @@ class Pipeline:
 
         def work() -> None:
             try:
-                run(self._pipeline, progress=Unseen(), once=once, stop=stop, store=self._store, spark=self._spark)
+                run(
+                    self._pipeline,
+                    progress=Unseen(),
+                    end=RunEnd(once=once),
+                    stop=stop,
+                    store=self._store,
+                    spark=self._spark,
+                )
             except BaseException as error:  # noqa: BLE001 - raised by `wait` and `shutdown`
                 self._failure = error
 

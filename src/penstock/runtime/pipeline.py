@@ -1,8 +1,8 @@
 """`penstock run`: the whole pipeline in one process, and beside it a capture process for each source.
 
 Order of things: lock, source made ready, capture started, Spark and destination opened, tables made, then batches
-until it is stopped (SIGTERM, Ctrl-C: the batch in flight is finished first) or, with `once`, until everything up
-to the source's position at the start has been applied, or as long as an `errand` takes. With several sources
+until it is stopped (SIGTERM, Ctrl-C: the batch in flight is finished first), until it has come to the end that was
+asked for (run_end.py), or as long as an `errand` takes. With several sources
 (`source_threads`) the destination comes first, for no source waits for another.
 """
 
@@ -26,6 +26,7 @@ from penstock.runtime.local_runner import DividedRunner, LocalRunner
 from penstock.runtime.open_destinations import SharedDestination
 from penstock.runtime.process.companion_task import CompanionTask
 from penstock.runtime.process.signals import SignalFlag, stop_on_signals
+from penstock.runtime.run_end import RunEnd
 from penstock.runtime.source_pipeline import Opened, SourcePipeline
 from penstock.runtime.source_threads import run_sources
 from penstock.runtime.spark import java_process
@@ -43,7 +44,7 @@ def run(
     pipeline: Pipeline,
     *,
     progress: ScopedProgressView,
-    once: bool = False,
+    end: RunEnd = RunEnd(),
     strict: bool = False,
     may_leave: bool = False,
     errand: Callable[[SparkSession], None] | None = None,
@@ -51,7 +52,7 @@ def run(
     store: StateStore | None = None,
     spark: SparkSession | None = None,
 ) -> None:
-    """Run the pipeline. Return when stopped; with `once`, when drained; with an `errand`, when that is done.
+    """Run the pipeline. Return when stopped, when it has come to its `end`, or when the `errand` is done.
 
     The errand is called in a thread of its own. Raise what the errand raises, and what no retry can fix; with several
     sources only when none is left, and not beside an errand: that finds in the state store which sources failed. With
@@ -72,7 +73,7 @@ def run(
             cleanup.callback(state.close)
         owners = {destination.name: TargetClaims() for destination in pipeline.destinations}
         makers = {
-            view.source.name: partial(_source_pipeline, view, state, owners, progress, once=once, may_leave=may_leave)
+            view.source.name: partial(_source_pipeline, view, state, owners, progress, end=end, may_leave=may_leave)
             for view in pipeline.source_views
         }
         if len(makers) == 1:
@@ -84,7 +85,7 @@ def run(
             work = only.stream
         else:
             preparing = False
-            work = partial(run_sources, makers, once=once)
+            work = partial(run_sources, makers, once=end.is_for_now)
         drivers = [one.name for one in pipeline.destinations if isinstance(one, StreamSection) and one.on_driver]
         here = LocalRunner(cores() + pipeline.copying.max_connections)
         lazy: LazySession | None = None
@@ -112,11 +113,11 @@ def _source_pipeline(
     owners: Mapping[str, TargetClaims],
     progress: ScopedProgressView,
     *,
-    once: bool,
+    end: RunEnd,
     may_leave: bool,
 ) -> SourcePipeline:
     own, shown = state.of_source(view.scope), ScopedProgress(progress, view.scope)
-    return SourcePipeline(view, own, owners, shown, once=once, may_leave=may_leave)
+    return SourcePipeline(view, own, owners, shown, end=end, may_leave=may_leave)
 
 
 def _open_spark(

@@ -150,13 +150,13 @@ class RetryingReader(ABC):
                 self._record("stopped")
             except PenstockError as error:
                 self._reading = None
-                if self._alone or self._side.until is not None or not self._may_pass(error):
+                if self._alone or self._side.end.until is not None or not self._may_pass(error):
                     if error is not self._given_up:
                         self._record("failed", error)
                     raise
                 self._retry(error, stop)
                 continue
-            if self._side.until is not None and errored:
+            if self._side.end.until is not None and errored:
                 raise CheckFailed(
                     f"{len(errored)} of {followed} tables are Errored: {', '.join(errored)}",
                     f"`penstock status {self._file}` says why and what to do",
@@ -174,8 +174,8 @@ class RetryingReader(ABC):
         return reading
 
     def _drive(self, reading: Reading, stop: SignalFlag) -> None:
-        until = self._side.until
-        while not stop.is_set() and not (until is not None and self._is_drained(reading, until)):
+        end = self._side.end
+        while not stop.is_set() and not ((until := end.until) is not None and self._is_drained(reading, until)):
             if reading.failure is not None:
                 raise reading.failure
             try:
@@ -207,7 +207,7 @@ class RetryingReader(ABC):
     def _stands_still(self) -> bool:
         """Return whether the destination is paused, and record it when that changes."""
         paused = self._pauses.is_paused
-        if paused and self._side.until is not None:
+        if paused and self._side.end.until is not None:
             raise CheckFailed(
                 f"destination {self.name} is paused, so it cannot be drained",
                 f"penstock resume {self._file}, or with --destination {self.name} if that alone is paused",

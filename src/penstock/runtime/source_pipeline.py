@@ -38,6 +38,7 @@ from penstock.runtime.process.signals import SignalFlag
 from penstock.runtime.publish.stream_pipeline import StreamPipeline
 from penstock.runtime.publish.stream_watch import StreamLook, StreamWatch
 from penstock.runtime.reader_thread import ReaderThread
+from penstock.runtime.run_end import RunEnd, RunEndWatch
 from penstock.runtime.source_side import SourceSide
 from penstock.runtime.upkeep.log_retention import LogRetention
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
@@ -54,8 +55,7 @@ POLL_SECONDS = 0.05
 
 
 class SourcePipeline:
-    """`pipeline` and `state` are as the source sees them. With `once` it ends when all that the source had at
-    `prepare` is applied."""
+    """`pipeline` and `state` are as the source sees them. `end` says when the run ends by itself."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class SourcePipeline:
         owners: Mapping[str, TargetClaims],
         progress: ProgressView,
         *,
-        once: bool,
+        end: RunEnd = RunEnd(),
         may_leave: bool = False,
     ) -> None:
         self.pipeline, self.state = pipeline, state
-        self._owners, self._progress, self._once = owners, progress, once
+        self._owners, self._progress, self._wanted_end = owners, progress, end
         self._log = ChangeLog(pipeline.log_uri)
         self._source = source_of(pipeline.source)
         self._capture = CaptureSupervisor(pipeline, state)
@@ -77,7 +77,7 @@ class SourcePipeline:
         self._first: dict[str, FirstLook] = {}  # by destination
         self._first_streams: dict[str, StreamLook] = {}
         self._begun = False  # tables depend on the slot
-        self._until: Position | None = None  # with `once`
+        self._end: RunEndWatch | None = None
 
     def prepare(self) -> None:
         """Bring the source to where it can be captured. May wait long, when the slot has to be made."""
@@ -91,10 +91,25 @@ class SourcePipeline:
                         self._first_streams[name] = StreamWatch(view, self.state).look(session, catalogue)
                     else:
                         self._first[name] = FirstLook.take(session, view, self.state, catalogue)
-                self._until = session.head() if self._once else None
+                self._end = self._end_watch(session)
             except BaseException:
                 self._give_up_slot()
                 raise
+
+    def _end_watch(self, session: Session) -> RunEndWatch:
+        """Make what watches for the run's end, from where the destination stands that is furthest behind."""
+        assert self._prepared is not None
+        stands = [self.state.processed(destination.name) for destination in self.pipeline.destinations]
+        reached = self._log.end() or self._prepared.retained.position
+        begins_at = min((one for one in stands if one is not None), default=reached)
+        watch = RunEndWatch(self._wanted_end, self._log, begins_at, head=self._head)
+        if self._wanted_end.once:
+            watch.end_at(session.head())
+        return watch
+
+    def _head(self) -> Position:
+        with self._source.connect() as session:
+            return session.head()
 
     def start_capture(self) -> None:
         self._capture.start()
@@ -127,9 +142,10 @@ class SourcePipeline:
             LOG.info("slot dropped because the start failed", source=self._source.endpoint)
 
     def stream(self, destinations: Opened, runner: PooledRunner, stop: SignalFlag) -> None:
-        """Return when stopped or, with `once`, when drained. Raise what no retry can fix."""
+        """Return when stopped, or when the run has come to its end. Raise what no retry can fix."""
         assert self._prepared is not None
-        log = self._log
+        assert self._end is not None
+        log, end = self._log, self._end
         if remove_leftovers(log):
             LOG.info("removed scratch files left by a killed run", log=log.uri)
         registry = SchemaRegistry(log, self.state, self.pipeline.source.name)
@@ -141,7 +157,7 @@ class SourcePipeline:
             log=log,
             registry=registry,
             slot_position=self._prepared.retained.position,
-            until=self._until,
+            end=end,
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
             look_soon=watch.look_soon,
@@ -156,9 +172,9 @@ class SourcePipeline:
             thread.start()
         watch.start()
         try:
-            self._supervise(threads, registry, retention, stop)
+            self._supervise(threads, registry, retention, end, stop)
         except LogDamaged as error:
-            self._end(threads, error)
+            self._fail(threads, error)
             raise
         finally:
             halt.set()
@@ -197,17 +213,22 @@ class SourcePipeline:
         )
 
     def _supervise(
-        self, threads: Sequence[ReaderThread], registry: SchemaRegistry, retention: LogRetention, stop: SignalFlag
+        self,
+        threads: Sequence[ReaderThread],
+        registry: SchemaRegistry,
+        retention: LogRetention,
+        end: RunEndWatch,
+        stop: SignalFlag,
     ) -> None:
         """Keep registry and log in step with the readers until all have ended, or none should go on."""
         outage, processed = Outage("change log", "pipeline"), 0
         while not stop.is_set() and not all(thread.has_ended for thread in threads):
-            if self._once and self._is_decided(threads):
+            if end.until is not None and self._is_decided(threads):
                 return
             if any(isinstance(thread.failure, EnvironmentMissing) for thread in threads):
                 return  # of what all share
             if self._capture.failure is not None:
-                self._end(threads, self._capture.failure)
+                self._fail(threads, self._capture.failure)
                 raise self._capture.failure
             furthest = max(thread.reader.processed for thread in threads)
             try:
@@ -215,6 +236,7 @@ class SourcePipeline:
                     registry.look()
                     processed = furthest
                 retention.run()
+                end.look()
             except LogDamaged:
                 raise
             except PenstockError as error:
@@ -226,7 +248,7 @@ class SourcePipeline:
             stop.wait(POLL_SECONDS)
 
     @staticmethod
-    def _end(threads: Sequence[ReaderThread], error: PenstockError) -> None:
+    def _fail(threads: Sequence[ReaderThread], error: PenstockError) -> None:
         """End every reader with an error that concerns them all."""
         for thread in threads:
             thread.reader.give_up(error)
@@ -249,7 +271,7 @@ class SourcePipeline:
             raise failures_as_one("destination", failed, len(threads))
 
     def _is_decided(self, threads: Sequence[ReaderThread]) -> bool:
-        """With `once`: whether enough destinations have drained, and of the others none makes headway."""
+        """Return whether enough destinations have drained, and of the others none makes headway."""
         drained = {thread.reader.name: thread.has_drained for thread in threads}
         others = [thread for thread in threads if not thread.has_ended]
         return self.pipeline.policy.is_met(drained) and all(thread.reader.is_retrying for thread in others)

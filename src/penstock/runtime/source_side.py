@@ -9,6 +9,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.model.position import Position
 from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.log_reader import Observe
+from penstock.runtime.run_end import RunEndWatch
 from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 
 
@@ -16,16 +17,16 @@ from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 class SourceSide:
     """The log and the registry of one source, and how to ask the source itself.
 
-    `slot_position` is where the log begins if it is empty. `until` is where the run ends; None: it does not. `verified`
-    says whether capture has found the log's end in the server's own past. `look` shows the catalogue to one observer;
-    `look_soon` has it shown to all of them, without waiting for it. `begun` is called when tables depend on the log.
-    `connections` is what the copies of all readers may use at once.
+    `slot_position` is where the log begins if it is empty. `end` says where the run ends, if it does by itself.
+    `verified` says whether capture has found the log's end in the server's own past. `look` shows the catalogue to one
+    observer; `look_soon` has it shown to all of them, without waiting for it. `begun` is called when tables depend on
+    the log. `connections` is what the copies of all readers may use at once.
     """
 
     log: ChangeLog
     registry: SchemaRegistry
     slot_position: Position
-    until: Position | None
+    end: RunEndWatch
     verified: Callable[[], bool]
     look: Callable[[Observe], None]
     look_soon: Callable[[], None]

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.control.tables.requests import feed_named
+from penstock.control.text.positions import parse_time
 from penstock.decode.choices import chosen
 from penstock.decode.sift import sift
 from penstock.decode.undecodable import Undecodable
@@ -59,17 +59,15 @@ def parse_after(text: str) -> After:
         return After(*parse_order(text))
     except ValueError:
         pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    moment = parse_time(text)
+    if moment is None:
         raise UsageError(
             f"--after {text} is neither the place of an event nor a time",
             "Give the `place` or `lsn` of a line that `penstock events` has printed, such as 0/16B3740:2; a position "
             "such as 0/16B3740, for what follows the transaction committed there; or a time such as "
             "2026-01-02T03:04:05Z",
-        ) from None
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return After(moment=round(zoned.timestamp() * 1_000_000))
+        )
+    return After(moment=round(moment.timestamp() * 1_000_000))
 
 
 class LogEvents:

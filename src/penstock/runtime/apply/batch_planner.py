@@ -79,14 +79,28 @@ class Batch:
     full: bool = False
 
 
+Bound = Callable[[Sequence[SegmentName]], Position | None]
+
+
+def unbounded(_segments: Sequence[SegmentName]) -> None:
+    """Let batches go as far as the log does."""
+
+
 class BatchPlanner:
     """Watch the log from `processed` on and return the next batch once it is large or old enough.
 
     So batches fit the load by themselves: what came while one was applied makes the next, at once if it is old enough
     by then, up to the limits when there is much of it."""
 
-    def __init__(self, log: ChangeLog, limits: BatchConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._limits, self._clock = log, limits, clock
+    def __init__(
+        self,
+        log: ChangeLog,
+        limits: BatchConfig,
+        clock: Callable[[], float] = time.monotonic,
+        bound: Bound = unbounded,
+    ) -> None:
+        """`bound` gives the position that no batch crosses, if there is one in the segments that are to make it."""
+        self._log, self._limits, self._clock, self._bound = log, limits, clock, bound
         self._nothing_waited = clock()  # when that was so for the last time
         self._offered: float | None = None  # when it was looked, if nothing waits behind the batch that was given
 
@@ -107,7 +121,11 @@ class BatchPlanner:
         """
         looked_at = self._clock()
         segments = self._log.segments(after=processed)
-        batch = gather(self._log, segments, positions, self._limits, relations)
+        bound = self._bound(segments)
+        if bound is not None:
+            segments = [name for name in segments if name.start < bound and processed < bound]
+        cut = bound if segments and bound is not None and segments[-1].end > bound else None
+        batch = gather(self._log, segments, positions, self._limits, relations, cut)
         if batch is None:
             self._nothing_waited = self._nothing_waited if beside else looked_at
             return None

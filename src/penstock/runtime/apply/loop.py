@@ -45,7 +45,7 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
-from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
+from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.apply.batch_writer import BatchWriter, InFlightBatch, Planned
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.table_boundary import Contained, of_table
@@ -71,9 +71,10 @@ class ApplyLoop:
         log: ChangeLog,
         limits: BatchConfig,
         state: StateStore,
+        bound: Bound = unbounded,
     ) -> None:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
-        self._planner, self._limits = BatchPlanner(log, limits), limits
+        self._planner, self._limits = BatchPlanner(log, limits, bound=bound), limits
         self._joining: deque[FollowedTable] = deque()
         self.resyncs: SimpleQueue[tuple[TableId, str]] = SimpleQueue()  # feeds to be copied again, and why
         self._last_batch = time.monotonic()
@@ -371,7 +372,9 @@ class ApplyLoop:
         if segments and segments[0].start > level:
             self.mark_errored(tracked, self.lost(tracked, segments[0].start))
             return True
-        segments = [name for name in segments if name.end <= self.processed and (until is None or name.start < until)]
+        segments = [name for name in segments if name.start < (self.processed if until is None else until)]
+        if segments and segments[-1].end > self.processed:  # the others stand within it
+            until = self.processed if until is None else min(until, self.processed)
         batch = gather(self.log, segments, {tracked.feed: tracked.position}, self._limits, self._relations(), until)
         if batch is not None:
             self._take_renamed(batch)

@@ -40,7 +40,7 @@ from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
-from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, TableWork, gather
+from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.meter import METER
 from penstock.runtime.publish.copied_rows import rows_lost
 from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
@@ -80,13 +80,15 @@ class PublishLoop:
         dlq: DeadLetterConfig = DeadLetterConfig(),
         origin: Origin | None = None,
         format: EventFormat = NATIVE,
+        bound: Bound = unbounded,
     ) -> None:
         """`start` is where a stream starts that does not exist yet: at the beginning of the log, at its end, or at a
         position. `rows` reads what tables hold, for streams that publish that as well. `origin` and `format` say how
-        events are written."""
+        events are written. `bound` gives the position that no batch crosses."""
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._limits, self._state, self._start = limits, state, start
-        self._planner = BatchPlanner(log, limits)
+        self._bound = bound
+        self._planner = BatchPlanner(log, limits, bound=bound)
         self._letters = DeadLetterBox(state, destination.name, dlq)
         self._origin, self._format = origin or Origin(source), format
         self._sender = LetterSender(self._origin, format, destination, runner, state)
@@ -206,7 +208,19 @@ class PublishLoop:
     def is_level(self) -> bool:
         """Whether no table is behind that could go on, and no dead letter is to be sent again."""
         return self._sender.is_idle and all(
-            table.errored or table.paused or self._is_level(table) for table in self.tables.values()
+            table.errored or table.paused or self._is_level(table) or self._is_ahead(table)
+            for table in self.tables.values()
+        )
+
+    def _is_ahead(self, table: PublishedTable) -> bool:
+        """Whether the table was copied later than where the others must stop: it waits there for the next run."""
+        bound, own = self._bound([]), self._behind(table)
+        return (
+            bound is not None
+            and bound <= self.processed
+            and not table.copying
+            and own is not None
+            and (position_of(own) >= self.processed)
         )
 
     @property
@@ -240,7 +254,7 @@ class PublishLoop:
         try:
             return self._step(now=now)
         except Overtaken:  # the shards are elsewhere than was thought, perhaps further back: look again
-            self._shards, self._planner = 0, BatchPlanner(self._log, self._limits)
+            self._shards, self._planner = 0, BatchPlanner(self._log, self._limits, bound=self._bound)
             raise
 
     def _step(self, *, now: bool) -> bool:

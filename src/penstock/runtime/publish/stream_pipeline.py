@@ -135,6 +135,7 @@ class StreamPipeline(RetryingReader):
             dlq=self._section.dlq,
             origin=_origin(pipeline),
             format=self._section.record_format,
+            bound=self._side.end.bound,
         )
         loop.begin()
         tables = StreamTables(pipeline, loop, self._state, self._look_now, copies=rows is not None)
