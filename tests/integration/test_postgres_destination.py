@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,54 @@ def level(run: Running, file: PipelineFile, *tables: str, errored: str = "") -> 
         store.close()
 
 
+def verified_and_repaired(file: PipelineFile, copy: Database) -> None:
+    """Beside the run: all types are equal; what somebody changes at the destination is found, and put right."""
+    found = verified(file)
+    assert found["equal"], found
+    assert {one["source_rows"] for one in found["tables"]} == {1, 3, 4, 50}
+    copy.execute(
+        "update things set t = 'changed there', bits = '000', jb = '{}' where id = 1",
+        "delete from left_side where id = 7",
+        "insert into right_side values (1000, 1)",
+        "delete from bag where a = 3",
+    )
+    found = verified(file, exit_code=1)
+    differing = {one["table"]: one["differing"] for one in found["tables"] if not one["equal"]}
+    assert {name: [(row["kind"], row["key"]) for row in one["rows"]] for name, one in differing.items()} == {
+        "public.things": [("differs", ["1"])],
+        "public.left_side": [("missing", ["7"])],
+        "public.right_side": [("extra", ["1000"])],
+        "public.bag": [("missing", ["3, "])],
+    }
+    cells = differing["public.things"]["rows"][0]["cells"]
+    assert [(one["column"], one["source"], one["lake"]) for one in cells] == [
+        ("t", "changed", "changed there"),
+        ("jb", '{"a": 1}', "{}"),
+        ("bits", "101", "000"),
+    ]
+    repaired = verified(file, "public.things", "public.left_side", "public.right_side", "--repair")
+    assert all(one["repaired"] for one in repaired["tables"])
+    copy.execute("insert into bag values (3, '')")
+    asked = file.command("query", "FILE", "select sum(amount)::bigint as held from left_side", "--format", "json")
+    assert json.loads(asked.stdout) == [{"held": copy.value("select sum(amount)::bigint from left_side")}], asked.stderr
+    for statement, said in (
+        ("delete from left_side", "only reads"),
+        ("with gone as (delete from left_side returning id) select * from gone", "read-only transaction"),
+        ("select 1; delete from left_side", "multiple commands"),
+        ("select amount from left_sid", 'relation "left_sid" does not exist'),
+    ):
+        refused = file.command("query", "FILE", statement)
+        assert refused.returncode == 2
+        assert said in refused.stderr, refused.stderr
+
+
+def verified(file: PipelineFile, *options: str, exit_code: int = 0) -> dict[str, Any]:
+    done = file.command("verify", "FILE", "--json", *options, seconds=120)
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def test_types_transactions_structure_kills_and_refusals(postgres: Database, copy: Database, tmp_path: Path) -> None:
     postgres.execute(
         "create type mood as enum ('fine', 'sad')",
@@ -129,6 +178,7 @@ def test_types_transactions_structure_kills_and_refusals(postgres: Database, cop
         reader.join()
         assert torn == []
         assert seen > 3
+        verified_and_repaired(file, copy)
         run.kill()
     postgres.execute("truncate bag", "insert into bag values (9, 'after')", "update left_side set amount = 1")
     copy.execute("alter table strict add constraint positive check (n > 0)")

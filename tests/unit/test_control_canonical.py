@@ -6,7 +6,7 @@ from pyspark.sql.types import DateType, DoubleType, IntegerType, StringType
 
 from penstock.control.verify.canonical import spark_row, spark_text
 from penstock.model.table import Column, ColumnType
-from penstock.source.postgres.canonical import column_text, row_text
+from penstock.source.postgres.canonical import column_sql, column_text
 
 ID = Column("id", ColumnType(23, "int4"))
 WORDS = Column('a "b"', ColumnType(25, "text"))
@@ -20,8 +20,8 @@ def test_plain_types_are_cast_and_others_go_through_their_output_function() -> N
 
 
 def test_the_separator_is_doubled_where_a_text_may_hold_it() -> None:
-    assert "replace(" not in row_text([ID])
-    assert "replace(" in row_text([WORDS])
+    assert "replace(" not in column_sql(ID).part
+    assert "replace(" in column_sql(WORDS).part
     assert "replace(" not in spark_row([("n", IntegerType()), ("d", DateType())])
     assert "replace(" in spark_row([("t", StringType())])
 

@@ -30,13 +30,14 @@ def query(
     output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
 ) -> None:
     """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
-    table are answered without Spark."""
+    table are answered without Spark. A Postgres destination answers by itself, in its own SQL."""
     refuse_writing(statement)
     pipeline = load(file).destination_view(destination)
-    answer = direct_query.answer(pipeline, statement)
+    tables = make_readable(pipeline.lake)
+    answer = direct_query.answer(pipeline, statement) if tables.by_spark else tables.query(statement, limit)
     if answer is None:
         with reading_session(pipeline) as spark:
-            make_readable(pipeline.lake).register(spark, statement)
+            tables.register(spark, statement)
             answer = run_query(spark, statement, limit)
     answer = answer if limit is None else answer.slice(0, limit)
     if output is Format.TABLE:

@@ -9,13 +9,17 @@ To add a destination of tables: implement `ReadableTables` in its room, and ente
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.destinations.spark_session import Session
-from penstock.model.table import TableId
+from penstock.errors import UsageError
+from penstock.model.feed import Sid
+from penstock.model.row_digest import Side
+from penstock.model.table import TableId, TableSchema
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,23 @@ class DirectTable(Protocol):
         ...
 
 
+class OwnSide(Side, Protocol):
+    """A table's side of a comparison (model/row_digest.py) that the destination computes by itself."""
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The columns that are compared, by the source's names, with what the source's texts are read into: see
+        `ComparableTable.as_read`."""
+        ...
+
+
 class ReadableTables(Protocol):
     """The tables of one destination, for reading."""
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether it is Spark that reads them; otherwise `own_side` and `query` answer."""
+        ...
 
     def require_there(self) -> None:
         """Raise DestinationUnreachable if it is known, without Spark, that there is nothing to read."""
@@ -79,10 +98,36 @@ class ReadableTables(Protocol):
         out. DestinationUnreachable when it does not answer."""
         ...
 
+    def own_side(
+        self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
+    ) -> AbstractContextManager[OwnSide]:
+        """Give the table's side of a comparison at a bookmark, until the block ends. `schema` is the source's, `called`
+        what its columns are called at the destination, by number. SchemaChanged when the table lacks a column of the
+        key, RangeVoid when it was rewritten since the bookmark."""
+        ...
+
+    def query(self, statement: str, limit: int | None) -> pa.Table:
+        """Answer a statement that only reads, in the destination's own SQL. UsageError when it is wrong."""
+        ...
+
     def direct(self, target: TableId) -> DirectTable | None:
         """Return the table for reads without Spark, or None when only Spark can read it, or it is not there. May raise
         what `DirectTable.scan` may."""
         ...
+
+
+class ReadBySpark:
+    """The part of `ReadableTables` that all have in common whose tables Spark reads."""
+
+    by_spark = True
+
+    def own_side(
+        self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
+    ) -> AbstractContextManager[OwnSide]:
+        raise UsageError(f"table {target} is read by Spark", "Compare it by Spark")
+
+    def query(self, statement: str, limit: int | None) -> pa.Table:
+        raise UsageError("the destination's tables are read by Spark", "Ask Spark")
 
 
 def quoted(name: str) -> str:

@@ -361,6 +361,12 @@ class ComparableTable(Side, Protocol):
         """Return the same with floating-point numbers of these columns as doubles, as the destination has them."""
         ...
 
+    def as_read(self, types: Mapping[str, str]) -> ComparableTable:
+        """Return these columns alone, each as a Postgres destination writes the source's text of it after reading it
+        into the type that is given for it; "" for the text as it is. Numbers for which the file chooses a decimal stay
+        as they are. SourceError where that cannot be known."""
+        ...
+
 
 class SnapshotSession(CatalogueReader, Protocol):
     """A connection that sees the source as the snapshot does."""

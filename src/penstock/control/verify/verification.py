@@ -8,8 +8,8 @@ of tables that it shares with others only its own rows. docs/verify.md says why 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,7 @@ from penstock.errors import (
 from penstock.java_error import java_has_ended, java_reason
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
+from penstock.model.row_digest import Side
 from penstock.model.scoped_name import ScopedName
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.progress_view import ScopedProgressView
@@ -97,8 +98,11 @@ def verify(pipeline: Pipeline, wish: Verifying, progress: ScopedProgressView) ->
         shares = shares_of(pipeline, store, wish)
         lock = pipeline.home / "lock"
         if holder(lock) is not None:
-            wish.tell("starting Spark beside the run")
-            with reading_session(pipeline) as spark:
+            with ExitStack() as cleanup:
+                spark = None
+                if make_readable(pipeline.lake).by_spark:
+                    wish.tell("starting Spark beside the run")
+                    spark = cleanup.enter_context(reading_session(pipeline))
                 return verify_each(shares, wish, Beside(store, lambda: holder(lock) is not None), spark)
         found: list[Verified] = []
         here = Beside(store, lambda: True, since=datetime.now(UTC))
@@ -170,7 +174,7 @@ def shares_of(pipeline: Pipeline, store: StateStore, wish: Verifying) -> list[Sh
     return [share for share in shares.values() if share.feeds]
 
 
-def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark: SparkSession) -> list[Verified]:
+def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark: SparkSession | None) -> list[Verified]:
     """Each source for itself: of several, one that cannot be verified is reported, and the others are verified."""
     found: list[Verified] = []
     for share in shares:
@@ -187,7 +191,7 @@ def verify_each(shares: Sequence[Share], wish: Verifying, beside: Beside, spark:
 class _Verification:
     """Of one source. Tables have the names that the source, its pins and its part of the state store know."""
 
-    def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession) -> None:
+    def __init__(self, share: Share, wish: Verifying, beside: Beside, spark: SparkSession | None) -> None:
         source_view = share.source_view
         self._share, self._wish, self._spark = share, wish, spark
         self._pipeline, self._destination = source_view, source_view.lake.name
@@ -224,23 +228,15 @@ class _Verification:
             with snapshot.session() as session:
                 feed = self._feeds[pin.table]
                 source = self._source_side(session, feed.table)
-                lake = lake_side(
-                    self._spark,
-                    self._tables,
-                    feed.target,
-                    source.schema,
-                    bookmark=pin.snapshot or "",
-                    called=pin.columns,
-                    sid=feed.sid,
-                )
                 rows = session.estimated_rows(source.schema)
-                comparison = compare(
-                    widened(source, lake),
-                    lake,
-                    buckets=bucket_count(rows),
-                    keyed=bool(source.schema.key),
-                    shown=self._wish.shown,
-                )
+                with self._sides(source, feed, pin) as (there, here):
+                    comparison = compare(
+                        there,
+                        here,
+                        buckets=bucket_count(rows),
+                        keyed=bool(source.schema.key),
+                        shown=self._wish.shown,
+                    )
         except (SourceUnreachable, EnvironmentMissing, StateError):
             raise  # of all tables
         except (PenstockError, PySparkException, Py4JError) as error:
@@ -254,6 +250,29 @@ class _Verification:
             return replace(result, error=why_not)
         repairable[pin.table] = _Repair(comparison, source.schema)
         return result
+
+    @contextmanager
+    def _sides(self, source: ComparableTable, feed: Feed, pin: Pin) -> Iterator[tuple[ComparableTable, Side]]:
+        """Both sides, each computing where it lies: the destination's by Spark, or by its own server."""
+        schema, bookmark = source.schema, pin.snapshot or ""
+        if self._spark is not None and self._tables.by_spark:
+            lake = lake_side(
+                self._spark,
+                self._tables,
+                feed.target,
+                schema,
+                bookmark=bookmark,
+                called=pin.columns,
+                sid=feed.sid,
+            )
+            yield widened(source, lake), lake
+            return
+        own = self._tables.own_side(feed.target, schema, bookmark=bookmark, called=pin.columns, sid=feed.sid)
+        with own as here:
+            left_out = [column.name for column in schema.columns if column.name not in here.types]
+            if left_out:
+                self._tell(f"{pin.table}: not compared, for the destination lacks it: {', '.join(left_out)}")
+            yield source.as_read(here.types), here
 
     def _source_side(self, session: SnapshotSession, table: TableId) -> ComparableTable:
         """Return the source's side: from here on nobody rewrites the table, and if somebody has, it shows."""

@@ -15,13 +15,13 @@ from penstock.destinations.delta.open_table import TARGET
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import dead_rows, rows_of
 from penstock.destinations.delta.warehouse import DeltaSettings, root_of, table_location
-from penstock.destinations.reading import DirectTable, TableSize, quoted
+from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
 from penstock.model.table import TableId
 
 
-class DeltaTables:
+class DeltaTables(ReadBySpark):
     """The tables of a warehouse, for reading."""
 
     def __init__(self, settings: DeltaSettings) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.lake.storage import local_path
-from penstock.destinations.reading import DirectTable, TableSize, quoted
+from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
@@ -36,7 +36,7 @@ _TYPES = {
 }
 
 
-class IcebergTables:
+class IcebergTables(ReadBySpark):
     """The tables of a catalog, for reading."""
 
     def __init__(self, settings: IcebergSettings) -> None:

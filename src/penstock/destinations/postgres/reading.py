@@ -1,23 +1,28 @@
 """Read tables of a Postgres destination back, for `query` and `verify`: with SQL, without Spark.
 
-`direct` answers simple reads. A bookmark is an exported snapshot, which a reader imports (`at_bookmark`).
+`query` is answered by the database itself, and `verify` computes there (`comparison`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from penstock.destinations.postgres.connection import Connection, Sessions
+from penstock import libpq
+from penstock.destinations.postgres.comparison import PostgresSide, side_at
+from penstock.destinations.postgres.connection import Sessions
 from penstock.destinations.postgres.destination import PostgresSettings
 from penstock.destinations.postgres.shape import table_columns
 from penstock.destinations.reading import DirectTable, TableSize
 from penstock.destinations.spark_session import Session
 from penstock.errors import UsageError
-from penstock.model.table import TableId
+from penstock.model.feed import Sid
+from penstock.model.table import TableId, TableSchema
 
 _PLAIN = {
     "smallint": pa.int16(),
@@ -27,6 +32,15 @@ _PLAIN = {
     "boolean": pa.bool_(),
     "double precision": pa.float64(),
 }
+_ANSWERED = {
+    16: pa.bool_(),
+    20: pa.int64(),
+    21: pa.int16(),
+    23: pa.int32(),
+    25: pa.string(),
+    701: pa.float64(),
+    1043: pa.string(),
+}  # by the number of the type
 
 
 class PostgresTable:
@@ -74,7 +88,10 @@ class PostgresTable:
 class PostgresTables:
     """The tables of one destination, for reading."""
 
+    by_spark = False
+
     def __init__(self, settings: PostgresSettings) -> None:
+        self._create = settings.create
         self.sessions = Sessions(settings.url.get_secret_value(), settings.name)
 
     def require_there(self) -> None:
@@ -112,8 +129,7 @@ class PostgresTables:
 
     def _not_by_spark(self) -> UsageError:
         return UsageError(
-            f"destination {self.sessions.name} is a Postgres database, which Spark does not read here: `query` answers "
-            "simple reads of one table, and `verify` does not work yet",
+            f"destination {self.sessions.name} is a Postgres database, which Spark does not read here",
             f"Ask the database itself, at {self.sessions.where}",
         )
 
@@ -127,16 +143,45 @@ class PostgresTables:
             columns = {name: type for name, type, _ in table_columns(session.connection, target)}
         return PostgresTable(self.sessions, target, columns) if columns else None
 
-    @contextmanager
-    def at_bookmark(self, bookmark: str) -> Iterator[Connection]:
-        """Give a session that sees the tables as they were when `TableDestination.bookmark` returned this text."""
+    def own_side(
+        self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
+    ) -> AbstractContextManager[PostgresSide]:
+        return side_at(
+            self.sessions, target, schema, bookmark=bookmark, called=called, sid=sid, partial=not self._create
+        )
+
+    def query(self, statement: str, limit: int | None) -> pa.Table:
+        """Run the statement in a transaction that cannot write, as the role that the URL names."""
         with self.sessions.errors():
             connection = self.sessions.connected()
         try:
             with self.sessions.errors():
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                if bookmark:
-                    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(bookmark)))
-                yield connection
+                connection.execute("BEGIN TRANSACTION READ ONLY")
+            try:
+                # Prepared: so the server takes one statement, and no second one behind it.
+                found = connection.execute(statement.encode(), prepare=True)
+            except psycopg.OperationalError as error:
+                raise self.sessions.unreachable(error) from error
+            except psycopg.Error as error:
+                said = error.diag.message_primary or libpq.one_line(str(error))
+                raise UsageError(
+                    f"the query is wrong: {said}", "It is Postgres SQL; tables are schema.table"
+                ) from error
+            if found.description is None:
+                raise UsageError("the statement gives no rows", "Ask with SELECT, WITH, VALUES, TABLE or SHOW")
+            rows = found.fetchall() if limit is None else found.fetchmany(limit)
+            names = [column.name for column in found.description]
+            types = [_ANSWERED.get(column.type_code) for column in found.description]
         finally:
             connection.close()
+        if len(set(names)) < len(names):
+            raise UsageError("two columns of the answer have the same name", "Rename one: … AS other")
+        arrays = [_answers([row[place] for row in rows], type) for place, type in enumerate(types)]
+        return pa.table(arrays, names=names)
+
+
+def _answers(values: list[Any], type: pa.DataType | None) -> pa.Array:
+    """Values of other than plain types are shown as Python writes them."""
+    if type is not None:
+        return pa.array(values, type)
+    return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -12,11 +12,12 @@ control/verify/canonical.py makes the same texts in Spark. Used by comparison.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 from penstock.decode.postgres.types.numeric import NUMERIC, decimal_of
-from penstock.model.row_digest import DIGITS
+from penstock.model.row_digest_sql import ColumnSql
+from penstock.model.row_digest_sql import column_sql as made_of
 from penstock.model.table import Column, ColumnType
 from penstock.source.postgres.statements import quoted
 
@@ -45,22 +46,18 @@ def column_text(column: Column) -> str:
     return value_text(column.type, quoted(column.name))
 
 
-def row_text(columns: Iterable[Column]) -> str:
-    return " || ".join(f"coalesce({_part(column)} || E'\\037,', E'\\037-')" for column in columns) or "''"
-
-
-def shown_text(column: Column) -> str:
-    """What a person is shown of the column."""
-    return f"{quoted(column.name)}::pg_catalog.text" if column.type.name in _BITS else column_text(column)
-
-
-def digits(digest: str) -> str:
-    """Return an MD5's first digits as a number."""
-    return f"('x' || left({digest}, {DIGITS}))::bit({DIGITS * 4})::bigint"
-
-
-def md5(text: str) -> str:
-    return f"md5(convert_to({text}, 'UTF8'))"
+def column_sql(column: Column, *, read_as: str | None = None) -> ColumnSql:
+    """Return the column for queries. `read_as`: a type of a Postgres destination; then the text is what Postgres writes
+    of the column's own text after reading it into that type, "" for the text as it is."""
+    if read_as is None:
+        name = column.type.name
+        plain = column.type.kind == "base" and (name in _CAST_TO_TEXT or name in _TEXT)
+        shown = f"{quoted(column.name)}::pg_catalog.text" if name in _BITS else None
+        return made_of(column.name, column_text(column), shown=shown, plain=plain)
+    value = quoted(column.name)
+    written = f"pg_catalog.format('%s', {value})"
+    text = f"pg_catalog.format('%s', {written}::{read_as})" if read_as else written
+    return made_of(column.name, f"CASE WHEN {value} IS DISTINCT FROM NULL THEN {text} END")
 
 
 def value_text(type: ColumnType, value: str) -> str:
@@ -78,13 +75,6 @@ def value_text(type: ColumnType, value: str) -> str:
         return f"{value}::pg_catalog.text"
     # Not IS NOT NULL, which a row of nulls is not either.
     return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {value}) END"
-
-
-def _part(column: Column) -> str:
-    text = column_text(column)
-    if column.type.kind == "base" and (column.type.name in _CAST_TO_TEXT or column.type.name in _TEXT):
-        return text
-    return f"replace({text}, E'\\037', E'\\037\\037')"
 
 
 def _either(type: ColumnType, value: str, inside: str) -> str:

@@ -1,26 +1,24 @@
 """A table of a Postgres source as one side of a comparison (model/row_digest.py): figures, rows and cells in SQL.
 
-Every answer is one query over an inner query that gives `digest` and `bucket_of` for each row, the MD5s of row and key
-(canonical.py). What comes back is figures, digests, keys and shortened cells: never a whole table.
+`model/row_digest_sql.py` has the queries, `canonical` the text of each column in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.model.row_digest import Cell, Figures, Row
+from penstock.model.row_digest_sql import DigestQueries, digits, figures_of, md5, row_text, rows_of
 from penstock.model.table import ColumnType, TableSchema
-from penstock.source.postgres.canonical import column_text, digits, md5, row_text, shown_text
+from penstock.source.postgres.canonical import column_sql
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.copy_ranges import leaves
 from penstock.source.postgres.copy_read import row_filter
-from penstock.source.postgres.statements import literal, quoted_table
+from penstock.source.postgres.statements import quoted_table
 
-SHOWN = 80  # characters of a cell
 FLOAT8 = ColumnType(701, "float8")
-_SHOWN_OF_ROW = 200
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class SourceSide:
     schema: TableSchema
     row_filter: str | None
     only: bool
+    read_as: Mapping[str, str] | None = None  # types of a destination that reads the texts of values
 
     @property
     def may_have_partitions(self) -> bool:
@@ -51,43 +50,27 @@ class SourceSide:
         where = f" WHERE ({self.row_filter})" if self.row_filter else ""
         return f"FROM {only}{quoted_table(self.schema.table)}{where}"
 
+    def as_read(self, types: Mapping[str, str]) -> SourceSide:
+        names = [column for column in self.schema.columns if column.name in types]
+        return replace(self, schema=replace(self.schema, columns=tuple(names)), read_as=types)
+
+    @property
+    def queries(self) -> DigestQueries:
+        read_as = self.read_as or {}
+        own = {column.name for column in self.schema.columns if column.type.carried_as not in ("", "text")}
+        types = {name: type for name, type in read_as.items() if name not in own}
+        columns = [column_sql(column, read_as=types.get(column.name)) for column in self.schema.columns]
+        return DigestQueries(columns, self.schema.key, self.tail)
+
     def figures(self, buckets: int) -> dict[int, Figures]:
-        rows = self._run(
-            f"SELECT {_bucket(buckets)}, count(*), sum({digits('digest')})::text FROM ({self._inner()}) s GROUP BY 1"
-        )
-        return {bucket: (count, int(total)) for bucket, count, total in rows}
+        return figures_of(self._run(self.queries.figures(buckets)))
 
     def rows(self, buckets: int, chosen: Sequence[int]) -> list[Row]:
-        texts = self._key_texts()
-        extra = "".join(f", {text} AS key_{number}" for number, text in enumerate(texts))
-        names = "".join(f", key_{number}" for number in range(len(texts)))
-        found = self._run(
-            f"SELECT bucket_of, digest{names} FROM ({self._inner(extra)}) s"
-            f" WHERE {_bucket(buckets)} = ANY (ARRAY[{', '.join(map(str, chosen))}]::int[])"
-        )
-        return [Row(key, digest, tuple(texts)) for key, digest, *texts in found]
+        return rows_of(self._run(self.queries.rows(buckets, chosen)))
 
     def cells(self, keys: Sequence[str]) -> dict[str, dict[str, Cell]]:
-        columns = self.schema.columns
-        extra = "".join(
-            f", {md5(column_text(column))} AS cell_{number}, left({shown_text(column)}, {SHOWN}) AS shown_{number}"
-            for number, column in enumerate(columns)
-        )
-        wanted = ", ".join(literal(key) for key in keys)
-        found = self._run(f"SELECT * FROM ({self._inner(extra)}) s WHERE bucket_of = ANY (ARRAY[{wanted}]::text[])")
-        return {row[0]: _cells([column.name for column in columns], row[2:]) for row in found}
-
-    def _key_texts(self) -> list[str]:
-        key = [self.schema.column(name) for name in self.schema.key]
-        if key:
-            return [shown_text(column) for column in key]
-        return [f"left({_whole(self.schema)}, {_SHOWN_OF_ROW})"]
-
-    def _inner(self, extra: str = "") -> str:
-        """OFFSET 0 keeps the server from computing a digest again for each use of it."""
-        row = md5(row_text(self.schema.columns))
-        key = md5(row_text([self.schema.column(name) for name in self.schema.key]))
-        return f"SELECT {key if self.schema.key else row} AS bucket_of, {row} AS digest{extra} {self.tail} OFFSET 0"
+        queries = self.queries
+        return queries.cells_of(self._run(queries.cells(keys)))
 
     def _run(self, statement: str) -> list[tuple[Any, ...]]:
         with source_errors(f"reading table {self.schema.table} at the source"):
@@ -108,21 +91,8 @@ def comparable(connection: Connection, publication: str, schema: TableSchema) ->
 
 def table_figures(connection: Connection, schema: TableSchema) -> Figures:
     """Return rows and checksum of a whole table, which should be at rest."""
-    total = f"coalesce(sum({digits(md5(row_text(schema.columns)))}), 0)::text"
+    total = f"coalesce(sum({digits(md5(row_text(map(column_sql, schema.columns))))}), 0)::text"
     with source_errors(f"reading table {schema.table} at the source"):
         row = connection.execute(f"SELECT count(*), {total} FROM {quoted_table(schema.table)}".encode()).fetchone()
     assert row is not None
     return row[0], int(row[1])
-
-
-def _bucket(buckets: int) -> str:
-    return f"('x' || right(bucket_of, 4))::bit(16)::int % {buckets}"
-
-
-def _whole(schema: TableSchema) -> str:
-    parts = ", ".join(f"coalesce({column_text(column)}, 'NULL')" for column in schema.columns)
-    return f"array_to_string(ARRAY[{parts}]::text[], ', ')"
-
-
-def _cells(names: Sequence[str], values: Sequence[str | None]) -> dict[str, Cell]:
-    return {name: Cell(values[2 * number], values[2 * number + 1]) for number, name in enumerate(names)}
