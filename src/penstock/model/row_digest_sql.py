@@ -2,7 +2,7 @@
 
 Every answer is one query over an inner query that gives `digest` and `bucket_of` for each row, the MD5s of row and key.
 What comes back is figures, digests, keys and shortened cells: never a whole table. Who asks says what the text of each
-column is in SQL: the source or a destination (`comparison.py` in `source/postgres` and in `destinations/postgres`).
+column is in SQL: `source.postgres.comparison`, or `destinations.postgres.comparison`.
 """
 
 from __future__ import annotations
