@@ -4,7 +4,6 @@ the oracle.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -218,7 +217,7 @@ def restore(location: str, version: int) -> None:
     now, before = TableLog(location), TableLog(location)
     now.refresh()
     for number in range(version + 1):
-        before.state.enter(number, [json.loads(line) for line in now.entry(number).read_text().splitlines()])
+        before.state.enter(number, now.read(number))
     there, wanted = now.state.files, before.state.files
     actions: list[Action] = [{"metaData": before.state.metadata}]
     actions += [file.remove() for path, file in there.items() if path not in wanted or wanted[path].raw != file.raw]

@@ -19,7 +19,11 @@ from penstock.destinations.factory import make_readable
 from penstock.destinations.reading import ReadableTables
 from work_tables import TABLES
 
-PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0"
+PACKAGES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0,"
+    "io.delta:delta-spark_4.1_2.13:4.4.0,io.delta:delta-storage:4.4.0"
+)
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
 WORK_TABLES = tuple(table.name for table in TABLES)
 
 
@@ -30,7 +34,7 @@ def reader_session() -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("penstock tests")
     settings = {
         "spark.jars" if jars else "spark.jars.packages": ",".join(map(str, jars)) if jars else PACKAGES,
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.extensions": EXTENSIONS,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "2g",

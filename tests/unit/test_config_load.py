@@ -258,8 +258,8 @@ def test_a_variable_cannot_add_keys(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("name: shop", "name: shop\nname: shop"), r":3: name is defined twice"),
         (("type: iceberg", "type: hudi"), r"destinations\[0\]\.type is 'hudi', but must be 'iceberg'"),
         (
-            ("type: iceberg\n    warehouse: ./warehouse", "type: delta\n    warehouse: s3://bucket/delta"),
-            r"destinations\[0\]\.warehouse must be a folder: Delta tables in object stores are not written yet",
+            ("type: iceberg\n    warehouse: ./warehouse", "type: delta\n    warehouse: gs://bucket/delta"),
+            r"destinations\[0\]\.warehouse must be a folder or s3://bucket/folder",
         ),
         (("name: shop", "name: [shop"), r":\d+ is not valid YAML"),
         (("public.*", "%.orders"), r":7 is not valid YAML.* in quotes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,13 +11,18 @@ from pydantic import AfterValidator
 from penstock.config.destinations import TableSection
 from penstock.config.values import Located, Name, local_path
 
+S3 = re.compile(r"s3[an]?://([^/?#@]+)/*([^?#]*)")
 
-def _folder(located: str) -> str:
-    """A local folder, without its `file://`."""
+
+def _warehouse(located: str) -> str:
+    """A local folder, without its `file://`, or `s3://bucket/folder`."""
     path = local_path(located)
-    if path is None:
-        raise ValueError("must be a folder: Delta tables in object stores are not written yet")
-    return str(path)
+    if path is not None:
+        return str(path)
+    found = S3.fullmatch(located)
+    if found is None:
+        raise ValueError("must be a folder or s3://bucket/folder")
+    return f"s3://{found[1]}/{found[2]}".rstrip("/")
 
 
 class DeltaDestination(TableSection):
@@ -24,11 +30,11 @@ class DeltaDestination(TableSection):
 
     name: Name = "delta"
     type: Literal["delta"]
-    warehouse: Annotated[Located, AfterValidator(_folder)]
+    warehouse: Annotated[Located, AfterValidator(_warehouse)]
 
     @property
     def folder(self) -> Path | None:
-        return Path(self.warehouse)
+        return local_path(self.warehouse)
 
     @property
     def where(self) -> str:

@@ -219,4 +219,4 @@ def _identity(action: Mapping[str, Any]) -> Identity:
 def _location(root: str, path: str) -> str:
     """Return the path of a file. The log has it as a URI, mostly below the table's folder."""
     plain = unquote(path.removeprefix("file://"))
-    return plain if plain.startswith("/") else f"{root}/{plain}"
+    return plain if plain.startswith("/") or "://" in plain else f"{root}/{plain}"

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.destinations.delta.actions import Action, LogState
-from penstock.destinations.lake.storage import reading
+from penstock.destinations.delta.log_files import log_files
+from penstock.destinations.lake.storage import opened, reading
 
 CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 IN_PARTS = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
@@ -105,9 +104,10 @@ def checkpoints_in(names: Collection[str]) -> dict[int, list[str]]:
 
 def read_checkpoint(location: str, state: LogState) -> None:
     """Take in what a checkpoint, or a part of one, says. FileUnreadable when it cannot be read."""
-    state.version = int(Path(location).name[:20])
+    state.version = int(location.rpartition("/")[2][:20])
     with reading(location):
-        for row in pq.read_table(location).to_pylist():
+        system, path = opened(location)
+        for row in pq.read_table(path, filesystem=system, partitioning=None).to_pylist():
             for kind, told in row.items():
                 if told is not None and kind in SCHEMA.names:
                     state.apply({kind: _plain(told)})
@@ -119,32 +119,27 @@ def write_checkpoint(root: str, state: LogState) -> int:
     rows += [{"txn": told} for told in state.transactions.values()]
     rows += [{"add": {**file.raw, "dataChange": False}} for file in state.files.values()]
     rows += [{"remove": {**one.raw, "dataChange": False}} for one in state.removed.values()]
-    folder = Path(root) / "_delta_log"
-    unfinished = folder / f".{uuid.uuid4().hex}.tmp"
-    try:
-        pq.write_table(pa.Table.from_pylist([_maps(row) for row in rows], SCHEMA), unfinished, compression="snappy")
-        unfinished.replace(folder / f"{state.version:020d}.checkpoint.parquet")
-        last = {"version": state.version, "size": len(rows), "numOfAddFiles": len(state.files)}
-        unfinished.write_text(json.dumps(last))
-        unfinished.replace(folder / "_last_checkpoint")
-    finally:
-        unfinished.unlink(missing_ok=True)
+    files, content = log_files(root), pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([_maps(row) for row in rows], SCHEMA), content, compression="snappy")
+    files.write(f"{state.version:020d}.checkpoint.parquet", content.getvalue().to_pybytes())
+    last = {"version": state.version, "size": len(rows), "numOfAddFiles": len(state.files)}
+    files.write("_last_checkpoint", json.dumps(last).encode())
     return len(rows)
 
 
 def cut(root: str, oldest: int, age: float) -> int:
     """Remove what no reader of version `oldest` or a later one needs, if it is so many seconds old: entries and
     checkpoints below the newest checkpoint that is no newer than that. Return how many entries went."""
-    folder = Path(root) / "_delta_log"
-    names = [path.name for path in folder.iterdir()]
-    usable = [version for version in checkpoints_in(names) if version <= oldest]
+    files = log_files(root)
+    written = files.names()
+    usable = [version for version in checkpoints_in(written) if version <= oldest]
     if not usable:
         return 0
     entries, before = 0, time.time() - age
-    for name in sorted(names):
+    for name, at in sorted(written.items()):
         match = VERSIONED.fullmatch(name)
-        if match and int(match[1]) < max(usable) and (folder / name).stat().st_mtime <= before:
-            (folder / name).unlink(missing_ok=True)
+        if match and int(match[1]) < max(usable) and at <= before:
+            files.remove(name)
             entries += name.endswith(".json")
     return entries
 

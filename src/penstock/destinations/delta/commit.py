@@ -8,7 +8,6 @@ just goes. The vectors' file is written before the entry; one whose entry was re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from pyroaring import BitMap
 
@@ -28,7 +27,7 @@ from penstock.destinations.delta.vectors import Vector, dead_rows, write_vectors
 from penstock.destinations.lake.data_files import WrittenFile
 from penstock.destinations.lake.recorded_structure import Move
 from penstock.destinations.lake.source_partition import Turn
-from penstock.destinations.lake.storage import reaching
+from penstock.destinations.lake.storage import reaching, remove
 from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.errors import CommitUnknown, PenstockError, StaleBase, TableDropped
 from penstock.model.position import Position
@@ -168,7 +167,7 @@ class Entry:
         """Remove what was written for an entry that was not made."""
         with reaching(f"table {self._opened.target}: a file of deletion vectors cannot be removed"):
             for file in self._written:
-                Path(file).unlink(missing_ok=True)
+                remove(file)
 
 
 def require_base(opened: OpenTable, base: str, what: str, *, same_columns: bool = False) -> None:

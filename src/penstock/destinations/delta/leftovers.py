@@ -17,14 +17,14 @@ from pathlib import Path
 import structlog
 
 from penstock.destinations.delta.commit import Entry, require_base
-from penstock.destinations.delta.log import FOLDER as LOG_FOLDER
+from penstock.destinations.delta.log_files import FOLDER as LOG_FOLDER
 from penstock.destinations.delta.open_table import OpenTable
 from penstock.destinations.delta.vectors import FOLDER as VECTORS
 from penstock.destinations.lake.background_work import BackgroundWork, Sweeping
 from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.lake.deferred_deletes import AT_ONCE, remove_some
 from penstock.destinations.lake.settings import MaintenanceSettings
-from penstock.destinations.lake.storage import reaching, remove
+from penstock.destinations.lake.storage import files_in, reaching, remove
 from penstock.errors import DestinationError
 from penstock.failpoints import reach
 
@@ -37,9 +37,7 @@ def find_orphans(opened: OpenTable, keep: Collection[str] = ()) -> list[str]:
     """Return files of ours that no version refers to and that are not to be kept."""
     since = opened.log.committed_at
     with reaching(f"table {opened.target}: its folder cannot be listed"):
-        suspected = {
-            str(path) for path, changed in _listed(opened) if path.name.startswith(COPY_PREFIX) or changed > since
-        }
+        suspected = {path for path, changed in _listed(opened) if _is_copied(path) or changed > since}
     candidates = suspected - set(keep)
     return sorted(candidates - _known(opened)) if candidates else []
 
@@ -50,15 +48,17 @@ def _known(opened: OpenTable) -> set[str]:
     return state.locations() | state.removed_locations(state.removed.values()) | opened.upkeep.deferred.locations()
 
 
-def _listed(opened: OpenTable) -> Iterator[tuple[Path, float]]:
+def _listed(opened: OpenTable) -> Iterator[tuple[str, float]]:
     """Yield the files of ours in the table's folder, and when each was last changed."""
-    places = [(Path(opened.folder), re.compile(rf"{PREFIX}.+")), (Path(opened.root) / VECTORS, _VECTORS)]
+    places = [(opened.folder, re.compile(rf"{PREFIX}.+")), (f"{opened.root}/{VECTORS}", _VECTORS)]
     for folder, names in places:
-        if not folder.is_dir():
-            continue
-        for path in folder.iterdir():
-            if names.fullmatch(path.name) and path.is_file():
-                yield path, path.stat().st_mtime
+        for name, changed in files_in(folder).items():
+            if names.fullmatch(name):
+                yield f"{folder}/{name}", changed
+
+
+def _is_copied(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(COPY_PREFIX)
 
 
 def remove_orphans(opened: OpenTable, orphans: Collection[str]) -> None:
@@ -131,13 +131,12 @@ def _unknown(opened: OpenTable, age: float) -> list[str]:
     """List files first, then ask what is known: whatever is committed meanwhile is known then."""
     before = time.time() - age
     with reaching(f"table {opened.target}: its folder cannot be listed"):
-        listed = {
-            str(path) for path, changed in _listed(opened) if changed < before and not path.name.startswith(COPY_PREFIX)
-        }
+        listed = {path for path, changed in _listed(opened) if changed < before and not _is_copied(path)}
+        log = f"{opened.root}/{LOG_FOLDER}"
         listed |= {
-            str(path)
-            for path in (Path(opened.root) / LOG_FOLDER).iterdir()
-            if _UNFINISHED.fullmatch(path.name) and path.stat().st_mtime < before
+            f"{log}/{name}"
+            for name, changed in files_in(log).items()
+            if _UNFINISHED.fullmatch(name) and changed < before
         }
     if not listed:
         return []

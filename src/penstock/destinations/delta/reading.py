@@ -11,10 +11,12 @@ import pyarrow as pa
 from penstock.destinations.delta.actions import AddedFile
 from penstock.destinations.delta.columns import DeltaField
 from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.log_files import FOLDER
 from penstock.destinations.delta.open_table import TARGET
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import dead_rows, rows_of
-from penstock.destinations.delta.warehouse import DeltaSettings, root_of, table_location
+from penstock.destinations.delta.warehouse import DeltaSettings, table_location
+from penstock.destinations.lake.storage import folders_in, local_path, reaching
 from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
@@ -28,8 +30,8 @@ class DeltaTables(ReadBySpark):
         self._settings = settings
 
     def require_there(self) -> None:
-        root = root_of(self._settings)
-        if not root.is_dir():
+        root = local_path(self._settings.warehouse)
+        if root is not None and not root.is_dir():
             raise DestinationUnreachable(
                 f"the warehouse {root} of destination {self._settings.name} is not there",
                 "`penstock run` makes it; if it has run before, bring the folder back",
@@ -45,13 +47,20 @@ class DeltaTables(ReadBySpark):
         """Delta's catalog for Spark is Spark's own, which is empty: tables are entered by their location, those alone
         that the statement may mean, for each takes a while."""
         lists = statement.lstrip().lower().startswith("show")
-        for location in sorted(root_of(self._settings).glob("*/*/_delta_log")):
-            target = _made_as(str(location.parent))
+        for location in self._locations():
+            target = _made_as(location)
             if target is None or not (lists or target.name.lower() in statement.lower()):
                 continue
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}")
             name = f"{quoted(target.schema)}.{quoted(target.name)}"
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location.parent}'")
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{_for_spark(location)}'")
+
+    def _locations(self) -> list[str]:
+        """Return where the tables are."""
+        with reaching(f"the warehouse {self._settings.warehouse} cannot be listed"):
+            schemas = [f"{self._settings.warehouse}/{name}" for name in folders_in(self._settings.warehouse)]
+            found = [f"{schema}/{name}" for schema in schemas for name in folders_in(schema)]
+            return [location for location in found if FOLDER in folders_in(location)]
 
     def size(self, spark: Session, target: TableId) -> TableSize:
         return read_table(table_location(self._settings, target)).size
@@ -64,6 +73,11 @@ class DeltaTables(ReadBySpark):
             return read_table(table_location(self._settings, target))
         except (TableDropped, FileUnreadable):
             return None
+
+
+def _for_spark(location: str) -> str:
+    """Spark knows S3 by the name of Hadoop's client."""
+    return location.replace("s3://", "s3a://", 1)
 
 
 def _made_as(root: str) -> TableId | None:

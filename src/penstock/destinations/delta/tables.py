@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from penstock.destinations.delta.columns import located, named_columns, unfollow
 from penstock.destinations.delta.commit import Entry
 from penstock.destinations.delta.evolution import columns_in_union, union_steps, united_columns
 from penstock.destinations.delta.leftovers import find_orphans, note_swept, remove_orphans
-from penstock.destinations.delta.log import COPIED_AGAIN, FOLDER, TableLog
+from penstock.destinations.delta.log import COPIED_AGAIN, TableLog
 from penstock.destinations.delta.open_table import (
     COPYING,
     KEY,
@@ -43,7 +44,7 @@ from penstock.destinations.lake.file_list import TableState
 from penstock.destinations.lake.key_index import KeyIndex
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
-from penstock.destinations.lake.storage import reaching, safe_name
+from penstock.destinations.lake.storage import make_folder, reaching, remove_folder, safe_name
 from penstock.destinations.structure import numbered
 from penstock.errors import DestinationError, PositionLost, SchemaChanged, StaleBase, TableDropped, TableError
 from penstock.fold.layout import Layout
@@ -117,7 +118,7 @@ class Tables:
             if is_new:
                 note_swept(self.swept_marker(opened))  # there is nothing in it
             with reaching(f"table {target}: its folder cannot be made"):
-                Path(opened.folder).mkdir(exist_ok=True, parents=opened.slice is not None)
+                make_folder(opened.folder)
             self._clean_up(opened, keep)
             return position_of(log.state, source)
 
@@ -183,8 +184,9 @@ class Tables:
                 f"Drop {target} at the destination yourself; then `penstock retry` copies it again",
             )
         with reaching(f"table {target}: it cannot be dropped"):
-            shutil.rmtree(Path(log.root) / FOLDER)  # first: what is left then is no table
-            shutil.rmtree(log.root, ignore_errors=True)
+            remove_folder(log.folder)  # first: what is left then is no table
+            with suppress(OSError):  # somebody may be writing there yet
+                remove_folder(log.root)
         for known in [key for key in self._tables if key[0] == target]:
             del self._tables[known]
         self._logs.pop(target, None)
@@ -269,7 +271,7 @@ class Tables:
         moved = {entry_app(source): 0} | ({} if start is None else {position_app(source): stored_position(start)})
         actions = structure.actions(None, properties) + [transaction(app, number) for app, number in moved.items()]
         with reaching(f"table {target}: it cannot be made"):
-            (Path(root) / FOLDER).mkdir(parents=True, exist_ok=True)
+            make_folder(TableLog(root).folder)
         try:
             TableLog(root).put(actions, "CREATE TABLE", {"isManaged": "false"})
         except StaleBase:

@@ -7,7 +7,6 @@ lines of text, and `commit` joins these with the vector that the file has.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 import uuid
@@ -15,14 +14,13 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from penstock.destinations.lake.storage import unreadable
+from penstock.destinations.lake.storage import read_part, unreadable, write_file
 
 FOLDER = "penstock"  # of our vectors, below the table: by this leftovers are known for ours
 MAGIC = 1681511377
@@ -122,11 +120,9 @@ def write_vectors(root: str, dead: Mapping[str, BitMap]) -> tuple[dict[str, Vect
         _keep(root, vector, dead[path])
     if len(body) == len(VERSION):
         return vectors, None
-    folder = Path(root) / FOLDER
-    folder.mkdir(exist_ok=True)  # an empty one may be gone by somebody's VACUUM
-    file = folder / f"deletion_vector_{name}.bin"
-    file.write_bytes(body)
-    return vectors, str(file)
+    file = f"{root}/{FOLDER}/deletion_vector_{name}.bin"
+    write_file(file, bytes(body))  # and its folder: an empty one may be gone by somebody's VACUUM
+    return vectors, file
 
 
 def dead_rows(root: str, vector: Vector) -> BitMap:
@@ -151,10 +147,9 @@ def _read(root: str, vector: Vector) -> BitMap:
     try:
         if file is None:
             return read_bitmap(z85_decode(vector.place, vector.size))
-        with Path(file).open("rb") as opened:
-            opened.seek(vector.offset or 0, os.SEEK_SET)
-            (size,) = struct.unpack(">I", opened.read(4))
-            octets, (checksum,) = opened.read(vector.size), struct.unpack(">I", opened.read(4))
+        stored = read_part(file, vector.offset or 0, vector.size + 8)
+        (size,), octets = struct.unpack(">I", stored[:4]), stored[4:-4]
+        (checksum,) = struct.unpack(">I", stored[-4:])
         if size != vector.size or zlib.crc32(octets) != checksum:
             raise ValueError("its checksum is wrong")
         return read_bitmap(octets)

@@ -1,16 +1,15 @@
-"""Where the tables of a Delta destination lie: a folder for each below the warehouse, on a local disk."""
+"""Where the tables of a Delta destination lie: a folder for each below the warehouse, on a disk or in an S3 store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
+from penstock.destinations.delta.log_files import require_s3_client
 from penstock.destinations.lake.settings import MaintenanceSettings
-from penstock.destinations.lake.storage import local_path, safe_name
-from penstock.errors import ConfigError, DestinationUnreachable
+from penstock.destinations.lake.storage import folders_in, local_path, reaching, safe_name
+from penstock.errors import DestinationUnreachable
 from penstock.model.table import TableId
-
-NOT_LOCAL = "a Delta warehouse must be a folder of this machine for now, not {}"
 
 
 class DeltaSettings(Protocol):
@@ -26,23 +25,15 @@ class DeltaSettings(Protocol):
     def maintenance(self) -> MaintenanceSettings: ...
 
 
-def root_of(settings: DeltaSettings) -> Path:
-    """Return the warehouse's folder. ConfigError for a store: an entry of the log cannot be put there safely."""
-    path = local_path(settings.warehouse)
-    if path is None:
-        raise ConfigError(NOT_LOCAL.format(settings.warehouse), "Name a folder; it may be mounted from elsewhere")
-    return path
-
-
 def table_location(settings: DeltaSettings, target: TableId) -> str:
-    return f"{root_of(settings)}/{safe_name(target.schema)}/{safe_name(target.name)}"
+    return f"{settings.warehouse}/{safe_name(target.schema)}/{safe_name(target.name)}"
 
 
 def require_warehouse(settings: DeltaSettings) -> None:
-    """DestinationUnreachable if the warehouse is away. Made again, empty, it would take changes without the rows before
-    them."""
-    root = root_of(settings)
-    if not root.is_dir():
+    """DestinationUnreachable if the warehouse is a folder that is away: made again, empty, it would take changes
+    without the rows before them. A store needs no such question."""
+    root = local_path(settings.warehouse)
+    if root is not None and not root.is_dir():
         raise DestinationUnreachable(
             f"destination {settings.name}: the warehouse {root} is not there", "Bring it back (mount it?)"
         )
@@ -50,8 +41,12 @@ def require_warehouse(settings: DeltaSettings) -> None:
 
 def open_warehouse(settings: DeltaSettings, index: Path) -> None:
     """Make the warehouse when it is opened for the first time, which is when there is no index folder."""
-    root = root_of(settings)
-    if not root.is_dir():
+    root = local_path(settings.warehouse)
+    if root is None:
+        require_s3_client()
+        with reaching(f"destination {settings.name}: the warehouse {settings.warehouse} does not answer"):
+            folders_in(settings.warehouse)
+    elif not root.is_dir():
         if index.exists() or root.exists():
             raise DestinationUnreachable(
                 f"destination {settings.name}: the warehouse {root} is not there",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -68,6 +69,41 @@ def removed_on_error(location: str) -> Iterator[None]:
         raise
 
 
+def write_file(location: str, content: bytes) -> None:
+    """Write a whole file. A folder of a table that somebody removed is made again."""
+    system, path = opened(location)
+    make_folder_again(location.rpartition("/")[0])
+    with removed_on_error(location), system.open_output_stream(path, compression=None) as file:
+        file.write(content)
+
+
+def read_part(location: str, offset: int, size: int) -> bytes:
+    """Read some octets of a file, fewer if it ends before."""
+    system, path = opened(location)
+    with system.open_input_file(path) as file:
+        return bytes(file.read_at(size, offset))
+
+
+def make_folder(location: str) -> None:
+    """Make a folder and those above it, where a store has folders."""
+    path = local_path(location)
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(location: str) -> None:
+    """Remove a folder with all that is in it; one that is not there is no error."""
+    path = local_path(location)
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=not path.exists())
+        return
+    system, key = opened(location)
+    try:
+        system.delete_dir(key)
+    except FileNotFoundError:
+        return
+
+
 def sizes(locations: Sequence[str]) -> list[int | None]:
     """Return the size of each file; None where there is none."""
     found: list[int | None] = []
@@ -84,6 +120,20 @@ def names_in(location: str) -> list[str]:
     return [
         info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)) if info.is_file
     ]
+
+
+def files_in(location: str) -> dict[str, float]:
+    """Return the names of the files right in a folder, and when each was last written, in seconds since 1970."""
+    system, path = opened(location)
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return {info.base_name: (info.mtime_ns or 0) / 1e9 for info in found if info.is_file}
+
+
+def folders_in(location: str) -> list[str]:
+    """Return the names of the folders right in a folder; none if there is no such folder."""
+    system, path = opened(location)
+    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
 
 @contextmanager
