@@ -14,40 +14,24 @@ that writing and asking took are printed, for they share the cores with the pipe
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import sqlite3
 import statistics
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-
-from pyiceberg.table import StaticTable
 
 from harness import RESULTS, Result, parser, report, say
 from penstock.demo.server import PostgresServer
 from pipelines import Run
 from plot import Panel, draw
 from targets import FRESHNESS_P50, FRESHNESS_P99, FRESHNESS_P99_20_TABLES, Target
-from traffic import Committed, Traffic
+from traffic import Traffic
+from visibility import LakeReader, matched, prove
 from watch import Usage, Watch
 
-ASK_SECONDS = 0.01
 SETTLE_SECONDS = 10.0  # of traffic that is not counted, while caches and Java's compiler warm up
 LATE_SECONDS = 300.0  # after which a transaction that is not visible ends the benchmark
-PROVED = 3  # metadata files of each table that are read
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A position that a reader found, and when."""
-
-    position: int
-    at: float
-    metadata: str
 
 
 @dataclass(frozen=True)
@@ -134,7 +118,7 @@ def _measure(rate: int, tables: int, seconds: float) -> Measured:
         Run(Path(scratch), server.url()) as run,
     ):
         run.await_joined(tables)
-        reader = _Reader(Path(scratch) / "warehouse")
+        reader = LakeReader(Path(scratch) / "warehouse")
         reader.start()
         with Watch(run.pid) as watch:
             traffic.run(SETTLE_SECONDS)
@@ -146,79 +130,14 @@ def _measure(rate: int, tables: int, seconds: float) -> Measured:
         if not reader.has(written):
             raise SystemExit("the last transactions did not become visible:\n" + "".join(run.said[-20:]))
         for name in names:
-            _prove(reader.seen[name], [*written[name], *late.get(name, [])])
+            prove(reader.seen[name], [*written[name], *late.get(name, [])])
     ages = [
         (committed - began, seen - committed)
         for name, transactions in written.items()
-        for committed, seen in _matched(transactions, reader.seen[name])
+        for committed, seen in matched(transactions, reader.seen[name])
     ]
     measuring = {"writing": round(traffic.cpu_seconds, 2), "asking": round(reader.cpu_seconds, 2)}
     return Measured(sorted(ages), reached, measuring, watch.roles)
-
-
-class _Reader:
-    """Asks the catalog as any reader would; `seen` has for each table the positions and when they were found."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self.seen: dict[str, list[Seen]] = defaultdict(list)
-        self.cpu_seconds = 0.0
-        self._catalog = warehouse / "catalog.db"
-        self._locations: dict[str, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def has(self, written: dict[str, list[Committed]]) -> bool:
-        return all(
-            self.seen[name] and self.seen[name][-1].position >= transactions[-1].position
-            for name, transactions in written.items()
-        )
-
-    def _run(self) -> None:
-        connection = sqlite3.connect(f"file:{self._catalog}?mode=ro", uri=True)
-        while not self._stopping.wait(ASK_SECONDS):
-            try:
-                found = connection.execute("select table_name, metadata_location from iceberg_tables").fetchall()
-            except sqlite3.OperationalError:
-                continue  # a commit holds it: ask again
-            for name, location in found:
-                if self._locations.get(name) != location:
-                    self._locations[name] = location
-                    self._read(name, location)
-        connection.close()
-        self.cpu_seconds = time.thread_time()
-
-    def _read(self, name: str, location: str) -> None:
-        metadata = json.loads(Path(re.sub("^file:(//)?", "", location)).read_text())
-        text = metadata["properties"].get("penstock.position.bench")
-        if text is not None:
-            self.seen[name].append(Seen(int(text, 16), time.monotonic(), location))
-
-
-def _prove(seen: list[Seen], transactions: list[Committed]) -> None:
-    """Reads what a reader would have read then: every key up to the position must be there."""
-    first = transactions[0]
-    for one in [one for one in seen if one.position > first.position][-PROVED:]:
-        keys = [item.key for item in transactions if item.position <= one.position]
-        table = StaticTable.from_metadata(one.metadata)
-        found = table.scan(row_filter=f"id > {first.key} and id <= {keys[-1]}", selected_fields=("id",)).to_arrow()
-        if found.num_rows != keys[-1] - first.key:
-            raise SystemExit(f"{one.metadata} shows {found.num_rows} rows of {keys[-1] - first.key} up to its position")
-
-
-def _matched(written: list[Committed], seen: list[Seen]) -> list[tuple[float, float]]:
-    matched, at = [], 0
-    for transaction in written:
-        while seen[at].position < transaction.position:
-            at += 1
-        matched.append((transaction.at, seen[at].at))
-    return matched
 
 
 def _by_second(ages: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -29,8 +29,9 @@ class Reader(Protocol):
         """Reads every column of every row; how many there are."""
 
 
-def catalog(warehouse: Path) -> SqlCatalog:
-    return SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"{warehouse}")
+def catalog(warehouse: Path, name: str = "lake") -> SqlCatalog:
+    """The catalog of a destination of that name."""
+    return SqlCatalog(name, uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"{warehouse}")
 
 
 def content(warehouse: Path) -> pa.Table:
