@@ -23,7 +23,7 @@ from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner, Task
 from penstock.destinations.key_layout import KeyLayout
-from penstock.destinations.stream_contract import Layout, Publisher, ShardPlace, StreamDestination, StreamId
+from penstock.destinations.stream_contract import Layout, Publisher, StreamDestination, StreamId
 from penstock.errors import (
     DeadLettersFull,
     EventRefused,
@@ -55,6 +55,7 @@ from penstock.runtime.publish.published_table import PublishedTable
 from penstock.runtime.publish.row_copier import RowCopier
 from penstock.runtime.publish.row_publication import RowPublication
 from penstock.runtime.publish.schema_numbers import SchemaNumbers
+from penstock.runtime.publish.shard_places import ShardPlaces
 from penstock.runtime.publish.table_records import TableRecords, TableSum, summed
 from penstock.runtime.publish.task import PublishTask, ShardOutcome, TablePart, place_name, publish
 from penstock.state.store import StateStore
@@ -100,7 +101,7 @@ class PublishLoop:
         self.is_unrecorded = False  # the stream is there, and the state store does not know it
         self.layout: Layout = KeyLayout()
         self._shards = 0  # 0: not begun
-        self._places: list[ShardPlace] = []
+        self._places = ShardPlaces(source, destination)
         self._advanced_at = time.monotonic()
 
     @property
@@ -130,7 +131,7 @@ class PublishLoop:
             if not is_there:  # recorded first: a stream that is there without a record has lost it
                 self._state.set_processed(self._destination.name, position_of(wanted.start))
         self.layout = self._destination.ensure(wanted)
-        self._places = self._destination.places(self._source)
+        self._places.read()
         self.processed = self._least()
         if self.processed < start:
             raise log_passed_stream(self._destination.name, self.processed, start)
@@ -180,7 +181,7 @@ class PublishLoop:
         """Let a table that stands behind go on from where the others are, without the events in between. Events before
         `upto` may be missing as well."""
         behind = self._behind(table)
-        self._leave_behind(table)
+        self._places.leave_behind(place_name(table.name))
         said = []
         if behind is not None:
             said.append(f"events from {behind} to {place_at(self.processed)} were left out")
@@ -191,18 +192,6 @@ class PublishLoop:
             LOG.warning("events left out", table=str(table.name), what="; ".join(said))
         table.lost = False
         self.retry(table)
-
-    def _leave_behind(self, table: PublishedTable) -> None:
-        """Put a table where the others are, in every shard, without publishing anything of it."""
-        own = place_name(table.name)
-        for shard in range(self._shards):
-            publisher = self.publisher(shard)
-            at = publisher.open()
-            if own in at.behind:
-                behind = {name: place for name, place in at.behind.items() if name != own}
-                copies = {name: copy for name, copy in at.copies.items() if name != own}
-                publisher.advance(replace(at, behind=behind, copies=copies))
-        self._places = self._destination.places(self._source)
 
     @property
     def is_level(self) -> bool:
@@ -269,7 +258,7 @@ class PublishLoop:
         if batch.tables:
             sums = self._publish(batch, batch.tables.values())
         else:
-            self._note_waiting()
+            self._places.note_waiting(self._waiting())
             sums = {}
         self.processed = batch.end
         self._records.progress(sums, self.tables, self.processed)
@@ -298,12 +287,12 @@ class PublishLoop:
 
     def _least(self) -> Position:
         """How far every shard is published: where the next start begins."""
-        return min((position_of(at.place) for at in self._places), default=self.processed)
+        least = self._places.least()
+        return self.processed if least is None else least
 
     def _behind(self, table: PublishedTable) -> Place | None:
         """How far a table is that stands behind in any shard; None when it does in none."""
-        name = place_name(table.name)
-        return min((at.behind[name] for at in self._places if name in at.behind), default=None)
+        return self._places.behind(place_name(table.name))
 
     def _bring_on(self) -> bool:
         """One batch for each table that stands behind and is well."""
@@ -312,23 +301,18 @@ class PublishLoop:
         if not behind:
             return False
         reached = place_at(self.processed)
-        if any(at.place < reached for at in self._places):  # a table is brought on to there, and then joins the others
+        if not self._places.are_at(reached):  # a table is brought on to there, and then joins the others
             self._advance()
-        if any(at.place < reached for at in self._places):
+        if not self._places.are_at(reached):
             return False  # another writer was here
         worked = False
         for name, place in behind.items():
-            if self._lacks_rows(name):
+            if self._places.lacks_rows(place_name(name)):  # though nobody copies it: rows were lost there
                 self.tables[name].incomplete = True
                 self.mark_errored(self.tables[name], rows_lost(name))
             elif place <= reached:  # a copy may be ahead of the others
                 worked |= self._bring_one_on(self.tables[name], place)
         return worked
-
-    def _lacks_rows(self, table: TableId) -> bool:
-        """Whether a shard has a part of the table's copy only, though nobody copies it: rows were lost there."""
-        copies = [at.copies.get(place_name(table)) for at in self._places]
-        return any(copy is not None and not copy.complete for copy in copies)
 
     def _bring_one_on(self, table: PublishedTable, behind: Place) -> bool:
         position = position_of(behind)
@@ -336,16 +320,16 @@ class PublishLoop:
         if segments and segments[0].start > position:
             self.mark_errored(table, log_passed_table(table.name, behind, segments[0].start))
             return False
-        reached = max(position_of(at.place) for at in self._places)
+        reached = self._places.greatest()
         segments = [name for name in segments if name.start < reached]
         batch = gather(self._log, segments, {table.feed: position}, self._limits)
         if batch is not None:
             work = batch.tables.get(table.name, TableWork(table.feed))
             self._records.progress(self._publish(batch, [work], alone=True), self.tables, self.processed)
-        elif any(at.of(place_name(table.name)) < at.place for at in self._places):
+        elif self._places.lacks_events(place_name(table.name)):
             return False
         else:  # it stands where the others are
-            self._leave_behind(table)
+            self._places.leave_behind(place_name(table.name))
         if self._behind(table) is None and not table.errored:
             table.tolerated.clear()
             self._records.ready(table)
@@ -385,7 +369,7 @@ class PublishLoop:
         while given := tasks():
             outcomes = self._runner.run(function, given)
             reach("publish.batch_done")
-            self._places = [outcome.at for outcome in outcomes]
+            self._places.now = [outcome.at for outcome in outcomes]
             moved = [outcome for outcome in outcomes if not outcome.stays]
             published += moved
             self._take_failures(outcomes)
@@ -395,7 +379,7 @@ class PublishLoop:
         return published
 
     def publisher(self, shard: int) -> Publisher:
-        return self._destination.publisher(self._source, shard)
+        return self._places.publisher(shard)
 
     def _tasks(self, batch: Batch, works: Iterable[TableWork], alone: bool) -> list[PublishTask]:
         parts = []
@@ -420,7 +404,7 @@ class PublishLoop:
                 followed=frozenset(map(place_name, self.tables)),
                 waiting=frozenset(place_name(table.name) for table in waiting),
                 alone=alone,
-                known=self._places[shard],
+                known=self._places.now[shard],
                 weight=batch.bytes,
             )
             for shard in range(self._shards)
@@ -469,7 +453,7 @@ class PublishLoop:
         if not asked:
             return False
         feeds = {table.name: table.feed for table in self.tables.values()}
-        self._places = self._sender.send(asked, self.layout, feeds, self._learn_topics) or self._places
+        self._places.now = self._sender.send(asked, self.layout, feeds, self._learn_topics) or self._places.now
         return True
 
     def _learn_topics(self, names: Sequence[str]) -> None:
@@ -496,27 +480,7 @@ class PublishLoop:
     def _advance(self) -> None:
         """Move places on over a stretch of the log that held no events for them."""
         self._advanced_at = time.monotonic()
-        end = place_at(self.processed)
-        followed = set(map(place_name, self.tables))
-        waiting = [place_name(table.name) for table in self.tables.values() if table.waits]
-        for shard, at in enumerate(self._places):
-            if at.place >= end:
-                continue
-            publisher = self._destination.publisher(self._source, shard)
-            if publisher.open() != at:
-                continue  # another writer was here: the next batch begins where it ended
-            behind = {name: place for name, place in at.behind.items() if name in followed}
-            upto = replace(at, place=end, behind={**dict.fromkeys(waiting, at.place), **behind})
-            publisher.advance(upto)
-            self._places[shard] = upto
+        self._places.advance(self.processed, set(map(place_name, self.tables)), self._waiting())
 
-    def _note_waiting(self) -> None:
-        """Have the shards say which tables wait: a batch is about to be passed over, and may hold changes of theirs."""
-        waiting = [place_name(table.name) for table in self.tables.values() if table.waits]
-        for shard, at in enumerate(self._places):
-            if all(name in at.behind for name in waiting):
-                continue
-            publisher = self.publisher(shard)
-            opened = publisher.open()
-            self._places[shard] = replace(opened, behind={**dict.fromkeys(waiting, opened.place), **opened.behind})
-            publisher.advance(self._places[shard])
+    def _waiting(self) -> list[str]:
+        return [place_name(table.name) for table in self.tables.values() if table.waits]
