@@ -13,7 +13,7 @@ from penstock.config.destinations import FilesDestination, HttpDestination
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.config.python_destination import PythonDestination
-from penstock.destinations.http.settings import http_stream
+from penstock.destinations.http.destination import HttpStream
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import Mode
 from penstock.model.table import TableId
@@ -169,7 +169,7 @@ def test_a_stream_of_files_may_be_anywhere(tmp_path: Path) -> None:
 def test_a_webhook_is_told_what_its_events_are(tmp_path: Path, changed: dict[str, Any], content_type: str) -> None:
     (made,) = load(written(tmp_path, destinations=webhook(**changed))).destinations
     assert isinstance(made, HttpDestination)
-    assert http_stream(made).endpoint.content_type == content_type
+    assert HttpStream.of(made).endpoint.content_type == content_type
     assert not made.record_format.headers
 
 

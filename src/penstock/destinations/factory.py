@@ -16,9 +16,11 @@ from penstock.destinations.delta.destination import DeltaDestination
 from penstock.destinations.delta.reading import DeltaTables
 from penstock.destinations.delta.warehouse import DeltaSettings
 from penstock.destinations.destination_type import DestinationSettings
-from penstock.destinations.files.settings import FilesSettings, files_stream
-from penstock.destinations.http.destination import HttpDestination
-from penstock.destinations.http.settings import HttpSettings, http_stream
+from penstock.destinations.files.destination import FilesDestination
+from penstock.destinations.files.growing import GrowingFile, is_growing
+from penstock.destinations.files.settings import FilesSettings
+from penstock.destinations.http.destination import HttpDestination, HttpStream
+from penstock.destinations.http.settings import HttpSettings
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.reading import IcebergTables
@@ -26,8 +28,8 @@ from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.postgres.destination import PostgresDestination, PostgresSettings
 from penstock.destinations.postgres.reading import PostgresTables
-from penstock.destinations.python.settings import PythonSettings, python_stream
-from penstock.destinations.python.stream import PythonDestination
+from penstock.destinations.python.settings import PythonSettings
+from penstock.destinations.python.stream import PythonDestination, PythonStream
 from penstock.destinations.reading import ReadableTables
 from penstock.destinations.redis.destination import RedisDestination, RedisSettings
 from penstock.destinations.spark_session import Session
@@ -85,11 +87,13 @@ def _postgres(settings: PostgresSettings, spark: Session, index: Path) -> TableD
 
 
 def _files(settings: FilesSettings) -> StreamDestination:
-    return files_stream(settings)
+    if is_growing(settings.path):
+        return GrowingFile(settings.name, settings.path)
+    return FilesDestination.of(settings)
 
 
 def _http(settings: HttpSettings, folder: Folder) -> StreamDestination:
-    return HttpDestination(http_stream(settings), folder)
+    return HttpDestination(HttpStream.of(settings), folder)
 
 
 def _kafka(settings: DestinationSettings) -> StreamDestination:
@@ -117,7 +121,7 @@ def _python(settings: PythonSettings, folder: Folder) -> StreamDestination:
             f"destination {settings.name} names no `class`",
             "Name it in the file, or run the file from a program: penstock.Pipeline(file, destination=…)",
         )
-    return PythonDestination(python_stream(settings), folder)
+    return PythonDestination(PythonStream.of(settings), folder)
 
 
 def _stdout(settings: StdoutSettings, folder: Folder) -> StreamDestination:

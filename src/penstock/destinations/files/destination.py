@@ -9,23 +9,24 @@ oldest files may be removed; one that is missing between two others is an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.destinations.files.encoding import Encoding
 from penstock.destinations.files.names import hole, parse_range
+from penstock.destinations.files.settings import FilesSettings
 from penstock.destinations.files.shard import PLAIN, WRITING, FilePublisher, Roll, newest
-from penstock.destinations.key_layout import KeyLayout, Ordering
-from penstock.destinations.places.description import describe, described, required, shard_name
-from penstock.destinations.places.folder import Folder, LocalFolder
+from penstock.destinations.key_layout import Ordering
+from penstock.destinations.places.description import described, required, shard_name
+from penstock.destinations.places.folder import Folder, LocalFolder, folder_at
+from penstock.destinations.places.keyed_stream import KeyedStream
 from penstock.destinations.stream_contract import Layout, ShardPlace, StreamId
 from penstock.errors import StreamBroken
 
 LEFTOVERS_AFTER = 86400.0  # seconds, after which an unfinished file is nobody's
 
 
-class FilesDestination:
-    tombstones = False
+class FilesDestination(KeyedStream):
+    elsewhere = "give the destination another `path`"
 
     def __init__(
         self,
@@ -36,25 +37,22 @@ class FilesDestination:
         encoding: Encoding = PLAIN,
         roll: Roll | None = None,
     ) -> None:
-        self._name, self._shards, self._ordering = name, shards, ordering
-        self._folder = LocalFolder(folder) if isinstance(folder, Path) else folder
+        super().__init__(name, LocalFolder(folder) if isinstance(folder, Path) else folder, shards, ordering)
         self._encoding, self._roll = encoding, roll
 
-    @property
-    def name(self) -> str:
-        return self._name
+    @staticmethod
+    def of(settings: FilesSettings) -> FilesDestination:
+        """Return the destination that a section of the pipeline file describes."""
+        roll = None if settings.roll is None else Roll(settings.roll.bytes, settings.roll.age)
+        encoding = Encoding(settings.format, settings.compression)
+        folder = folder_at(settings.path)
+        return FilesDestination(settings.name, folder, settings.shards, settings.ordering, encoding, roll)
 
     def ensure(self, stream: StreamId) -> Layout:
-        folder = self._folder.under(stream.source)
-        elsewhere = "give the destination another `path`"
-        known = describe(folder, stream, self._shards, self._ordering, elsewhere=elsewhere)
-        for shard in range(known.shards):
+        layout = super().ensure(stream)
+        for shard in range(layout.shards):
             self._require_whole(self.publisher(stream.source, shard))
-        return KeyLayout(known.shards, known.ordering)
-
-    def topics(self, source: str, names: Sequence[str]) -> Layout:
-        """A folder has no topics, and its layout asks for none."""
-        return KeyLayout(self._shards, self._ordering)
+        return layout
 
     def places(self, source: str) -> list[ShardPlace]:
         folder = self._folder.under(source)

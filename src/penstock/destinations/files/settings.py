@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.destinations.files.destination import FilesDestination
-from penstock.destinations.files.encoding import Compression, Encoding, Format
-from penstock.destinations.files.growing import GrowingFile, is_growing
-from penstock.destinations.files.shard import Roll
+from penstock.destinations.files.encoding import Compression, Format
 from penstock.destinations.key_layout import Ordering
-from penstock.destinations.places.folder import folder_at
-from penstock.destinations.stream_contract import StreamDestination
 
 
 class RollSettings(Protocol):
@@ -44,13 +39,3 @@ class FilesSettings(Protocol):
 
     @property
     def ordering(self) -> Ordering: ...
-
-
-def files_stream(settings: FilesSettings) -> StreamDestination:
-    """Return the destination that a section of the file describes: a folder, or one file that grows."""
-    if is_growing(settings.path):
-        return GrowingFile(settings.name, settings.path)
-    roll = None if settings.roll is None else Roll(settings.roll.bytes, settings.roll.age)
-    encoding = Encoding(settings.format, settings.compression)
-    folder = folder_at(settings.path)
-    return FilesDestination(settings.name, folder, settings.shards, settings.ordering, encoding, roll)

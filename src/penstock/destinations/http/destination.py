@@ -8,17 +8,18 @@ The folder is beside the change log: the one place that the driver and all execu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock.destinations.http.endpoint import Endpoint
+from penstock.destinations.http.endpoint import Endpoint, secret_bytes
+from penstock.destinations.http.settings import HttpSettings
 from penstock.destinations.http.shard import PLACES, HttpPublisher, Pace
 from penstock.destinations.http.state import State
-from penstock.destinations.key_layout import KeyLayout, Ordering
+from penstock.destinations.key_layout import Ordering
 from penstock.destinations.places.chain import chain_in
-from penstock.destinations.places.description import Description, describe, described, required, shard_name
+from penstock.destinations.places.description import Description, described, required, shard_name
 from penstock.destinations.places.folder import Folder
-from penstock.destinations.stream_contract import Layout, ShardPlace, StreamId
+from penstock.destinations.places.keyed_stream import KeyedStream
+from penstock.destinations.stream_contract import ShardPlace
 
 
 @dataclass(frozen=True)
@@ -32,31 +33,36 @@ class HttpStream:
     shards: int = 1
     ordering: Ordering = "key"
 
+    @staticmethod
+    def of(settings: HttpSettings) -> HttpStream:
+        """Return the stream that a section of the pipeline file describes."""
+        signed = settings.signature
+        endpoint = Endpoint(
+            settings.url,
+            settings.method,
+            tuple(settings.headers.items()),
+            timeout=settings.timeout,
+            ca_file=settings.ca_file or "",
+            content_type=_content_type(settings.envelope.type, settings.batch),
+        )
+        if signed is not None:
+            secret = secret_bytes(signed.secret.get_secret_value())
+            endpoint = replace(endpoint, secret=secret, signature_header=signed.header)
+        pace = Pace(settings.retry.first, settings.retry.longest)
+        return HttpStream(settings.name, endpoint, settings.batch, pace, settings.shards, settings.ordering)
 
-class HttpDestination:
-    tombstones = False
 
+def _content_type(envelope: str, batch: int) -> str:
+    if envelope != "cloudevents":
+        return "application/json"
+    return "application/cloudevents+json" if batch == 1 else "application/cloudevents-batch+json"
+
+
+class HttpDestination(KeyedStream):
     def __init__(self, stream: HttpStream, folder: Folder) -> None:
         """`folder` is for places and for what is being sent."""
-        self._stream, self._folder = stream, folder
-
-    @property
-    def name(self) -> str:
-        return self._stream.name
-
-    def ensure(self, stream: StreamId) -> Layout:
-        known = describe(
-            self._folder.under(stream.source),
-            stream,
-            self._stream.shards,
-            self._stream.ordering,
-            elsewhere="give the destination another `name`",
-        )
-        return KeyLayout(known.shards, known.ordering)
-
-    def topics(self, source: str, names: Sequence[str]) -> Layout:
-        """A webhook has no topics, and its layout asks for none."""
-        return KeyLayout(self._stream.shards, self._stream.ordering)
+        super().__init__(stream.name, folder, stream.shards, stream.ordering)
+        self._stream = stream
 
     def places(self, source: str) -> list[ShardPlace]:
         folder = self._folder.under(source)

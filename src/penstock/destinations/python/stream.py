@@ -6,19 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass
 
 import structlog
 
-from penstock.destinations.key_layout import KeyLayout, Ordering
-from penstock.destinations.places.description import Description, describe, described, required, shard_name
+from penstock.destinations.key_layout import Ordering
+from penstock.destinations.places.description import Description, described, required, shard_name
 from penstock.destinations.places.folder import Folder
+from penstock.destinations.places.keyed_stream import KeyedStream
 from penstock.destinations.python.caller import Caller, Raised
 from penstock.destinations.python.destination import Destination
 from penstock.destinations.python.host import ClassHost, Host, ObjectHost
 from penstock.destinations.python.publisher import PythonPublisher
-from penstock.destinations.stream_contract import Layout, ShardPlace, StreamId
+from penstock.destinations.python.settings import PythonSettings
+from penstock.destinations.stream_contract import ShardPlace
 from penstock.errors import PenstockError
 
 LOG = structlog.get_logger("destination")
@@ -39,35 +41,32 @@ class PythonStream:
     on_driver: bool = True
     made: Destination | None = None
 
+    @staticmethod
+    def of(settings: PythonSettings) -> PythonStream:
+        """Return the stream that a section of the pipeline file describes."""
+        return PythonStream(
+            name=settings.name,
+            found_at=settings.found_at or "",
+            config=json.dumps(dict(settings.config)),
+            folder=settings.module_folder,
+            seconds=settings.timeout,
+            most=settings.most_events,
+            shards=settings.shards,
+            ordering=settings.ordering,
+            on_driver=settings.on_driver,
+            made=settings.made,
+        )
 
-class PythonDestination:
-    tombstones = False
 
+class PythonDestination(KeyedStream):
     def __init__(self, stream: PythonStream, folder: Folder) -> None:
         """`folder` is for places."""
-        self._stream, self._folder = stream, folder
+        super().__init__(stream.name, folder, stream.shards, stream.ordering)
+        self._stream = stream
         of_class = ClassHost(stream.name, stream.found_at, stream.config, stream.folder, stream.seconds)
         made = stream.made
         self._driver = Caller(stream.name, of_class.make if made is None else lambda: made, stream.seconds)
         self._host: Host = ObjectHost(self._driver) if stream.on_driver else of_class
-
-    @property
-    def name(self) -> str:
-        return self._stream.name
-
-    def ensure(self, stream: StreamId) -> Layout:
-        known = describe(
-            self._folder.under(stream.source),
-            stream,
-            self._stream.shards,
-            self._stream.ordering,
-            elsewhere="give the destination another `name`",
-        )
-        return KeyLayout(known.shards, known.ordering)
-
-    def topics(self, source: str, names: Sequence[str]) -> Layout:
-        """A user's destination has no topics, and its layout asks for none."""
-        return KeyLayout(self._stream.shards, self._stream.ordering)
 
     def places(self, source: str) -> list[ShardPlace]:
         known = described(self._folder.under(source))
