@@ -33,6 +33,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
 from penstock.config.destinations import IcebergDestination as IcebergSection
 from penstock.config.load import load
+from penstock.config.sources import PostgresSource
 from penstock.demo.server import PostgresServer
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.model.feed import Feed
@@ -46,7 +47,6 @@ from penstock.runtime.spark.session import session
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.state.sql import open_store
-from pipeline_files import of_postgres
 from pipelines import write_pipeline
 from source_rows import pgbench_tables
 from targets import COPY_AGAINST_DEBEZIUM, COPY_AGAINST_JDBC
@@ -96,9 +96,9 @@ class Bench:
         self._rounds += 1
         target = TableId("public", f"copied_{self._rounds}")
         with connect(self.server.url()) as connection:
-            (schema,) = discover(
-                connection, lambda found: found == subject.table, of_postgres(self._pipeline.source).publication
-            )
+            source = self._pipeline.source
+            assert isinstance(source, PostgresSource)
+            (schema,) = discover(connection, lambda found: found == subject.table, source.publication)
         self._destination.ensure_table(target, schema, self._pipeline.name, None)
         with Watch(os.getpid()) as watch:
             began = time.perf_counter()
