@@ -24,7 +24,7 @@ from penstock.demo.server import PostgresServer
 from running import PipelineFile, Running, await_condition, make_pipeline
 
 MIDDLE = "publish.file_written"  # of a transaction: its records are sent, its place is not
-ROUNDS = 40
+SEEDS, ROUNDS = range(15, 20), 20  # 100 kills, and as many in test_redis_and_nats_kills.py
 
 
 @pytest.fixture
@@ -79,8 +79,9 @@ def test_every_event_once_and_in_order_through_kills(
 
 
 @pytest.mark.full
-def test_many_random_kills(database: Database, server: KafkaServer, pipeline: PipelineFile) -> None:
-    traffic, chosen = Traffic(database), Random(15)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_many_random_kills(database: Database, server: KafkaServer, pipeline: PipelineFile, seed: int) -> None:
+    traffic, chosen = Traffic(database), Random(seed)
     run = Running(pipeline)
     try:
         run.await_streaming()

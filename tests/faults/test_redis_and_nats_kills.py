@@ -25,7 +25,7 @@ from stream_benches import read_nats_events
 from stream_servers import Server, nats_server, redis_server
 
 SHARDS = 2
-ROUNDS = 40
+SEEDS, ROUNDS = range(20, 25), 20  # 100 kills, and as many in test_kafka_kills.py
 WORKER_STEPS = ("publish.file_written", "publish.piece_out", "publish.committed")
 
 
@@ -91,8 +91,9 @@ def test_every_event_once_and_in_order_through_kills(
 
 
 @pytest.mark.full
-def test_many_random_kills(database: Database, servers: dict[str, Server], pipeline: PipelineFile) -> None:
-    traffic, chosen = Traffic(database), Random(16)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_many_random_kills(database: Database, servers: dict[str, Server], pipeline: PipelineFile, seed: int) -> None:
+    traffic, chosen = Traffic(database), Random(seed)
     run = Running(pipeline)
     try:
         run.await_streaming()
@@ -102,7 +103,7 @@ def test_many_random_kills(database: Database, servers: dict[str, Server], pipel
             if victim == "publish.piece_out":
                 pipeline.arm(victim)
                 _huge(database)
-                await_condition(pipeline.fired, f"round {number}, {victim}: {run.tail()}", 60)
+                await_condition(pipeline.fired, f"round {number}, {victim}: {run.tail()}", 300)
             elif victim in WORKER_STEPS:
                 provoke(pipeline, traffic, victim, run)
             elif victim == "capture":

@@ -81,7 +81,10 @@ def provoke(
         traffic.transactions(3)
         return pipeline.fired()
 
-    await_condition(fired, f"{step} to be reached:\n{run.tail()}", 60)
+    try:
+        await_condition(fired, f"{step} to be reached", 300, every=0.2)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{run.tail()}") from None
 
 
 def assert_equal(database: Database, sequences: Sequence[Sequence[dict[str, Any]]]) -> None:

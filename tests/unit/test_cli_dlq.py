@@ -21,12 +21,13 @@ from pgoutput_messages import INT8, TEXT, Stream, insert, table_schema
 from pipeline_files import pipeline_file
 
 THINGS = table_schema({"id": INT8, "body": TEXT})
+STREAM = {"type": "files", "path": "./changes", "name": "lake"}
 TABLE, OTHER = THINGS.table, TableId("public", "other")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return pipeline_file(tmp_path)
+    return pipeline_file(tmp_path, destinations=[STREAM, {"type": "iceberg", "warehouse": "w", "name": "tables"}])
 
 
 @pytest.fixture
@@ -83,6 +84,10 @@ def test_retry_leaves_requests(file: Path, store: SqlStateStore, capsys: pytest.
     assert f"process {os.getpid()}" in again
     assert [one.letter.id for one in store.asked_letters("lake")] == [row, change]
     assert "asked for again" in said(capsys, "dlq", "list", file)
+    store.keep_letters("tables", [DeadLetter(OTHER, '{"id": 1}', b'{"id": 1}', None, "processor", "no", "row")], most=9)
+    of_table = said(capsys, "dlq", "retry", file, "--destination", "tables")
+    assert f"is a row of a table: penstock resync {file} public.other copies the table again" in of_table
+    assert store.asked_letters("tables") == []
 
 
 def test_ack_and_purge_remove_letters(file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]) -> None:

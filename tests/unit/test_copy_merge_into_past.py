@@ -71,7 +71,7 @@ class Bench:
         limits, never = BatchConfig(), Event()
         moment = taken_at * 10_000
         args = ("shop", self.feed, self.schema, finished, taken_at, moment, never)
-        callbacks = (lambda keys: pytest.fail("nothing is in doubt"), lambda rescues: None)
+        callbacks = (lambda keys: pytest.fail("nothing is in doubt"), lambda rescues: None, lambda letters: None)
         reached = catch_up(self.lake, RUNNER, self.log, limits, *args, *callbacks)
         assert reached == self.lake.position(THINGS.table, "shop") == taken_at
 

@@ -174,6 +174,7 @@ class Copy:
             NEVER,
             self.reread,
             lambda rescues: None,
+            lambda letters: None,
         )
         assert position is not None
         return position

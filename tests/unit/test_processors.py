@@ -351,17 +351,17 @@ def test_columns_are_not_written_where_they_have_the_types_of_the_source(tmp_pat
         load(stream_file(tmp_path, "envelope: debezium, processors: [{type: sql, set: {a: '1'}}]"))
 
 
-def test_processors_act_on_streams_and_in_order(tmp_path: Path) -> None:
+def test_processors_act_in_order(tmp_path: Path) -> None:
     text = (
         "processors: [{type: filter, where: 'c = 3', tables: [public.t]}, {type: filter, where: d = 4, tables: [a.b]}]"
     )
     pipeline = load(stream_file(tmp_path, text, top="processors: [{type: filter, where: a = 1}]"))
     (feed,) = pipeline.destination_views[0].feeds(TableId("public", "t"))
     assert [json.loads(spec.settings)["where"] for spec in feed.processors] == ["(a = 1)", "(b = 2)", "(c = 3)"]
-    lake = pipeline_file(tmp_path)
+    lake = pipeline_file(tmp_path, tables=[{"match": "public.*", "processors": [{"type": "filter", "where": "b = 2"}]}])
     lake.write_text(lake.read_text() + "\nprocessors: [{type: filter, where: a = 1}]\n")
-    with pytest.raises(ConfigError, match="act on streams only, and lake is none"):
-        load(lake)
+    (feed,) = load(lake).destination_views[0].feeds(TableId("public", "t"))
+    assert [json.loads(spec.settings)["where"] for spec in feed.processors] == ["(a = 1)", "(b = 2)"]
 
 
 @pytest.mark.parametrize(

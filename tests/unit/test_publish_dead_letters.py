@@ -17,6 +17,7 @@ from penstock.model.feed import Feed
 from penstock.model.place import place_at
 from penstock.model.processor import ProcessorSpec
 from penstock.model.table_state import State
+from penstock.runtime import dead_letter_box
 from penstock.runtime.publish import dead_letters, task
 from pgoutput_messages import insert, truncate, update
 from publish_bench import PublishBench, stream_feed
@@ -115,7 +116,7 @@ def test_without_room_the_table_is_errored_and_no_other(tmp_path: Path) -> None:
     bench.drain()
     status = bench.state.table_status("stream")[ORDERS.table]
     assert (status.state, len(bench.state.letters("stream"))) == (State.ERRORED, 2)
-    assert "the event at 00000000000000d2/0000000000000000 cannot be published (too-large" in status.reason
+    assert "the event at 00000000000000d2/0000000000000000 cannot be taken (too-large" in status.reason
     assert "no room for it: stream keeps 2 dead letters" in status.reason
     assert published(bench, "people") == [1]
     bench.state.release_letters([one.id for one in bench.state.letters("stream")])
@@ -143,7 +144,7 @@ def test_drop_oldest_and_max_age_count_what_they_drop(tmp_path: Path, monkeypatc
     bench.seal(200, *((ORDERS, 100 + n, insert(str(n), LONG)) for n in range(3)))
     bench.drain()
     assert [one.letter.key for one in bench.state.letters("stream")] == [b'{"id":1}', b'{"id":2}']
-    monkeypatch.setattr(dead_letters, "EXPIRE_EVERY", 0.0)
+    monkeypatch.setattr(dead_letter_box, "EXPIRE_EVERY", 0.0)
     bench.drain()
     assert bench.state.letter_counts("stream") == {ORDERS.table: LetterCount(0, dropped=3)}
     assert [event.message for event in bench.state.events()][-1:] == [

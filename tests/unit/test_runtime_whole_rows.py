@@ -208,6 +208,7 @@ class Copying:
             Event(),
             lambda _: ranges[0],
             lambda _: None,
+            lambda _: None,
         )
 
 

@@ -1,4 +1,4 @@
-"""`penstock dlq list|show|retry|ack|purge FILE`: the dead letters, events that a stream went on without.
+"""`penstock dlq list|show|retry|ack|purge FILE`: the dead letters, events that a stream or a table went on without.
 
 They speak to the pipeline through its state store, so they work while `penstock run` is up and while it is not.
 """
@@ -103,9 +103,12 @@ def dlq_retry(file: PipelineFile, names: Ids = None, table: Tables = None, desti
         stdout().print(f"{one.kept.id} {one.table}: will be sent again", markup=False)
     for one in asked.before:
         stdout().print(f"{one.kept.id} {one.table}: is already to be sent again", markup=False)
+    for one in asked.rows:
+        said = f"is a row of a table: penstock resync {file} {one.table} copies the table again, and this row with it"
+        stdout().print(f"{one.kept.id} {one.table}: {said}", markup=False)
     if asked.new or asked.before:
         say_when(file, asked.pid)
-    else:
+    elif not asked.rows:
         stdout().print("there are no dead letters")
 
 

@@ -108,12 +108,29 @@ class DestinationSection(Section):
     required: bool = True
 
 
+class DeadLetterConfig(Section):
+    """How many dead letters are kept, how long (0: until an operator removes them), and what happens when there is no
+    room for another."""
+
+    max_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    max_age: Duration = 0.0
+    overflow: Literal["reject", "block", "drop_oldest"] = "reject"
+
+
 class TableSection(DestinationSection):
     """What every destination of tables has."""
 
     type: str
     start: Literal["copy"] = "copy"  # a table is complete with a copy only
     maintenance: Maintenance = Maintenance()
+    processors: list[AnyProcessor] = Field(default_factory=list)
+    dlq: DeadLetterConfig = DeadLetterConfig()
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> TableSection:
+        if self.dlq.overflow == "block":
+            raise misplaced(("dlq", "overflow"), "is `block`, which is for streams; tables have reject and drop_oldest")
+        return self
 
     @property
     def folder(self) -> Path | None:
@@ -149,15 +166,6 @@ class RetryConfig(Section):
     first: Duration = 0.1
     longest: Duration = 10.0
     tries: Annotated[int, Field(ge=0)] = 0
-
-
-class DeadLetterConfig(Section):
-    """How many dead letters are kept, how long (0: until an operator removes them), and what happens when there is no
-    room for another."""
-
-    max_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    max_age: Duration = 0.0
-    overflow: Literal["reject", "block", "drop_oldest"] = "reject"
 
 
 class StreamSection(DestinationSection):

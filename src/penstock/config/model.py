@@ -23,6 +23,7 @@ from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_events import feed_of
 from penstock.config.sources import AnySource, PostgresSource, require_distinct, with_names
+from penstock.config.table_processors import require_fitting
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties
 from penstock.decode.choices import chosen
@@ -33,7 +34,6 @@ from penstock.model.scoped_name import ScopedName
 from penstock.model.source_events import WantedEvents, all_wanted, is_source_event
 from penstock.model.table import TableId, TableSchema
 from penstock.model.type_map import WIDEST, TypeMap
-from penstock.processors.writes import writes_anything
 
 
 def _spark_names(given: dict[str, str]) -> dict[str, str]:
@@ -402,7 +402,7 @@ class Pipeline(Section):
         """Those of a table's events on their way to the destination whose view this is: the file's, the rule's, and the
         destination's own, in that order."""
         destination = self._destination_view
-        own = destination.processors if isinstance(destination, StreamSection) else []
+        own = [] if destination is None else destination.processors
         return [*self.processors, *rule.processors, *own]
 
     def strictly(self) -> Pipeline:
@@ -461,7 +461,7 @@ def require_destinations(pipeline: Pipeline) -> None:
         if not ruled:
             raise misplaced(("destinations", number, "name"), f"is {destination.name}, and no rule goes there")
     require_source_events(pipeline)
-    require_streams_for_processors(pipeline)
+    require_fitting(pipeline.processors, pipeline.tables, pipeline.destinations)
     try:
         policy_of(pipeline.commit_policy, [(one.name, one.required) for one in pipeline.destinations])
     except ValueError as never:
@@ -478,25 +478,3 @@ def require_source_events(pipeline: Pipeline) -> None:
         key = next(key for key in asked if key in destination.model_fields_set)
         problem = f"must be left out: source {lacking.name} is of type {lacking.type}, which has no such events yet"
         raise misplaced(("destinations", number, key), problem)
-
-
-def require_streams_for_processors(pipeline: Pipeline) -> None:
-    """Raise where processors would act on tables of a lake, or on columns in a format that takes its own from the
-    source's schema."""
-    streams = {one.name: one for one in pipeline.destinations if isinstance(one, StreamSection)}
-    lakes = [one.name for one in pipeline.destinations if one.name not in streams]
-    if pipeline.processors and lakes:
-        raise misplaced("processors", f"act on streams only, and {lakes[0]} is none: name them in the destination")
-    for number, rule in enumerate(pipeline.tables):
-        wrong = [name for name in lakes if rule.processors and rule.at(name) is not None]
-        if wrong:
-            problem = f"act on streams only, and the rule's tables go to {wrong[0]} as well; give the rule `to`"
-            raise misplaced(("tables", number, "processors"), problem)
-    for number, destination in enumerate(pipeline.destinations):
-        if not isinstance(destination, StreamSection) or not destination.has_typed_columns:
-            continue
-        ruled = [one for rule in pipeline.tables if rule.at(destination.name) is not None for one in rule.processors]
-        specs = [one.spec("") for one in (*pipeline.processors, *ruled, *destination.processors)]
-        if writes_anything(specs):
-            problem = "is one whose columns have the types of the source; processors there may keep, leave out or route"
-            raise misplaced(("destinations", number, "envelope"), f"{problem} events, and write no columns")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.control.found_store import found_store
 from penstock.decode.dialect import dialect_of
@@ -31,11 +32,13 @@ class ScopedLetter:
 
 @dataclass(frozen=True)
 class Asked:
-    """Letters that are to be sent again: newly asked for, and asked for before."""
+    """Letters that are to be sent again: newly asked for, and asked for before. `rows` are of tables: these are made
+    again when their table is copied again."""
 
     pid: int | None  # of the run that takes it up; None: the next one does
     new: list[ScopedLetter]
     before: list[ScopedLetter]
+    rows: list[ScopedLetter]
 
 
 def kept(pipeline: Pipeline, tables: Sequence[str] = ()) -> list[ScopedLetter]:
@@ -59,13 +62,17 @@ def ask(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = ()) ->
     """Ask for letters to be sent again, oldest first."""
     with found_store(pipeline) as store:
         if store is None:
-            return Asked(None, [], [])
-        wanted = chosen(pipeline, _of_tables(pipeline, _all(pipeline, store), tables), names)
+            return Asked(None, [], [], [])
+        found = chosen(pipeline, _of_tables(pipeline, _all(pipeline, store), tables), names)
+        streams = {one.name for one in pipeline.destinations if isinstance(one, StreamSection)}
+        wanted = [one for one in found if one.kept.destination in streams]
         fresh: set[int] = set()
         for source, some in _by_source(wanted).items():
             fresh |= set(store.of_source(source).ask_letters([one.kept.id for one in some]))
         new = [one for one in wanted if one.kept.id in fresh]
-        return Asked(holder(pipeline.home / "lock"), new, [one for one in wanted if one.kept.id not in fresh])
+        before = [one for one in wanted if one.kept.id not in fresh]
+        rows = [one for one in found if one.kept.destination not in streams]
+        return Asked(holder(pipeline.home / "lock"), new, before, rows)
 
 
 def remove(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = ()) -> list[ScopedLetter]:

@@ -8,7 +8,7 @@ there are `removals`, and equal rows may be among the upserts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,27 @@ class Removals:
 
 
 NO_ROW = -1
+
+
+def narrowed(net: NetEffect, kept: npt.NDArray[np.bool_]) -> NetEffect:
+    """Return the net effect with these of its upserts only: the keys of the others have no row any more."""
+    place = np.where(kept, np.cumsum(kept) - 1, NO_ROW)
+    mask = pa.array(kept)
+    fetches = [
+        replace(one, rows=place[one.rows[kept[one.rows]]], keys=one.keys.filter(pa.array(kept[one.rows])))
+        for one in net.fetches
+    ]
+    steps = net.steps
+    if steps is not None:
+        steps = replace(steps, row=np.where(steps.row == NO_ROW, NO_ROW, place[steps.row]))
+    return replace(
+        net,
+        upserts=net.upserts.filter(mask),
+        upsert_keys=None if net.upsert_keys is None else net.upsert_keys.filter(mask),
+        fetches=tuple(one for one in fetches if len(one.rows)),
+        steps=steps,
+        rescued=None if net.rescued is None else net.rescued.filter(mask),
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from penstock.model.feed import ColumnChoice, Feed, Mode
+from penstock.model.processor import ProcessorSpec
 from penstock.model.table import TableSchema
 
 SALT_DIGITS = 16
@@ -28,6 +29,7 @@ def rule_text(feed: Feed) -> str:
             "columns": {choice.column: _action(choice) for choice in projection.columns},
             "set": dict(projection.constants),
             "salt": digest if projection.salt else "",
+            **({"processors": [_processor(one) for one in feed.processors]} if feed.processors else {}),
         },
         sort_keys=True,
         ensure_ascii=False,
@@ -46,6 +48,8 @@ def changes(before: str, after: str) -> list[str]:
             told.append(f"column {column} was {old} and is now {new}")
     for name in sorted({*was["set"], *now["set"]}):
         told += _constant(name, was["set"], now["set"])
+    if was.get("processors", []) != now.get("processors", []):
+        told.append("`processors` changed")
     if was["salt"] and now["salt"] and was["salt"] != now["salt"]:
         told.append("`mask_salt` changed")
     return told
@@ -95,6 +99,12 @@ def retyped_by_name(before: dict[str, str], after: dict[str, str]) -> list[str]:
 def _retyped(name: str, before: str, after: str) -> str:
     default = "its default type"
     return f"`types` changed for column {name}, from {before or default} to {after or default}"
+
+
+def _processor(spec: ProcessorSpec) -> dict[str, Any]:
+    """What a processor does; where the file lies that names it does not matter."""
+    settings = {name: value for name, value in json.loads(spec.settings).items() if name != "folder"}
+    return {"type": spec.type, "settings": settings, "on_error": spec.on_error}
 
 
 def _action(choice: ColumnChoice) -> str:

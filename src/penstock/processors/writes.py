@@ -42,10 +42,11 @@ def written_columns(specs: Sequence[ProcessorSpec]) -> frozenset[str]:
 def writes_anything(specs: Sequence[ProcessorSpec]) -> bool:
     """Return whether processors may write a column at all, rather than only keep, leave out or route events."""
     found: Collection[str] = written_columns(specs)
-    return isinstance(found, _Everything) or bool(found) or any(_selects(spec) for spec in specs)
+    return isinstance(found, _Everything) or bool(found) or any(selects(spec) for spec in specs)
 
 
-def _selects(spec: ProcessorSpec) -> bool:
+def selects(spec: ProcessorSpec) -> bool:
+    """Return whether a processor chooses columns."""
     step = step_of(spec)
     return isinstance(step, SqlStep) and bool(step.select)
 

@@ -7,6 +7,7 @@
 | `log_reader.py`, `reader_thread.py` | what a source knows of a destination; the thread that it runs in |
 | `retrying_reader.py`, `source_side.py` | retries, health and log demands of every reader; what the source shares |
 | `destination_pipeline.py`, `open_destinations.py` | one log into one destination of tables; opening destinations |
+| `dead_letter_box.py` | keeps dead letters, of streams and of tables with processors |
 | `local_runner.py` | jobs of destinations that live in the driver, in threads |
 | `capture/` | prepares the source, keeps its publication in step, runs and supervises capture's process |
 | `watch/` | looks at the source and at the file for what the stream does not say |

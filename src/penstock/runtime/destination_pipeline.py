@@ -70,7 +70,16 @@ class _TableReading:
         self._pauses = pauses
         start = side.log.start()
         log_begins = side.slot_position if start is None else start
-        self.loop = loop = ApplyLoop(pipeline.key, destination, runner, side.log, pipeline.batch, state, side.end.bound)
+        self.loop = loop = ApplyLoop(
+            pipeline.key,
+            destination,
+            runner,
+            side.log,
+            pipeline.batch,
+            state,
+            bound=side.end.bound,
+            dlq=pipeline.destination.dlq,
+        )
         cleanup.callback(loop.close)
 
         def joined(copied: CopyingTable, position: Position) -> None:

@@ -25,6 +25,7 @@ from penstock.fold.projection import check_projection, kept_schema
 from penstock.model.table import TableId, TableSchema
 from penstock.render.processed import check_processors
 from penstock.render.template import unpublished, unsent_by_deletes
+from penstock.runtime.apply.processed import check_table_processors
 from penstock.runtime.apply.target_claims import TargetClaims
 from penstock.source.contract import Advice
 from penstock.source.finding import Finding
@@ -37,7 +38,7 @@ def check_rules(view: Pipeline, schemas: Sequence[TableSchema], owners: TargetCl
         *check_targets(view, tables),
         *check_columns(view, schemas),
         *check_projections(view, schemas, advice),
-        *check_processing(view, schemas),
+        *check_processing(view, schemas, advice),
         *check_templates(view, schemas, advice),
     ]
     findings += [*check_rule_changes(view, schemas), *check_unfollowed(view, tables)]
@@ -115,15 +116,30 @@ def _alike(targets: Iterable[TableId]) -> Iterator[list[TableId]]:
     return (several for several in found.values() if len(several) > 1)
 
 
-def check_processing(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+def check_processing(pipeline: Pipeline, schemas: Iterable[TableSchema], advice: Advice) -> Iterator[Finding]:
     """Check that processors find their functions, and the columns that they name in every table they concern."""
     for schema in schemas:
-        for feed in pipeline.feeds(schema.table)[:1]:
+        for feed in pipeline.feeds(schema.table):
             if not feed.processors or check_projection(feed.projection, schema):
                 continue
-            problem = check_processors(feed.processors, pipeline.carried(schema), feed.projection)
+            carried = pipeline.carried(schema)
+            if isinstance(pipeline.destination, StreamSection):
+                problem = check_processors(feed.processors, carried, feed.projection)
+            else:
+                problem = check_table_processors(feed, carried)
             if problem is not None:
                 yield Finding("error", f"table {schema.table}: {problem}", "Correct the processor", schema.table)
+                break
+            if not isinstance(pipeline.destination, StreamSection) and schema.identity != "full":
+                yield Finding(
+                    "warning",
+                    f"table {schema.table}: an UPDATE that leaves a value of some kilobytes unchanged does not send "
+                    "it; where a processor needs that value, or lets a row in that it left out before, the table then "
+                    "becomes Errored",
+                    advice.whole_rows(schema.table),
+                    schema.table,
+                )
+                break
 
 
 def check_projections(pipeline: Pipeline, schemas: Iterable[TableSchema], advice: Advice) -> Iterator[Finding]:

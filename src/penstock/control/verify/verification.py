@@ -162,10 +162,12 @@ def shares_of(pipeline: Pipeline, store: StateStore, wish: Verifying) -> list[Sh
     shares = {source_view.scope: Share(source_view, []) for source_view in pipeline.source_views}
     named = {name for name in wish.names if not is_whole_source(pipeline, name)}
     for table, feed in wanted.items():
-        if feed.mode is Mode.CLONE and not feed.projection:
+        if feed.mode is Mode.CLONE and not feed.projection and not feed.processors:
             shares[table.source].feeds.append(feed)
             continue
         how = f"in mode {feed.mode}" if feed.mode is not Mode.CLONE else "kept in part (where, columns or set)"
+        if feed.processors and feed.mode is Mode.CLONE:
+            how = "changed by processors"
         if str(table) in named:
             raise UsageError(
                 f"table {table} is {how}, so it is not meant to equal its source", "Name tables in mode clone"

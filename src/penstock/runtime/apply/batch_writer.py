@@ -47,6 +47,7 @@ from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.job import run_tasks
 from penstock.runtime.apply.table_boundary import Contained
 from penstock.runtime.apply.task import Applied, ApplyTask, tasks_for
+from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.meter import BATCH_SECONDS, COMMIT_SECONDS, timing
 from penstock.runtime.process.log_context import inheriting
 from penstock.state.store import Events, Quarantine
@@ -99,9 +100,11 @@ class BatchWriter:
         tables: Mapping[TableId, FollowedTable],
         followed: Callable[[FollowedTable, TableWork], Followed | None],
         containing: Callable[[FollowedTable, str], Contained],
+        letters: DeadLetterBox,
     ) -> None:
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._state, self._tables, self._followed, self._containing = state, tables, followed, containing
+        self._letters = letters
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit", initializer=inheriting())
 
     def close(self) -> None:
@@ -274,16 +277,22 @@ class BatchWriter:
         reach("apply.files_written")
         for table, results in list(grouped.items()):
             error = next((result.error for result in results if result.error), None)
-            if error is None:
+            letters = [letter for result in results for letter in result.letters]
+            if error is None and not letters:
                 continue
+            kept = False
             try:
                 with self._containing(self._tables[table], APPLYING):
-                    raise error
+                    if error is not None:
+                        raise error
+                    self._letters.keep(table, letters)  # before the commit that goes without their rows
+                    kept = True
             except PenstockError:
                 self._discard(result for group in grouped.values() for result in group)
                 raise
-            self._discard(results)
-            del grouped[table]
+            if not kept:
+                self._discard(results)
+                del grouped[table]
         return grouped
 
     def _tasks(self, work: TableWork, planned: Planned) -> list[ApplyTask]:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.changelog.log import ChangeLog
+from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner, TableDestination
@@ -50,6 +51,7 @@ from penstock.runtime.apply.batch_writer import BatchWriter, InFlightBatch, Plan
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.apply.task import Applied
+from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.meter import METER
 from penstock.state.store import StateStore
 
@@ -72,6 +74,7 @@ class ApplyLoop:
         limits: BatchConfig,
         state: StateStore,
         bound: Bound = unbounded,
+        dlq: DeadLetterConfig = DeadLetterConfig(),
     ) -> None:
         self.source, self.destination, self.runner, self.log, self.state = source, destination, runner, log, state
         self._planner, self._limits = BatchPlanner(log, limits, bound=bound), limits
@@ -80,8 +83,9 @@ class ApplyLoop:
         self._last_batch = time.monotonic()
         self.tables: dict[TableId, FollowedTable] = {}  # by the feed's name
         self.processed: Position = 0
+        self.letters = DeadLetterBox(state, destination.name, dlq)
         self._writer = BatchWriter(
-            source, destination, runner, log, state, self.tables, self._followed, self.containing
+            source, destination, runner, log, state, self.tables, self._followed, self.containing, self.letters
         )
         self.in_threads = self._writer.in_threads
         self._rows_missed: dict[TableId, list[float]] = {}  # when a table was copied again for it
@@ -165,6 +169,7 @@ class ApplyLoop:
     def step(self, *, now: bool = False, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Apply the next batch, if there is one, and those that follow it at once, for a while. Return False when there
         was nothing to do. Raises what concerns the destination as a whole; then call again."""
+        self.letters.expire()
         caught_up = self._catch_up()
         batch = self._next(self.processed, now=now)
         if batch is None:

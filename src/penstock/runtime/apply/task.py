@@ -26,6 +26,7 @@ from penstock.fold.projection import let_in_without_values, project_effect
 from penstock.fold.whole_rows import fold_rows
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.change import RawChanges
+from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.quarantine import RawMessage
@@ -43,6 +44,7 @@ from penstock.runtime.apply.key_split import (
     read_share,
     versioned,
 )
+from penstock.runtime.apply.processed import Keep, LetterList, processed_effect
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.copy.uncertain_rows import Doubted, UncertainRow
 
@@ -81,6 +83,7 @@ class Applied:
     anomalies: tuple[AnomalyCount, ...] = ()
     fetched: int = 0  # values read back from the destination
     skipped: tuple[RawMessage, ...] = ()  # what could not be decoded, and the table went on without
+    letters: tuple[DeadLetter, ...] = ()  # rows that processors failed on, and the table goes on without
 
 
 def tasks_for(
@@ -137,9 +140,10 @@ def whole(tasks: Sequence[ApplyTask]) -> ApplyTask:
 
 
 def apply(task: ApplyTask) -> Applied:
+    letters = LetterList(task.feed.name)
     try:
         changes, skipped = _fit(task) if task.plan.layout.events else (_changes(task), ())
-        net = _folded(task, changes)
+        net = _folded(task, changes, letters.keep)
         part = task.plan.write(net)
         if part.unresolved and task.doubt is None:
             raise _lacking(task, part)
@@ -165,13 +169,14 @@ def apply(task: ApplyTask) -> Applied:
         anomalies=anomalies,
         fetched=part.fetched,
         skipped=skipped,
+        letters=tuple(letters.letters),
     )
 
 
 def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
     """Return the error of an update whose row the table lacks, and of which large values were not sent: nobody but the
     source has those values."""
-    if task.feed.projection.where:
+    if task.feed.projection.where or task.feed.processors:
         return let_in_without_values(task.schema)
     rows = "1 updated row is" if len(part.unresolved_rows) == 1 else f"{len(part.unresolved_rows)} updated rows are"
     cells = "1 unchanged large value" if part.unresolved == 1 else f"{part.unresolved} unchanged large values"
@@ -220,7 +225,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
     )
 
 
-def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
+def _folded(task: ApplyTask, changes: Iterable[RawChanges], keep: Keep) -> NetEffect:
     """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
     feed, layout = task.feed, task.plan.layout
     projects = layout.events or by_row(feed, task.schema)  # the fold does so itself
@@ -243,7 +248,10 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges]) -> NetEffect:
         schema=task.schema,
         strict=feed.strict,
     )
-    return net if projects else project_effect(feed.projection, task.schema, net)
+    net = net if projects else project_effect(feed.projection, task.schema, net)
+    if not feed.processors:
+        return net
+    return processed_effect(feed, task.schema, net, events=layout.events, keep=keep)
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:

@@ -43,6 +43,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import reach
 from penstock.fold.layout import layout_of
+from penstock.model.dead_letter import DeadLetter
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.rescue import RescueCount
@@ -56,6 +57,7 @@ from penstock.runtime.copy.progress_view import CopyFigures, ProgressView
 from penstock.runtime.copy.range_planner import RangePlanner
 from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
+from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.process.log_context import inherited, inheriting
 from penstock.source.contract import CopyRange, Snapshot
 from penstock.source.factory import source_of
@@ -88,6 +90,7 @@ class Copier:
         self._source = source_of(pipeline.source)
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
         self._planner = RangePlanner(pipeline, self._source, destination, state)
+        self._letters = DeadLetterBox(state, destination.name, pipeline.destination.dlq)
         self._joined, self._progress = joined, progress
         self._tables: dict[TableId, CopyingTable] = {}
         self._lock = threading.RLock()  # held while a state is set: a copy that is no longer wanted sets none
@@ -261,13 +264,14 @@ class Copier:
         share = limit / self._settings.max_connections if limit else None
         feed, timeout = copying.feed, self._settings.statement_timeout
         reads = AsEvents(snapshot.position, snapshot.moment) if feed.mode is Mode.EVENTS else None
-        task = CopyTask(copying.reader, item, plan, timeout, share, feed.projection, feed.strict, reads)
+        task = CopyTask(copying.reader, item, plan, timeout, share, feed, reads)
         with self._containing(copying):
             with self._connections.one(self._destination.name):
                 result = self._runner.run(copy_range, [task])[0]
             if result.error is not None:
                 raise result.error
             assert result.part is not None
+            self._keep_letters(copying.name, result.letters)
             position = snapshot.position if result.position is None else result.position
             self._finish(copying, item, FinishedRange(result.part, position), result.rescues)
 
@@ -315,6 +319,7 @@ class Copier:
                 self._stopping,
                 lambda keys: self._reread(copying, keys),
                 lambda rescues: self._state.add_rescued(self._destination.name, copying.name, rescues),
+                lambda letters: self._keep_letters(copying.name, letters),
             )
         if position is None:
             return
@@ -348,15 +353,21 @@ class Copier:
                 reader = session.reader(copying.schema)
             assert copying.plan is not None
             feed, timeout = copying.feed, self._settings.statement_timeout
-            task = RereadTask(reader, keys, copying.plan, timeout, feed.projection, feed.strict)
+            task = RereadTask(reader, keys, copying.plan, timeout, feed)
             with self._connections.one(self._destination.name):
                 result = self._runner.run(reread, [task])[0]
         if result.error is not None:
             raise result.error
         assert result.part is not None
+        self._keep_letters(copying.name, result.letters)
         self._state.add_rescued(self._destination.name, copying.name, result.rescues)
         self._state.note_copy(self._destination.name, copying.name, "")
         return FinishedRange(result.part, snapshot.position)
+
+    def _keep_letters(self, table: TableId, letters: Sequence[DeadLetter]) -> None:
+        """Keep rows that processors failed on, before the copy is committed without them."""
+        if letters:
+            self._letters.keep(table, letters)
 
     def _give_up(self, copying: CopyingTable) -> bool:
         """For this snapshot; False when another of the table's ranges has done so already."""

@@ -19,18 +19,19 @@ from penstock.failpoints import reach
 from penstock.fold.history import require_key
 from penstock.model.feed import Mode
 from penstock.model.record import UnreadableRecord
+from penstock.model.table import TableId
 from penstock.model.table_marks import TableMarks, difference
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copy.copying_table import CopyingTable, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange
 from penstock.runtime.watch.table_watch import NOT_RECORDED
 from penstock.source.contract import CopyRange, Snapshot, Source
-from penstock.state.store import CopyFacts, CopyRecords
+from penstock.state.store import CopyFacts, CopyRecords, DeadLetters
 
 LOG = structlog.get_logger("copy")
 
 
-class PlannerState(CopyRecords, CopyFacts, Protocol):
+class PlannerState(CopyRecords, CopyFacts, DeadLetters, Protocol):
     """What planning needs of the state store."""
 
 
@@ -111,6 +112,13 @@ class RangePlanner:
             return "files of its copy are gone"
         return ""
 
+    def _release_letters(self, table: TableId) -> None:
+        """Forget dead letters of rows: the copy reads every row again, and finds those that still are."""
+        of_table = [one.id for one in self._state.letters(self._destination.name) if one.table == table]
+        if of_table:
+            LOG.info("dead letters released, rows are read again", table=str(table), letters=len(of_table))
+            self._state.release_letters(of_table)
+
     def _begin(self, copying: CopyingTable, planned: Sequence[CopyRange], void: str, fingerprint: str) -> None:
         """Start from zero. `void` says why what was read before does not count, if there was something; operators see
         it in the state."""
@@ -118,6 +126,8 @@ class RangePlanner:
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
         content = [(item.to_json(), item.bytes) for item in planned]
         self._state.begin_copy(self._destination.name, copying.name, copying.copy, fingerprint, content)
+        if copying.feed.mode is not Mode.EVENTS:
+            self._release_letters(copying.name)
         if void:
             LOG.info("copy starts from zero", table=str(copying.name), why=void)
             self._state.note_copy(self._destination.name, copying.name, f"started from zero: {void}")

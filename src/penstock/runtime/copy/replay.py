@@ -34,6 +34,7 @@ from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
 from penstock.runtime.apply.batch_planner import Batch, TableWork, gather
 from penstock.runtime.apply.job import run_tasks
+from penstock.runtime.apply.processed import Keep
 from penstock.runtime.apply.task import tasks_for
 from penstock.runtime.copy.merge_into_past import merge_copy
 from penstock.runtime.copy.uncertain_rows import UncertainRows
@@ -92,6 +93,7 @@ def catch_up(
     stop: Event,
     reread: Reread,
     rescuing: Callable[[tuple[RescueCount, ...]], None],
+    keep: Keep,
 ) -> Position | None:
     """Bring the copy to a position near the log's end, commit it, and return that position; None when stopped.
 
@@ -100,9 +102,9 @@ def catch_up(
     counts change by change.
     Unresolved when there is doubt after MOST_REREADS times of reading rows again, or about more than MOST_DOUBTS rows,
     or as soon as their keys take more than MOST_DOUBT_BYTES.
-    `rescuing` is called with what each batch had to rescue.
+    `rescuing` is called with what each batch had to rescue, `keep` with rows that processors failed on.
     """
-    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing)
+    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing, keep)
     rereads = 0
     while not stop.is_set():
         segments = log.segments(after=replay.position)
@@ -156,9 +158,10 @@ class _Replay:
         taken_at: Position,
         moment: int,
         rescuing: Callable[[tuple[RescueCount, ...]], None],
+        keep: Keep,
     ) -> None:
         self.merges = _merges(destination, source, feed)
-        self._moment, self._rescuing = moment, rescuing
+        self._moment, self._rescuing, self._keep = moment, rescuing, keep
         self._destination, self._runner, self._log = destination, runner, log
         self._source, self._feed, self._schema = source, feed, schema
         self._parts = [finished.part for finished in ranges if not finished.part.empty]
@@ -198,6 +201,7 @@ class _Replay:
             self._add(*(result.part for result in results if result.part is not None))
             self.doubts.take(result.doubted for result in results)
             self._rescuing(merged(count for result in results for count in result.rescues))
+            self._keep([letter for result in results for letter in result.letters])
         self.position = end
         if self._reread is not None and self.position == self._reread.position:
             self._exchange(self._reread)

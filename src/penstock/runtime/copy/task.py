@@ -16,10 +16,12 @@ from penstock.destinations.contract import CopyPlan, WrittenPart
 from penstock.errors import PenstockError
 from penstock.fold.envelope import RANGE_SHIFT, read_events
 from penstock.fold.projection import kept_schema, project_batches
-from penstock.model.feed import Projection
+from penstock.model.dead_letter import DeadLetter
+from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.rescue import RescueCount, merged
 from penstock.model.table import TableSchema
+from penstock.runtime.apply.processed import LetterList, processed_batches
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.copy.low_priority import at_low_priority
 from penstock.source.contract import CopyRange, TableReader
@@ -55,8 +57,7 @@ class CopyTask:
     plan: CopyPlan
     statement_timeout: float
     max_rows_per_second: float | None
-    projection: Projection
-    strict: bool = False
+    feed: Feed
     as_events: AsEvents | None = None
 
     @property
@@ -72,6 +73,7 @@ class Copied:
     error: PenstockError | None = None
     rescues: tuple[RescueCount, ...] = ()
     position: Position | None = None  # what was read is exactly of this one; None: of the snapshot's
+    letters: tuple[DeadLetter, ...] = ()  # rows that processors failed on
 
 
 def counting(
@@ -93,17 +95,20 @@ def copy_range(task: CopyTask) -> Copied:
         task.range,
         max_rows_per_second=task.max_rows_per_second,
         statement_timeout=task.statement_timeout,
-        strict=task.strict,
+        strict=task.feed.strict,
         rescuing=told.extend,
         seen=seen.append,
     )
+    feed, source = task.feed, task.reader.schema
+    letters = LetterList(feed.name)
     try:
-        kept = project_batches(task.projection, task.reader.schema, batches)
+        kept = project_batches(feed.projection, source, batches)
         if task.as_events is not None:
-            schema = kept_schema(task.projection, task.reader.schema)
-            kept = read_as_events(task.as_events, task.reader.schema, schema, task.range.number, kept)
+            schema = kept_schema(feed.projection, source)
+            kept = read_as_events(task.as_events, source, schema, task.range.number, kept)
+        kept = processed_batches(feed, source, kept, events=task.as_events is not None, keep=letters.keep)
         part = at_low_priority(lambda: task.plan.write_rows(counting(kept, told, rescues)))
-        return Copied(part, rescues=merged(rescues), position=max(seen, default=None))
+        return Copied(part, rescues=merged(rescues), position=max(seen, default=None), letters=tuple(letters.letters))
     except PenstockError as error:
         return Copied(error=error)
     except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks
@@ -118,19 +123,21 @@ class RereadTask:
     keys: pa.Table
     plan: CopyPlan
     statement_timeout: float
-    projection: Projection
-    strict: bool = False
+    feed: Feed
 
 
 def reread(task: RereadTask) -> Copied:
     told: list[RescueCount] = []
     rescues: list[RescueCount] = []
     rows = task.reader.rows_by_key(
-        task.keys, statement_timeout=task.statement_timeout, strict=task.strict, rescuing=told.extend
+        task.keys, statement_timeout=task.statement_timeout, strict=task.feed.strict, rescuing=told.extend
     )
+    letters = LetterList(task.feed.name)
     try:
-        kept = project_batches(task.projection, task.reader.schema, rows)
-        return Copied(task.plan.write_rows(counting(kept, told, rescues)), rescues=merged(rescues))
+        kept = project_batches(task.feed.projection, task.reader.schema, rows)
+        kept = processed_batches(task.feed, task.reader.schema, kept, events=False, keep=letters.keep)
+        part = task.plan.write_rows(counting(kept, told, rescues))
+        return Copied(part, rescues=merged(rescues), letters=tuple(letters.letters))
     except PenstockError as error:
         return Copied(error=error)
     except Exception as error:  # noqa: BLE001 - an error is the task's result: the job has other tables' tasks

@@ -41,9 +41,10 @@ from penstock.model.table import TableId, TableSchema
 from penstock.render.event import Origin
 from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
+from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.meter import METER
 from penstock.runtime.publish.copied_rows import rows_lost
-from penstock.runtime.publish.dead_letters import DeadLetterBox, LetterSender
+from penstock.runtime.publish.dead_letters import LetterSender
 from penstock.runtime.publish.log_range import (
     log_ends_before_stream,
     log_passed_stream,

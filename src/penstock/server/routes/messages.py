@@ -73,6 +73,7 @@ def retry_letters(member: MemberDep, body: IdsBody, _holder: Operator) -> dict[s
     return {
         "asked": [one.kept.id for one in asked.new],
         "asked_before": [one.kept.id for one in asked.before],
+        "rows_of_tables": [one.kept.id for one in asked.rows],
         "taken_up_by": asked.pid,
     }
 
