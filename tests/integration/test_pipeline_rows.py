@@ -1,7 +1,9 @@
 """Rows from outside, under every replica identity: large values that are not sent, row filters, column lists, generated
-columns; in the copy and in the stream, while identities change. Postgres is the oracle."""
+columns, processors; in the copy and in the stream, while identities change. Postgres is the oracle."""
 
 from __future__ import annotations
+
+import json
 
 import psycopg
 import pytest
@@ -45,6 +47,28 @@ SCENARIOS = """
     update {0} set id = 50, code = 50 where id = 1; insert into {0} values (1, repeat('m', 2100), 'one', 1)
     update {0} set note = note where id = 1
 """
+# Processors of tables: rows left out, values computed, rows that fail (n = 0), and a function.
+PROCESSED = [
+    {
+        "match": "public.priced",
+        "processors": [
+            {"type": "filter", "where": "state <> 'hidden'"},
+            {"type": "sql", "set": {"state": "concat(state, cast(100 % n as text))"}},
+        ],
+    },
+    {"match": "public.loud", "processors": [{"type": "python", "function": "loud:shouted"}]},
+]
+LOUD = """
+import pyarrow as pa, pyarrow.compute as pc
+
+def shouted(events: pa.Table) -> pa.Table:
+    after = events["after"].combine_chunks()
+    columns = [pc.utf8_upper(one) if name == "word" else one
+               for name, one in zip(["id", "word"], after.flatten(), strict=True)]
+    made = pa.StructArray.from_arrays(columns, ["id", "word"], mask=after.is_null())
+    return events.set_column(events.schema.get_field_index("after"), "after", made)
+"""
+PRICED = "select id, state || 100 % n as state, n, big from priced where state <> 'hidden' and n <> 0"
 
 
 def batches(table: str, key: str) -> list[list[str]]:
@@ -62,6 +86,11 @@ def assert_shows(lake: Lake, database: Database, table: str, query: str) -> None
 
 def errored(file: PipelineFile) -> dict[str, str]:
     return {one["table"]: one["error"] for one in file.status()["tables"] if one["state"] == "Errored"}
+
+
+def dead_letters(file: PipelineFile) -> list[tuple[int, str]]:
+    found = json.loads(file.command("dlq", "list", "FILE", "--json").stdout)["dead_letters"]
+    return [(json.loads(one["key"])["id"], one["table"]) for one in found]
 
 
 def until_errored(run: Running, file: PipelineFile, table: str) -> str:
@@ -85,16 +114,22 @@ def test_rows_under_every_replica_identity(pipeline: PipelineFactory, postgres: 
         "insert into listed select 'secret', g, 'open' from generate_series(1, 20) g",
         "create table made (id int primary key, a int, twice int generated always as (a * 2) stored)",
         "insert into made (id, a) select g, g from generate_series(1, 20) g",
+        "create table priced (id int primary key, state text, n int, big text)",
+        "alter table priced alter big set storage external",
+        "insert into priced select g, 'new', g - 1, repeat('p', 2500) || g from generate_series(1, 20) g",
+        "create table loud (id int primary key, word text); insert into loud values (1, 'one'), (2, 'two')",
         "create publication rows for table by_default, by_full, by_index, by_nothing, changing, listed (id, open),"
+        " priced, loud,"
         " made, filtered where (active), let_in where (k > 5)"
         " with (publish_via_partition_root = true, publish_generated_columns = stored)",
     )
     identical = [f"public.{table}" for table in (*IDENTITIES, "by_nothing", "made")]
     file = pipeline(
         source={"publication": "rows"},
-        tables=[{"match": "public.*", "exclude": ["public.oracle_%"]}],
+        tables=[*PROCESSED, {"match": "public.*", "exclude": ["public.oracle_%"]}],
         copy={"discover_every": "500ms"},
     )
+    (file.folder / "loud.py").write_text(LOUD)
     with running(file) as run:
         run.drain()
         lake.assert_equals(postgres, identical)
@@ -124,21 +159,33 @@ def test_rows_under_every_replica_identity(pipeline: PipelineFactory, postgres: 
             "update filtered set big = 'short' where id in (13, 14)",
             "update let_in set k = k + 20 where k = 8; update let_in set k = 1 where k = 9",
             "delete from let_in where k = 2",
+            "update priced set state = 'seen' where id < 5",  # the large value is not sent
+            "update priced set n = 0 where id = 3; update priced set state = 'hidden' where id in (4, 5)",
+            "update priced set state = 'back', big = 'sent' where id = 5; delete from priced where id = 6",
+            "update loud set word = 'uno' where id = 1; insert into loud values (3, 'three')",
         )
         run.drain()
         lake.assert_equals(postgres, identical)
         assert_shows(lake, postgres, "filtered", "select * from filtered where active")
         assert_shows(lake, postgres, "let_in", "select * from let_in where k > 5")
         assert_shows(lake, postgres, "listed", "select id, open from listed")
+        assert_shows(lake, postgres, "priced", PRICED)
+        assert_shows(lake, postgres, "loud", "select id, upper(word) as word from loud")
+        assert set(dead_letters(file)) == {(1, "public.priced"), (3, "public.priced")}, (
+            "one of the copy, one of a change"
+        )
         assert errored(file) == {}
 
+        postgres.execute("update priced set n = 7, big = 'sent' where id = 3")
         postgres.execute("update let_in set k = 7 where k = 3")  # into the filter, and Postgres does not send all of it
         assert "row filter" in until_errored(run, file, "public.let_in")
         postgres.execute("alter table let_in replica identity full", "update let_in set k = 8 where k = 4")
-        assert file.command("resync", "FILE", "public.let_in").returncode == 0
+        assert file.command("resync", "FILE", "public.let_in", "public.priced").returncode == 0
         await_condition(lambda: errored(file) == {}, f"no table to be Errored\n{run.tail()}", 60, every=0.3)
         run.drain()
         assert_shows(lake, postgres, "let_in", "select * from let_in where k > 5")
+        assert_shows(lake, postgres, "priced", PRICED)
+        assert dead_letters(file) == [(1, "public.priced")], "those that still fail, found by the copy"
         postgres.execute("update let_in set k = 9 where k = 5")
         run.drain()
         assert_shows(lake, postgres, "let_in", "select * from let_in where k > 5")

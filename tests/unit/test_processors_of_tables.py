@@ -28,6 +28,7 @@ from pgoutput_messages import INT8, TEXT, UNSENT, delete, insert, numeric, trunc
 from pipeline_files import pipeline_file
 
 PEOPLE = schema("people", 2, id=INT8, name=TEXT, price=numeric(6, 2), note=TEXT)
+KEPT = TableId("public", "kept")
 SUPPORT = Path(__file__).parents[1] / "support"
 PROCESSOR: TypeAdapter[Any] = TypeAdapter(AnyProcessor)
 CHEAP = {"type": "filter", "where": "price < 10"}
@@ -212,6 +213,22 @@ def test_tables_of_events_see_events(tmp_path: Path) -> None:
         ("insert", "BO"), ("update", "ANN"), ("truncate", None),
     ]  # fmt: skip
     assert str(found[1]["after"]["price"]) == "5.00"
+
+
+def test_versions_end_where_a_row_is_left_out_and_appended_rows_are_mapped(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path / "history", replace(feed_of(CHEAP, LOUD, mode=Mode.HISTORY), target=KEPT))
+    bench.seal(200, (PEOPLE, 110, insert("1", "ann", "1.50", "a")))
+    bench.seal(300, (PEOPLE, 210, update("1", "ann", "20.00", UNSENT)), (PEOPLE, 220, update("1", "bo", "3.00", "b")))
+    drain(bench)
+    kept = bench.lake.rows(KEPT).to_pylist()
+    found = sorted((one["valid_from"], one["name"], one["valid_to"]) for one in kept)
+    assert [name for _, name, _ in found] == ["ANN", "BO"]
+    assert found[0][2] < found[1][0], "between them it was left out"
+    bench = bench_of(tmp_path / "append", replace(feed_of(CHEAP, LOUD, mode=Mode.APPEND), target=KEPT))
+    bench.seal(200, (PEOPLE, 110, insert("1", "ann", "1.50", "a")), (PEOPLE, 120, insert("2", "bo", "30.00", "a")))
+    bench.seal(300, (PEOPLE, 210, update("2", "bo", "3.00", "b")), (PEOPLE, 220, delete("1", None, None, None)))
+    drain(bench)
+    assert sorted((row["id"], row["name"]) for row in bench.lake.rows(KEPT).to_pylist()) == [(1, "ANN"), (2, "BO")]
 
 
 def test_a_changed_processor_is_a_changed_rule() -> None:
