@@ -4,7 +4,8 @@
     GET  /schemas/ids/{id}              the schema of an id
     GET  /subjects                      names
 
-A schema has one id whatever its subjects, as there. `refuse` makes it answer 409 for a subject.
+A schema has one id whatever its subjects, as there. `refuse` makes it answer 409 for a subject. What is no Avro schema
+is refused with 422. tests/behaviour/test_schema_registry.py holds it against Apicurio.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+import fastavro
 
 
 class RegistryTwin:
@@ -69,6 +72,10 @@ class RegistryTwin:
         subject = path.removeprefix("/subjects/").removesuffix("/versions")
         if subject in self.refuse:
             return 409, {"error_code": 409, "message": "Schema being registered is incompatible with an earlier schema"}
+        try:
+            fastavro.parse_schema(json.loads(content["schema"]))
+        except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+            return 422, {"error_code": 42201, "message": f"Invalid schema: {error}"}
         number = self.schemas.setdefault(content["schema"], len(self.schemas) + 1)
         versions = self.subjects.setdefault(subject, [])
         if number not in versions:
