@@ -1,5 +1,5 @@
-"""Tables without a key that are followed by their whole row, against the memory twin and Iceberg: always the multiset
-that the source has, whatever was copied, merged, killed or altered in between."""
+"""Tables without a key that are followed by their whole row, at every destination: always the multiset that the source
+has, whatever was copied, merged, killed or altered in between."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ import pyarrow as pa
 import pytest
 
 from bag_source import Row, Source
+from databases import Database
 from destination_rows import SOURCE, START, Lake, write
+from penstock.decode.choices import fitted
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.destinations.contract import TableDestination, WritePlan, WrittenPart
+from penstock.destinations.postgres.type_map import POSTGRES_TYPES
 from penstock.errors import RowsMissing, StaleBase
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.whole_rows import fold_rows
 from penstock.model.feed import Sid
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from pgoutput_messages import FLOAT8, INT8, RELATION, TEXT, Change, delete, insert, raw_changes, update
+from postgres_lake import postgres_lake
 
 NUMERIC = ColumnType(1700, "numeric", held_as="decimal(38,18)")
 ARRAY = ColumnType(1007, "_int4", kind="array", element=ColumnType(23, "int4"))
@@ -129,6 +133,29 @@ def test_a_random_stream_leaves_an_equal_multiset(typed_lake: Lake, driver: Tabl
         path.unlink()
     apply(driver, BAG, START + 99, folded(disturb(source, chance, 60), BAG))
     assert held(typed_lake, BAG) == expected(source.rows)
+
+
+@pytest.mark.parametrize("sid", [None, Sid("sid", "eu", "shop")])
+def test_at_postgres_rows_are_the_texts_of_their_values(postgres: Database, sid: Sid | None) -> None:
+    """It finds whole rows by their text, and its commit says how many are missing."""
+    schema, chance, source = fitted(BAG, POSTGRES_TYPES), random.Random(3), Source()
+    lake = postgres_lake(postgres)
+    for number in range(1, 13):
+        if number % 4 == 1:
+            driver = lake.driver()
+            driver.ensure_table(schema.table, schema, SOURCE, START, sid=sid)
+        buckets = chance.choice([1, 3])
+        apply(driver, schema, START + number, folded(disturb(source, chance, 40), schema, buckets=buckets))
+        with postgres.connect() as connection:
+            names = ", ".join(f"{name}::text" for name in TYPES)
+            found = connection.execute(f"select {names} from public.bag".encode()).fetchall()
+        assert Counter(found) == Counter(source.rows)
+    gone = [delete(*source.rows[0], full=True)] * (source.rows.count(source.rows[0]) + 2)
+    with pytest.raises(RowsMissing) as caught:
+        apply(driver, schema, START + 99, folded(messages(*gone), schema))
+    assert caught.value.rows == 2
+    assert driver.position(schema.table, SOURCE) == START + 12
+    assert postgres.value("select count(*) from public.bag") == len(source.rows)
 
 
 def test_rows_that_are_not_there_are_missing_and_nothing_changes(typed_lake: Lake, driver: TableDestination) -> None:
