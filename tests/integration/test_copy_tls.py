@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.demo.server import PostgresServer
-from penstock.errors import SourceUnreachable
+from penstock.destinations.postgres.connection import Sessions
+from penstock.errors import DestinationUnreachable, SourceUnreachable
 from penstock.source.postgres.copy_session import copy_session
 from penstock.source.postgres.snapshot import export_snapshot
 
@@ -84,3 +85,19 @@ def test_what_the_certificate_does_not_satisfy(tls_only: PostgresServer, authori
         ):
             pass
         assert way_out in caught.value.solution
+
+
+def test_a_postgres_destination_has_tls_by_the_same_url(
+    tls_only: PostgresServer, authority: Path, tmp_path: Path
+) -> None:
+    sessions = Sessions(url(tls_only, "verify-full", authority=authority), "copy")
+    with sessions.session() as session:
+        row = session.connection.execute("select ssl from pg_stat_ssl where pid = pg_backend_pid()").fetchone()
+    sessions.close()
+    assert row == (True,)
+    other = certificate(tmp_path, "other")
+    for wrong in (url(tls_only, "verify-full", authority=other), url(tls_only, "verify-full", "127.0.0.1", authority)):
+        with pytest.raises(DestinationUnreachable, match="certificate"), Sessions(wrong, "copy").session():
+            pass
+    with pytest.raises(DestinationUnreachable, match="no encryption"), Sessions(url(tls_only, "disable")).session():
+        pass

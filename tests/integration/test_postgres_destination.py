@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ newline', 'ab', 'infinity', '0044-03-15 BC', '{"a":  1}', '{"a": 1}', '00000000-
 """
 
 
+REFUSING = {"strict": ("id = 2", "positive"), "needy": ("id = 3", "constraint n"), "kin": ("id = 4", "known")}
+
+
 @pytest.fixture
 def copy(embedded_server: PostgresServer) -> Iterator[Database]:
     with fresh_database(embedded_server) as database:
@@ -52,7 +55,7 @@ def both(source: Database, target: Database, table: str) -> tuple[list[Any], lis
     return found[0], found[1]
 
 
-def level(run: Running, file: PipelineFile, *tables: str, errored: str = "") -> None:
+def level(run: Running, file: PipelineFile, *tables: str, errored: Sequence[str] = ()) -> None:
     wanted = file.database.flush_position()
     store = find_store(file.state)
     assert store is not None
@@ -61,7 +64,7 @@ def level(run: Running, file: PipelineFile, *tables: str, errored: str = "") -> 
         assert run.process.poll() is None, run.tail()
         found = {str(name): one.state for name, one in store.table_status("copy").items()}
         settled = all(found.get(name) is State.READY for name in tables)
-        settled &= not errored or found.get(errored) is State.ERRORED
+        settled &= all(found.get(name) is State.ERRORED for name in errored)
         return settled and (store.processed("copy") or 0) >= wanted
 
     try:
@@ -132,11 +135,19 @@ def test_types_transactions_structure_kills_and_refusals(postgres: Database, cop
         "create table right_side (id int primary key, amount bigint)",
         "insert into left_side select n, 100 from generate_series(1, 50) n",
         "insert into right_side select n, 100 from generate_series(1, 50) n",
-        "create table strict (id int primary key, n int)",
-        "insert into strict values (1, 1)",
+        *(f"create table {table} (id int primary key, n int)" for table in REFUSING),
+        *(f"insert into {table} values (1, 1)" for table in REFUSING),
+        "create table parent (id int primary key)",
+        "create table child (id int primary key, parent int not null references parent)",
+        "insert into parent values (1)",
+        "insert into child values (1, 1)",
     )
-    file = made(tmp_path, postgres, copy)
-    names = ["public.things", "public.bag", "public.left_side", "public.right_side", "public.strict"]
+    copy.execute("create type mood as enum ('fine', 'sad')")
+    file = made(tmp_path, postgres, copy, enums="enum")
+    file.settings["tables"].insert(0, {"match": "public.left_side", "mode": ["clone", "history", "events"]})
+    file.write()
+    tables = ["things", "bag", "left_side", "right_side", "parent", "child", *REFUSING]
+    names = [f"public.{table}" for table in (*tables, "left_side__history", "left_side__events")]
     torn: list[Any] = []
     seen = 0
     done = threading.Event()
@@ -154,9 +165,14 @@ def test_types_transactions_structure_kills_and_refusals(postgres: Database, cop
 
     with running(file) as run:
         level(run, file, *names)
-        for table in ("things", "bag", "left_side", "right_side", "strict"):
+        for table in tables:
             there, here = both(postgres, copy, table)
             assert here == there, table
+        assert copy.value("select pg_typeof(mood)::text from things limit 1") == "mood"
+        copy.execute(
+            "alter table child add constraint child_parent foreign key (parent) references parent "
+            "deferrable initially deferred"
+        )
         reader = threading.Thread(target=read)
         reader.start()
         with postgres.connect() as connection:
@@ -172,36 +188,98 @@ def test_types_transactions_structure_kills_and_refusals(postgres: Database, cop
             "alter table things add column late text",
             "alter table things rename column n to number",
             "insert into things (id, number, late) values (7, 7, 'later')",
+            "begin; insert into parent values (2); insert into child values (2, 2); commit",
+            "begin; delete from child where id = 1; delete from parent where id = 1; commit",
         )
         level(run, file, *names)
         done.set()
         reader.join()
         assert torn == []
         assert seen > 3
+        past_is_kept(copy)
         verified_and_repaired(file, copy)
         run.kill()
     postgres.execute("truncate bag", "insert into bag values (9, 'after')", "update left_side set amount = 1")
-    copy.execute("alter table strict add constraint positive check (n > 0)")
     with running(file) as run:
         level(run, file, *names)
-        for table in ("things", "bag", "left_side", "right_side"):
+        for table in tables:
             there, here = both(postgres, copy, table)
             assert here == there, table
-        postgres.execute("begin; insert into strict values (2, -5); update right_side set amount = 2; commit")
-        level(run, file, "public.right_side", errored="public.strict")
-        assert copy.value("select count(*) from right_side where amount = 2") == 50
-        assert copy.value("select count(*) from strict") == 1
-        store = find_store(file.state)
-        assert store is not None
-        status = next(one for name, one in store.table_status("copy").items() if name.name == "strict")
-        store.close()
-        assert "positive" in status.reason
-        assert "id = 2" in status.reason
-        copy.execute("alter table strict drop constraint positive")
-        assert file.command("retry", "FILE", "public.strict").returncode == 0
-        await_condition(lambda: copy.value("select count(*) from strict") == 2, "the retried table to be level", 60)
-        there, here = both(postgres, copy, "strict")
-        assert here == there
+        refused_alone(run, file, postgres, copy)
+        waited_for(run, file, postgres, copy, names)
+        for table in tables:
+            there, here = both(postgres, copy, table)
+            assert here == there, table
+
+
+def past_is_kept(copy: Database) -> None:
+    """Each of 100 updates is a version and an event, and the open versions are the table."""
+    versions = "select count(*), count(*) filter (where valid_to = '9999-01-01 00:00:00+00') from left_side__history"
+    with copy.connect() as connection:
+        assert connection.execute(versions.encode()).fetchone() == (150, 50)
+        torn = connection.execute(
+            "select count(*) from left_side__history a join left_side__history b on a.id = b.id and a.ctid <> b.ctid"
+            " and a.valid_from < b.valid_to and b.valid_from < a.valid_to"
+        ).fetchone()
+        assert torn == (0,), "versions of a key overlap"
+        events = connection.execute("select op, count(*) from left_side__events group by 1 order by 1").fetchall()
+    assert dict(events)["update"] == 100
+    open_versions = "select id, amount from left_side__history where valid_to = '9999-01-01 00:00:00+00'"
+    assert copy.value(f"select count(*) from ({open_versions} except select id, amount from left_side) d") == 0
+
+
+def refused_alone(run: Running, file: PipelineFile, postgres: Database, copy: Database) -> None:
+    """What a constraint at the destination refuses is that table's error, with the row and the constraint."""
+    copy.execute(
+        "create table allowed (n int primary key)",
+        "insert into allowed values (1)",
+        "alter table strict add constraint positive check (n > 0)",
+        "alter table needy alter n set not null",
+        "alter table kin add constraint known foreign key (n) references allowed",
+    )
+    postgres.execute(
+        "begin; insert into strict values (2, -5); insert into needy values (3, null); insert into kin values (4, 9); "
+        "update right_side set amount = 2; commit"
+    )
+    level(run, file, "public.right_side", errored=[f"public.{table}" for table in REFUSING])
+    assert copy.value("select count(*) from right_side where amount = 2") == 50
+    store = find_store(file.state)
+    assert store is not None
+    status = {name.name: one for name, one in store.table_status("copy").items()}
+    store.close()
+    for table, (key, constraint) in REFUSING.items():
+        assert copy.value(f"select count(*) from {table}") == 1
+        assert constraint in status[table].reason, status[table].reason
+        assert key in status[table].reason, status[table].reason
+    copy.execute(
+        "alter table strict drop constraint positive",
+        "alter table needy alter n drop not null",
+        "alter table kin drop constraint known",
+    )
+    assert file.command("retry", "FILE", *(f"public.{table}" for table in REFUSING)).returncode == 0
+    level(run, file, *(f"public.{table}" for table in REFUSING))
+
+
+def waited_for(run: Running, file: PipelineFile, postgres: Database, copy: Database, names: list[str]) -> None:
+    """What the server cannot do now is done later: a table that somebody locks is left behind alone, and a full disk
+    or a server that is read-only stops all of them."""
+    with copy.connect() as connection:
+        connection.execute("begin")
+        connection.execute("lock table right_side in access exclusive mode")
+        postgres.execute("update right_side set amount = 3", "update left_side set amount = 3")
+        changed = "select count(*) from left_side where amount = 3"
+        await_condition(lambda: copy.value(changed) == 50, "the other table to go on", 60)
+    level(run, file, *names)
+    for code, said in (("53100", "Make room on the server's disk"), ("25006", "Let the server take writes")):
+        copy.execute(
+            f"create or replace function no() returns trigger as $$ begin raise 'no' using errcode = '{code}'; end $$ "
+            "language plpgsql",
+            "create or replace trigger no before insert or update on right_side execute function no()",
+        )
+        postgres.execute(f"update right_side set amount = {int(code)}")
+        run.await_text(said, 60)
+        copy.execute("drop trigger no on right_side")
+        level(run, file, *names)
 
 
 def test_what_a_check_finds(postgres: Database, copy: Database, tmp_path: Path) -> None:
@@ -210,3 +288,16 @@ def test_what_a_check_finds(postgres: Database, copy: Database, tmp_path: Path) 
     found = file.command("check", "FILE")
     assert found.returncode == 1
     assert 'database "nowhere" does not exist' in found.stdout + found.stderr
+    copy.execute("create table things (id int)", "insert into things values (5)")
+    file = made(tmp_path, postgres, copy)
+    assert "public.things is there already, and was not made by penstock" in checked(file, 1)
+    file = made(tmp_path, postgres, copy, create=False)
+    assert "public.things has rows already, which its first copy replaces by those of the source" in checked(file, 0)
+    copy.execute("drop table things")
+    assert "public.things is not there, and `create: false` makes none" in checked(file, 1)
+
+
+def checked(file: PipelineFile, code: int) -> str:
+    found = file.command("check", "FILE")
+    assert found.returncode == code, found.stdout + found.stderr
+    return " ".join((found.stdout + found.stderr).split())

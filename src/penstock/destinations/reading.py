@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.destinations.spark_session import Session
 from penstock.errors import UsageError
-from penstock.model.feed import Sid
+from penstock.model.feed import Feed, Sid
 from penstock.model.row_digest import Side
 from penstock.model.table import TableId, TableSchema
 
@@ -62,6 +62,16 @@ class OwnSide(Side, Protocol):
         """The columns that are compared, by the source's names, with what the source's texts are read into: see
         `ComparableTable.as_read`."""
         ...
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What would become of a table; not `fatal`: it is done, and users should know before."""
+
+    target: TableId
+    what: str
+    solution: str
+    fatal: bool
 
 
 class ReadableTables(Protocol):
@@ -110,6 +120,11 @@ class ReadableTables(Protocol):
         """Answer a statement that only reads, in the destination's own SQL. UsageError when it is wrong."""
         ...
 
+    def foreseen(self, feeds: Sequence[Feed]) -> list[Foreseen]:
+        """Return what a run would do with tables that are there already, or that it needs and are not there, as far as
+        that is known without one. DestinationUnreachable when it does not answer."""
+        ...
+
     def direct(self, target: TableId) -> DirectTable | None:
         """Return the table for reads without Spark, or None when only Spark can read it, or it is not there. May raise
         what `DirectTable.scan` may."""
@@ -125,6 +140,9 @@ class ReadBySpark:
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
     ) -> AbstractContextManager[OwnSide]:
         raise UsageError(f"table {target} is read by Spark", "Compare it by Spark")
+
+    def foreseen(self, feeds: Sequence[Feed]) -> list[Foreseen]:
+        return []
 
     def query(self, statement: str, limit: int | None) -> pa.Table:
         raise UsageError("the destination's tables are read by Spark", "Ask Spark")

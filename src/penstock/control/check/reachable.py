@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.config.destinations import TableSection
+from penstock.config.model import Pipeline
 from penstock.destinations.factory import make_readable
 from penstock.errors import PenstockError
+from penstock.model.table import TableId
 from penstock.source.finding import Finding
 
 
@@ -19,3 +21,19 @@ def check_postgres(destination: TableSection) -> Iterator[Finding]:
         return
     for what, solution in problems:
         yield Finding("error", f"destination {destination.name}: {what}", solution)
+
+
+def check_tables_there(view: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
+    """What the first run would do with tables that a destination has, or lacks. `view`: of one source and one
+    destination, whose tables at the source are `tables`."""
+    destination = view.destination
+    if not isinstance(destination, TableSection):
+        return
+    feeds = [feed for table in tables for feed in view.feeds(table)]
+    try:
+        found = make_readable(destination).foreseen(feeds)
+    except PenstockError:
+        return  # `check_postgres` says what is wrong
+    for one in found:
+        what = f"destination {destination.name}: {one.what}"
+        yield Finding("error" if one.fatal else "warning", what, one.solution, one.target)

@@ -9,6 +9,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.control.check.environment import check_destination
 from penstock.control.check.foresight import check_unmatched_rules
+from penstock.control.check.reachable import check_tables_there
 from penstock.control.check.rules import check_rules
 from penstock.control.check.view import Found, SourceSeen
 from penstock.errors import SourceUnreachable
@@ -67,5 +68,6 @@ def _check_source(
         findings.insert(0, Finding("error", f"gap: {gap.what}", gap.solution))
     for destination_view in source_view.destination_views:
         own = check_rules(destination_view, schemas, owners[destination_view.destination.name], source.advice)
+        own += check_tables_there(destination_view, tables)
         findings += [finding for finding in own if finding not in findings]
     return SourceSeen(source_view.source.name, source.endpoint, version, len(tables)), tables, findings

@@ -6,7 +6,6 @@ the others are committed; a foreign key between two tables of the batch is tried
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,19 +17,15 @@ from psycopg import sql
 from penstock.decode.rescue import RESCUED
 from penstock.destinations.contract import TableCommit
 from penstock.destinations.postgres import records
-from penstock.destinations.postgres.connection import Connection, Session, Sessions, refusal
+from penstock.destinations.postgres.connection import Connection, Session, Sessions
 from penstock.destinations.postgres.parts import PostgresPart, ours
 from penstock.destinations.postgres.plan import (
-    OPEN_SQL,
     PostgresPlan,
-    living,
-    part_order,
     removal_columns,
-    structure_text,
-    tables_of,
 )
 from penstock.destinations.postgres.records import SCHEMA, Record
-from penstock.destinations.postgres.shape import Shape, TargetColumn, key_statements, names_of, table_columns
+from penstock.destinations.postgres.refusals import table_error
+from penstock.destinations.postgres.shape import Shape, TargetColumn, names_of
 from penstock.destinations.postgres.staging import (
     NEEDED,
     NUMBER,
@@ -40,25 +35,22 @@ from penstock.destinations.postgres.staging import (
     own_share,
     row_columns,
     same_key,
+    sid_literal,
     staged,
 )
+from penstock.destinations.postgres.version_commit import apply_versions
 from penstock.errors import (
     CommitUnknown,
     CopyNeeded,
-    RangeVoid,
     StaleBase,
     TableError,
-    TableLocked,
 )
 from penstock.fold.whole_rows import rows_missing
-from penstock.model.position import Position
 
 # A batch costs what it touches: left alone, the planner may scan a table for the keys of a batch.
 _BY_INDEX = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off"
-_BY_SCAN = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on"
+BY_SCAN = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on"
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
-_KEY = re.compile(r"Key \((.+?)\)=\((.*?)\) ")
-_LINE = re.compile(r"COPY \S+, line (\d+)")
 
 
 @dataclass
@@ -179,42 +171,6 @@ def _applied(session: Session, one: _Pending) -> TableError | None:
     return own
 
 
-def table_error(plan: PostgresPlan, commit: TableCommit, error: psycopg.Error) -> TableError | None:
-    """Return what is this table's own; a lock that somebody holds on it is waited for while the others go on."""
-    if isinstance(error, pg.LockNotAvailable | pg.DeadlockDetected):
-        return TableLocked(
-            f"table {plan.target}: another session locks it at the destination",
-            "Nothing: it is tried again by itself. Who holds it: SELECT pid, query FROM pg_stat_activity WHERE pid IN "
-            f"(SELECT pid FROM pg_locks WHERE granted AND relation = '{plan.target}'::regclass)",
-        )
-    return refusal(plan.target, error, _row_key(plan, commit, error))
-
-
-def _row_key(plan: PostgresPlan, commit: TableCommit, error: psycopg.Error) -> str:
-    """The key of the row that the server names, as far as it does."""
-    shape = plan.shape
-    tables = [part.upserts for part in ours(commit.parts) if part.upserts is not None]
-    if not shape.key or not tables:
-        return ""
-    rows = pa.concat_tables(tables, promote_options="default")
-    line, named = _LINE.search(error.diag.context or ""), _KEY.search((error.diag.message_detail or "") + " ")
-    failing = re.match(r"Failing row contains \((.*)\)", error.diag.message_detail or "")
-    row: int | None = None
-    if line is not None and int(line[1]) <= rows.num_rows:
-        row = int(line[1]) - 1
-    elif named is not None and all(name in rows.column_names for name in named[1].split(", ")):
-        wanted = named[2].split(", ")
-        columns = [[str(cell) for cell in rows[name].to_pylist()] for name in named[1].split(", ")]
-        row = next((n for n, cells in enumerate(zip(*columns, strict=True)) if list(cells) == wanted), None)
-    elif failing is not None:
-        cells = failing[1].split(", ")
-        texts = [str(cell) for cell in rows[shape.key[0]].to_pylist()]
-        row = next((n for n, text in enumerate(texts) if text in cells[: len(shape.columns)]), None)
-    if row is None:
-        return ""
-    return ", ".join(f"{name} = {rows[name][row].as_py()}" for name in shape.key)
-
-
 def _deferred(
     connection: Connection, pending: Sequence[_Pending], outcomes: Sequence[TableError | None]
 ) -> tuple[int, TableError] | None:
@@ -240,13 +196,13 @@ def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCom
     filenode = records.require_descended(connection, record)
     for statement in plan.move.statements:
         connection.execute(statement)
-    rescued = _rescuing(connection, shape, parts)
+    rescued = rescuing(connection, shape, parts)
     shape = replace(shape, rescued=shape.rescued or rescued)
     emptied = commit.truncated and shape.layout.period is None
     if emptied:
         empty(connection, shape)
     if shape.layout.period is not None:
-        _apply_versions(session, shape, parts)
+        apply_versions(session, shape, parts)
     else:
         _apply_rows(session, shape, parts, emptied=emptied)
     if plan.move.statements or emptied:
@@ -265,7 +221,7 @@ def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCom
     records.update(connection, moved)
 
 
-def _rescuing(connection: Connection, shape: Shape, parts: Sequence[PostgresPart]) -> bool:
+def rescuing(connection: Connection, shape: Shape, parts: Sequence[PostgresPart]) -> bool:
     """Give the table the column for what was rescued, when the first row needs it."""
     needs = any(part.upserts is not None and RESCUED in part.upserts.column_names for part in parts)
     if not needs and not shape.rescued:
@@ -441,7 +397,7 @@ def insert(
     )
     if shape.sid is not None:
         into.insert(0, sql.Identifier(shape.sid.column))
-        values.insert(0, sql.SQL("{}").format(sql.Literal(shape.sid.value)))
+        values.insert(0, sql.SQL("{}").format(sid_literal(shape.sid)))
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {} ").format(
         shape.identifier, sql.SQL(", ").join(into), sql.SQL(", ").join(values)
     ) + (sql.SQL("FROM {} s WHERE {}").format(source, where) if tail is None else sql.SQL("{}").format(tail))
@@ -478,7 +434,7 @@ def _remove(session: Session, shape: Shape, removals: pa.Table) -> None:
 def remove_rows(
     connection: Connection, shape: Shape, table: sql.Identifier, removals: sql.Identifier, where: sql.Composable
 ) -> None:
-    connection.execute(_BY_SCAN.encode())
+    connection.execute(BY_SCAN.encode())
     rescued = [RESCUED] if shape.rescued else []
     names = [*shape.names, *rescued]
     held, gone = (
@@ -510,132 +466,3 @@ def remove_rows(
     connection.execute(_BY_INDEX.encode())
     if missing is not None and int(missing[0]):
         raise rows_missing(shape.target, int(missing[0]))
-
-
-def _apply_versions(session: Session, shape: Shape, parts: Sequence[PostgresPart]) -> None:
-    """Take out the versions that are no longer open, and put in what became of them."""
-    period = shape.layout.period
-    assert period is not None
-    connection = session.connection
-    closed = [part.closed for part in parts if part.closed is not None]
-    if closed:
-        keys = staged(session, key_columns(shape), pa.concat_tables(closed))
-        connection.execute(
-            sql.SQL("DELETE FROM {} t USING {} k WHERE {} AND t.{} = {} AND {}").format(
-                shape.identifier,
-                keys,
-                same_key(shape, "t", "k"),
-                sql.Identifier(period.valid_to),
-                sql.SQL(OPEN_SQL),
-                own_share(shape, "t"),
-            )
-        )
-    upserts = [part.upserts for part in parts if part.upserts is not None]
-    if not upserts:
-        return
-    rows = pa.concat_tables(upserts, promote_options="default")
-    columns = [*shape.columns, *(one for one in shape.own if one.name in rows.column_names)]
-    there = dict(_former_types(connection, shape))
-    columns += [TargetColumn(name, there[name]) for name in shape.former if name in rows.column_names and name in there]
-    columns += [TargetColumn(RESCUED, "jsonb")] if shape.rescued else []
-    columns += list(shape.around)
-    versions = staged(session, columns, rows)
-    names = [column.name for column in columns]
-    into, values = names_of(names), names_of(names)
-    if shape.sid is not None:
-        into = sql.SQL("{}, {}").format(sql.Identifier(shape.sid.column), into)
-        values = sql.SQL("{}, {}").format(sql.Literal(shape.sid.value), values)
-    connection.execute(
-        sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(shape.identifier, into, values, versions)
-    )
-
-
-def _former_types(connection: Connection, shape: Shape) -> list[tuple[str, str]]:
-    return [(name, type) for name, type, _ in table_columns(connection, shape.target) if name in shape.former]
-
-
-def commit_copy(
-    session: Session,
-    record: Record,
-    plan: PostgresPlan,
-    parts: Sequence[PostgresPart],
-    position: Position,
-    history: str,
-) -> None:
-    """Replace all rows of this source by those of the copy, with its position, inside a transaction."""
-    connection, shape = session.connection, plan.shape
-    for part in parts:
-        assert part.stored is not None
-        if part.rows and part.stored.structure != structure_text(shape):
-            raise RangeVoid(f"table {shape.target}: parts of its copy are of another structure", "It is copied again")
-        try:
-            require_stored(connection, part)
-        except StaleBase as error:
-            raise RangeVoid(
-                f"table {shape.target}: rows of its copy are gone at the destination", "It is copied again by itself"
-            ) from error
-    connection.execute(f"{_BY_SCAN}; SET CONSTRAINTS ALL DEFERRED".encode())
-    merge = record.position is not None and bool(shape.key) and shape.sid is None and is_referenced(connection, shape)
-    if not merge:
-        empty(connection, shape)
-    for statement in plan.move.statements:
-        connection.execute(statement)
-    shape = replace(shape, rescued=shape.rescued or _rescuing(connection, shape, parts))
-    if plan.move.rekeyed and not merge:
-        for statement in key_statements(shape):
-            connection.execute(statement)
-    order = part_order(session, parts)
-    tables = tables_of(parts)
-    for table in tables:
-        tail = living(shape, table, order, tables)
-        insert(connection, shape, shape.identifier, sql.SQL("TRUE"), plain=not merge, tail=tail)
-    if merge and tables:
-        held = sql.SQL(" UNION ALL ").join(
-            sql.SQL("SELECT {} {}").format(
-                sql.SQL(", ").join(sql.SQL("c.{}").format(sql.Identifier(name)) for name in shape.key),
-                living(shape, table, order, tables),
-            )
-            for table in tables
-        )
-        connection.execute(
-            sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM ({}) k WHERE {})").format(
-                shape.identifier, held, same_key(shape, "t", "k")
-            )
-        )
-    elif merge:
-        connection.execute(sql.SQL("DELETE FROM {}").format(shape.identifier))
-    if not shape.key:
-        for part in parts:
-            if part.stored is not None and part.stored.ended:
-                _remove_of_copy(session, shape, part)
-    found = records.storage(connection, shape.target)
-    assert found is not None
-    records.update(
-        connection,
-        replace(
-            record,
-            filenode=found[1],
-            position=position,
-            history=history,
-            token=plan.made,
-            structure=plan.move.structure,
-            rule=shape.layout.rule,
-            former=shape.former,
-            columns=shape.numbers,
-        ),
-    )
-
-
-def _remove_of_copy(session: Session, shape: Shape, part: PostgresPart) -> None:
-    assert part.stored is not None
-    columns = removal_columns(shape)
-    gone = staged(session, columns, pa.table({column.name: pa.array([], pa.string()) for column in columns}))
-    session.connection.execute(
-        sql.SQL("INSERT INTO {} SELECT * FROM {} WHERE {} = {}").format(
-            gone,
-            sql.Identifier(SCHEMA, f"{part.stored.table}_gone"),
-            sql.Identifier(PART),
-            sql.Literal(part.stored.part),
-        )
-    )
-    remove_rows(session.connection, shape, shape.identifier, gone, own_share(shape, "t"))

@@ -28,6 +28,12 @@ Connection = psycopg.Connection[TupleRow]
 LOCK_TIMEOUT = "10s"  # what somebody holds longer is tried again later
 MOST_IDLE = 8
 _KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+# The server notices a driver whose host is gone, and lets go of its locks: its own default is two hours.
+_SETTINGS = {
+    "lock_timeout": LOCK_TIMEOUT,
+    "synchronous_commit": "on",
+    **{f"tcp_{name}": value for name, value in _KEEPALIVES.items()},
+}
 # The server cannot do it now, and may later: nothing that one table could be blamed for.
 _WAITED_FOR = (
     pg.AdminShutdown,
@@ -172,7 +178,7 @@ class Sessions:
         given = {"connect_timeout": libpq.CONNECT_TIMEOUT_SECONDS, "application_name": "penstock", **_KEEPALIVES}
         connection = psycopg.connect(make_conninfo("", **{**given, **parts}), autocommit=True)
         try:
-            settings = {**libpq.SESSION_SETTINGS, "lock_timeout": LOCK_TIMEOUT, "synchronous_commit": "on"}
+            settings = {**libpq.SESSION_SETTINGS, **_SETTINGS}
             connection.execute(libpq.settings_statements(settings).encode())
             connection.execute(libpq.later_settings_query().encode())
         except BaseException:

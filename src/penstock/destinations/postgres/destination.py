@@ -26,6 +26,7 @@ from penstock.destinations.contract import (
 from penstock.destinations.postgres import apply, records
 from penstock.destinations.postgres.bookmarks import Bookmarks
 from penstock.destinations.postgres.connection import Connection, Sessions
+from penstock.destinations.postgres.copy_commit import commit_copy
 from penstock.destinations.postgres.parts import PostgresPart, ours
 from penstock.destinations.postgres.plan import (
     GROUP_ROWS,
@@ -428,7 +429,7 @@ class PostgresDestination:
             records.require_descended(session.connection, replace(record, position=None))
             plan = PostgresPlan(self._sessions, source, 0, 0, record.token, records.new_token(), copying.move)
             with_rows = [part for part in ours(parts) if not part.empty]
-            apply.commit_copy(session, record, plan, with_rows, position, history)
+            commit_copy(session, record, plan, with_rows, position, history)
             reach("postgres.before_commit")
         self._drop_copy(target, source)
 

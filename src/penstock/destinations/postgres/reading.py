@@ -14,14 +14,16 @@ import pyarrow as pa
 from psycopg import sql
 
 from penstock import libpq
+from penstock.destinations.postgres import records
 from penstock.destinations.postgres.comparison import PostgresSide, side_at
-from penstock.destinations.postgres.connection import Sessions
+from penstock.destinations.postgres.connection import Connection, Sessions
 from penstock.destinations.postgres.destination import PostgresSettings
 from penstock.destinations.postgres.shape import table_columns
-from penstock.destinations.reading import DirectTable, TableSize
+from penstock.destinations.postgres.staging import sid_literal
+from penstock.destinations.reading import DirectTable, Foreseen, TableSize
 from penstock.destinations.spark_session import Session
 from penstock.errors import UsageError
-from penstock.model.feed import Sid
+from penstock.model.feed import Feed, Mode, Sid
 from penstock.model.table import TableId, TableSchema
 
 _PLAIN = {
@@ -118,6 +120,11 @@ class PostgresTables:
             )
         return found
 
+    def foreseen(self, feeds: Sequence[Feed]) -> list[Foreseen]:
+        with self.sessions.session() as session:
+            found = [_foreseen(session.connection, feed, create=self._create) for feed in feeds]
+        return [one for one in found if one is not None]
+
     def name(self, target: TableId) -> str:
         raise self._not_by_spark()
 
@@ -178,6 +185,37 @@ class PostgresTables:
             raise UsageError("two columns of the answer have the same name", "Rename one: … AS other")
         arrays = [_answers([row[place] for row in rows], type) for place, type in enumerate(types)]
         return pa.table(arrays, names=names)
+
+
+def _foreseen(connection: Connection, feed: Feed, *, create: bool) -> Foreseen | None:
+    target, sid = feed.target, feed.sid
+    columns = [name for name, _, _ in table_columns(connection, target)]
+    known = []
+    if connection.execute("SELECT to_regclass('penstock.tables')").fetchone() != (None,):
+        known = records.read(connection, target)
+    if not columns and not create:
+        return Foreseen(target, f"table {target} is not there, and `create: false` makes none", "Create it", fatal=True)
+    if not columns or any(sid is None or (one.sid is not None and one.sid.value == sid.value) for one in known):
+        return None
+    if create and not known:
+        way_out = f"Drop {target}, give the table another `target`, or set `create: false` to have it filled as it is"
+        return Foreseen(target, f"table {target} is there already, and was not made by penstock", way_out, fatal=True)
+    if create or feed.mode in (Mode.HISTORY, Mode.EVENTS) or (sid is not None and sid.column not in columns):
+        return None
+    whose, rows = "", sql.SQL("SELECT EXISTS (SELECT FROM {} t)").format(sql.Identifier(target.schema, target.name))
+    if sid is not None:
+        whose = f" with {sid.column} {sid.value}"
+        rows = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE t.{} = {})").format(
+            sql.Identifier(target.schema, target.name), sql.Identifier(sid.column), sid_literal(sid)
+        )
+    if connection.execute(rows).fetchone() == (False,):
+        return None
+    return Foreseen(
+        target,
+        f"table {target} has rows{whose} already, which its first copy replaces by those of the source",
+        f"Put aside what should stay: CREATE TABLE … AS TABLE {target}",
+        fatal=False,
+    )
 
 
 def _answers(values: list[Any], type: pa.DataType | None) -> pa.Array:

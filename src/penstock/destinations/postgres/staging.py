@@ -16,6 +16,7 @@ from penstock.decode.rescue import RESCUED, RESCUED_TYPE
 from penstock.destinations.postgres.columns import as_csv, selected
 from penstock.destinations.postgres.connection import Connection, Session
 from penstock.destinations.postgres.shape import Shape, TargetColumn, names_of
+from penstock.model.feed import Sid
 from penstock.model.table import TableSchema
 
 NUMBER = "penstock row"  # of a staged row, where cells are filled in
@@ -85,7 +86,13 @@ def own_share(shape: Shape, alias: str) -> sql.Composed:
     """Only this source's rows of a table that several feed."""
     if shape.sid is None:
         return sql.Composed([sql.SQL("TRUE")])
-    return sql.SQL("{}.{} = {}").format(sql.SQL(alias), sql.Identifier(shape.sid.column), sql.Literal(shape.sid.value))
+    return sql.SQL("{}.{} = {}").format(sql.SQL(alias), sql.Identifier(shape.sid.column), sid_literal(shape.sid))
+
+
+def sid_literal(sid: Sid) -> sql.Literal:
+    """The value without a type of its own, so that it takes the column's: a table that somebody made may have numbers
+    where the file has texts, or the other way round."""
+    return sql.Literal(str(sid.value))
 
 
 def read_rows(
