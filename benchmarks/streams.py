@@ -1,14 +1,18 @@
 """How fast waiting changes reach streams, and how old a change is when a consumer has it.
 
-    python benchmarks/streams.py [drain] [freshness] [--scale 10] [--rounds 2] [--seconds 30] [--into kafka files …]
+    python benchmarks/streams.py [drain] [freshness] [memory] [--scale 10] [--rounds 2] [--seconds 30]
+        [--into kafka redis nats files] [--transactions 1000000 5000000]
 
 drain: W1 (see `drain.py`) waits in a slot, and `run --once` publishes it, by two shards, exactly once; the clock runs
 from the moment when capture reads the slot until the last batch is published. Beside it, in the same run: Kafka's own
 `ProducerPerformance`, with transactions and the same values, and Debezium's engine with a handler that only
-counts. What is in Kafka is counted by a consumer with `read_committed`.
+counts. What there is afterwards is counted by a client that knows nothing of penstock; for Kafka, a consumer with
+`read_committed`. Redis writes to its disk before it answers (`appendfsync always`).
 
 freshness: small transactions at a steady rate; a consumer with `read_committed` notes when it gets the newest row of
 each. p50 and p99 are from the commit at the source to the consumer.
+
+memory: what the processes hold while one transaction of so many rows goes into Kafka.
 
 The servers share the cores with penstock.
 """
@@ -23,11 +27,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 import debezium
 from harness import Result, only, parser, report, run_parts, say
@@ -35,22 +40,36 @@ from penstock.demo.server import PostgresServer
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.slot import create_slot
 from pipelines import Drained, Run, copy_slot, drop_slot, run_once, write_pipeline
-from source_rows import BIG_WAL, change_eight_columns, create_eight_columns, pgbench_tables, pgbench_transactions
-from targets import STREAM_AGAINST_DEBEZIUM, STREAM_FRESHNESS_P50, STREAM_FRESHNESS_P99, STREAM_INTO_KAFKA
+from source_rows import (
+    BIG_WAL,
+    EIGHT_COLUMN_ROWS,
+    change_eight_columns,
+    create_eight_columns,
+    insert_at_once,
+    pgbench_tables,
+    pgbench_transactions,
+)
+from stream_places import PARTITIONS, ReadBack, Target, consumer, kafka_section, targets
+from targets import (
+    STREAM_AGAINST_DEBEZIUM,
+    STREAM_FRESHNESS_P50,
+    STREAM_FRESHNESS_P99,
+    STREAM_INTO_KAFKA,
+    STREAM_MEMORY,
+)
 from traffic import Traffic
 from watch import Usage, Watch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
 from kafka_server import KafkaServer
 
 PUBLICATION = "penstock_bench"
-SHARDS, PARTITIONS = 2, 6
 QUICK = ("-Xmx384m", "-Xms256m")
 SETTLE_SECONDS = 10.0
 LATE_SECONDS = 120.0
-SAMPLED = 100  # one of so many records is what ProducerPerformance sends
+ROLES = ("driver", "java", "workers", "capture")
 
 Section = Callable[[int], dict[str, Any]]  # of a destination, by the number of the round
 
@@ -59,12 +78,15 @@ def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--scale", type=int, default=10, help="of W1; 10 is what the figures in docs/ are taken at")
     arguments.add_argument("--rounds", type=int, default=2)
-    arguments.add_argument("--into", nargs="*", default=["kafka", "files"])
+    arguments.add_argument("--into", nargs="*", default=["kafka", "redis", "nats", "files"])
     arguments.add_argument("--seconds", type=float, default=30, help="of traffic, for freshness")
     arguments.add_argument("--rate", type=int, default=1_000, help="of that traffic, in row changes per second")
     arguments.add_argument("--without-debezium", action="store_true")
     arguments.add_argument("--debezium-seconds", type=float, default=300, help="after which Debezium's part is enough")
-    run_parts(arguments, {"drain": _drain, "freshness": _freshness})
+    arguments.add_argument(
+        "--transactions", type=int, nargs="+", default=[1_000_000, 5_000_000], help="rows, of memory"
+    )
+    run_parts(arguments, {"drain": _drain, "freshness": _freshness, "memory": _memory})
 
 
 # drain
@@ -75,30 +97,16 @@ def _drain(options: argparse.Namespace) -> None:
         PostgresServer(settings=BIG_WAL) as server,
         KafkaServer(options=QUICK) as kafka,
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        targets(options.into, kafka, Path(scratch)) as places,
     ):
-        sections: dict[str, Section] = {
-            "kafka": lambda number: _kafka_section(kafka, number),
-            "files": lambda number: {"type": "files", "path": f"{scratch}/changes-{number}", "shards": SHARDS},
-        }
-        _measure_drain(server, kafka, Path(scratch), {name: sections[name] for name in options.into}, options)
-
-
-def _kafka_section(kafka: KafkaServer, number: int) -> dict[str, Any]:
-    return {
-        "type": "kafka",
-        "brokers": kafka.brokers,
-        "topic": f"round{number}.${{source.schema}}.${{source.table}}",
-        "positions_topic": f"positions{number}",
-        "partitions": PARTITIONS,
-        "shards": SHARDS,
-    }
+        _measure_drain(server, kafka, Path(scratch), places, options)
 
 
 def _measure_drain(
     server: PostgresServer,
     kafka: KafkaServer,
     scratch: Path,
-    sections: dict[str, Section],
+    places: dict[str, Target],
     options: argparse.Namespace,
 ) -> None:
     url, scale = server.url(), options.scale
@@ -106,8 +114,8 @@ def _measure_drain(
     pgbench_tables(server, scale)
     create_eight_columns(url, "w1")
     backlogs = {  # the first one makes the publication that Debezium reads, too
-        name: StreamBacklog(scratch, url, f"bench_{name}" if number else "bench", section)
-        for number, (name, section) in enumerate(sections.items())
+        name: StreamBacklog(scratch, url, f"bench_{name}" if number else "bench", place.section)
+        for number, (name, place) in enumerate(places.items())
     }
     with connect(url) as connection:
         create_slot(connection, url, "kept")
@@ -124,12 +132,13 @@ def _measure_drain(
             took[name].append(drained.seconds)
             changes, roles[name] = drained.changes, drained.roles
             say(f"{name}: {drained.changes:,} changes in {drained.seconds:.2f} s")
-        if "kafka" in backlogs:
-            read = _read_back(kafka, f"round{number}.")
+            read = places[name].read(number)
             if read.records != changes:
-                raise SystemExit(f"{changes:,} changes were published, and {read.records:,} are in Kafka")
-            performance.append(_producer_performance(kafka, number, read, scratch / "payloads"))
-            say(f"ProducerPerformance: {performance[-1].rate:,.0f} records/s of {performance[-1].size} bytes")
+                raise SystemExit(f"{changes:,} changes were published, and {read.records:,} are in {name}")
+            places[name].forget(number)
+            if name == "kafka":
+                performance.append(_producer_performance(kafka, number, read, scratch / "payloads"))
+                say(f"ProducerPerformance: {performance[-1].rate:,.0f} records/s of {performance[-1].size} bytes")
     counted = None
     if not options.without_debezium:
         copy_slot(url, "kept", "debezium")
@@ -200,38 +209,6 @@ class StreamBacklog:
 
 
 @dataclass(frozen=True)
-class ReadBack:
-    """`sample` are some of the values."""
-
-    records: int
-    size: int  # in bytes
-    sample: list[bytes]
-
-
-def _read_back(kafka: KafkaServer, prefix: str) -> ReadBack:
-    """Read the topics of a round, as any consumer does it."""
-    with _consumer(kafka, enable_partition_eof=True) as consumer:
-        topics = {name: one for name, one in consumer.list_topics(timeout=10).topics.items() if name.startswith(prefix)}
-        wanted = [TopicPartition(name, number, 0) for name, one in topics.items() for number in one.partitions]
-        consumer.assign(wanted)
-        records = size = ended = 0
-        sample: list[bytes] = []
-        while ended < len(wanted):
-            for message in consumer.consume(10_000, 1.0):
-                error = message.error()
-                if error is None:
-                    records += 1
-                    size += len(message.key() or b"") + len(message.value() or b"")
-                    if records % SAMPLED == 0:
-                        sample.append(message.value() or b"")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    ended += 1
-                else:
-                    raise SystemExit(f"Kafka cannot be read: {error}")
-        return ReadBack(records, size, sample)
-
-
-@dataclass(frozen=True)
 class Performance:
     """What Kafka's own tool reaches."""
 
@@ -265,24 +242,6 @@ def _create_topic(kafka: KafkaServer, topic: str) -> None:
     )
 
 
-@contextmanager
-def _consumer(kafka: KafkaServer, **settings: Any) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.brokers,
-            "group.id": "bench",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            **{name.replace("_", "."): value for name, value in settings.items()},
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
 # freshness
 
 
@@ -292,7 +251,7 @@ def _freshness(options: argparse.Namespace) -> None:
         KafkaServer(options=QUICK) as kafka,
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         Traffic(server.url(), ["t0"], options.rate) as traffic,
-        Run(Path(scratch), server.url(), destinations=[_kafka_section(kafka, 0)]) as run,
+        Run(Path(scratch), server.url(), destinations=[kafka_section(kafka, 0)]) as run,
     ):
         run.wait_for(lambda: any(" streaming " in line for line in run.said), "the stream", 300)
         traffic.run(1.0)
@@ -342,13 +301,71 @@ class _Reader:
         self._thread.join()
 
     def _run(self) -> None:
-        with _consumer(self._kafka, fetch_wait_max_ms=20) as consumer:
-            consumer.assign([TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)])
+        with consumer(self._kafka, fetch_wait_max_ms=20) as reader:
+            reader.assign([TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)])
             while not self._stopping.is_set():
-                for message in consumer.consume(1_000, 0.01):
+                for message in reader.consume(1_000, 0.01):
                     key = message.key()
                     if message.error() is None and key is not None:
                         self.seen.setdefault(json.loads(key)["id"], time.monotonic())
+
+
+# memory
+
+
+def _memory(options: argparse.Namespace) -> None:
+    sizes = {rows: _one_transaction(rows) for rows in options.transactions}
+    first, last = min(sizes), max(sizes)
+    report(
+        "streams_memory",
+        "one transaction, from its commit until it is in Kafka",
+        ("rows", "seconds", "rows/s", *(f"{role} MiB" for role in ROLES)),
+        [
+            (rows, seconds, round(rows / seconds), *(roles[role].peak_mib for role in ROLES))
+            for rows, (seconds, roles) in sizes.items()
+        ],
+        options=only(options, "transactions"),
+        results=[
+            Result(
+                f"memory of a transaction into Kafka, {role}, {last:,} rows against {first:,}",
+                f"{sizes[last][1][role].peak_mib} MiB",
+                f"{sizes[first][1][role].peak_mib} MiB",
+                sizes[last][1][role].peak_mib / sizes[first][1][role].peak_mib,
+                "× the smaller's",
+                STREAM_MEMORY,
+            )
+            for role in ROLES
+        ],
+        processes={f"a transaction of {rows:,}": roles for rows, (_, roles) in sizes.items()},
+    )
+
+
+def _one_transaction(rows: int) -> tuple[float, dict[str, Usage]]:
+    say(f"a transaction of {rows:,}")
+    with (
+        PostgresServer(settings=BIG_WAL) as server,
+        KafkaServer(options=QUICK) as kafka,
+        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+    ):
+        create_eight_columns(server.url(), "w1")
+        with Run(Path(scratch), server.url(), destinations=[kafka_section(kafka, 0)]) as run:
+            run.wait_for(lambda: any(" streaming " in line for line in run.said), "the stream", 300)
+            insert_at_once(server.url(), "w1", 1000)  # what is only made once is there before
+            run.wait_for(lambda: _published(run) >= 1000, "the first rows", 120)
+            with Watch(run.pid) as watch, psycopg.connect(server.url()) as connection:
+                connection.execute(EIGHT_COLUMN_ROWS.format(table="w1").encode(), (1001, 1000 + rows))
+                connection.commit()
+                say("committed")
+                began = time.monotonic()
+                run.wait_for(lambda: _published(run) >= 1000 + rows, "the transaction", 1800)
+                took = time.monotonic() - began
+        say(f"in Kafka after {took:.1f} s")
+        return took, watch.roles
+
+
+def _published(run: Run) -> int:
+    said = [line for line in run.said if " published " in line and "events=" in line]
+    return sum(int(line.partition("events=")[2].split()[0]) for line in said)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ STREAM_INTO_KAFKA = Target(100_000, 150_000)  # changes per second
 STREAM_AGAINST_DEBEZIUM = Target(3.5, 5)
 STREAM_FRESHNESS_P50 = Target(0.4, 0.2, more_is_better=False)
 STREAM_FRESHNESS_P99 = Target(1.0, 0.5, more_is_better=False)
+STREAM_MEMORY = Target(1.5, 1.1, more_is_better=False)  # of a transaction of 5 million, of one of 1 million
 POSTGRES_CHANGES = Target(40_000, 60_000)  # changes per second
 POSTGRES_FRESHNESS_P50 = Target(0.7, 0.4, more_is_better=False)
 SECOND_DESTINATION = Target(1.0, 0.9, more_is_better=False)  # CPU of both, of the sum of each alone
