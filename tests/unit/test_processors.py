@@ -253,6 +253,95 @@ def test_javascript_changes_what_it_changes() -> None:
     assert made.topics.to_pylist() == ["js", "js"]
 
 
+DELTAFORGE = """
+- type: filter
+  id: only-some
+  ops: [create, update]
+  tables: {include: ["*.things", "*.t"], exclude: ["*.tmp"]}
+  fields:
+    - {path: data.a.b, op: gte, value: 1.5}
+    - {path: name, op: not_in, value: [audit]}
+    - {path: price, op: changed}
+- type: javascript
+  id: route-by-value
+  events: deltaforge
+  inline: |
+    function processBatch(events) {
+      for (const ev of events) {
+        if (!ev.after) continue;
+        const table = ev.source.table;
+        if (table === "things" && ev.after.price > 100) {
+          ev.route({topic: `${table}.priority`, key: String(ev.after.id), headers: {"x-tier": `${ev.op}`}});
+        }
+        if (new Date(ev.timestamp).getUTCFullYear() !== 2000) ev.after.name = mapOperation(ev.op) + " " + ev.table;
+      }
+    }
+    function mapOperation(op) {
+      return { 'c': 'created', 'u': 'updated', 'd': 'deleted', 'r': 'snapshot' }[op] || op;
+    }
+  limits: {cpu_ms: 50, mem_mb: 128, timeout_ms: 2000}
+"""
+
+
+def test_blocks_as_deltaforge_has_them(tmp_path: Path) -> None:
+    """Scripts with `${…}` of their own, `ev.route`, letters for operations, limits in milliseconds, `create`."""
+    text = DELTAFORGE.replace("\n", "\n      ")
+    file = tmp_path / "stream.yaml"
+    file.write_text(
+        f"""
+version: 1
+name: shop
+source: {{type: postgres, url: "postgresql://db/shop"}}
+tables: [{{match: public.*}}]
+destinations:
+  - name: s
+    type: files
+    path: ./s
+    processors: {text}
+"""
+    )
+    (feed,) = load(file).destination_views[0].feeds(TableId("public", "t"))
+    assert json.loads(feed.processors[1].settings)["seconds"] == 2
+    assert json.loads(feed.processors[1].settings)["memory"] == 128 << 20
+    messages = [
+        row(1, "a", "99"),
+        row(2, "b", "100.50"),
+        row(3, "audit"),
+        row(4, "c", data='{"a": {"b": 1.4}}'),
+        update("5", "x", "1", '{"a": {"b": 2}}'),
+        delete("1", None, None, None),
+    ]
+    changes = Stream().transaction(*messages).raw(PEOPLE)
+    made = render_changes(RawChanges(chosen(changes.schema, (), AS_WRITTEN), changes.batch), feed, "shop")
+    assert names(made) == ["created public.things", "created public.things", "updated public.things"]
+    assert made.topics.to_pylist() == ["public.things", "things.priority", "public.things"]
+    assert made.keys.to_pylist() == [b'{"id":1}', b"2", b'{"id":5}']
+    assert dict(made.headers)["x-tier"].to_pylist() == [None, b"c", None]
+    assert [event["after"]["price"] for event in events(made)] == ["99", "100.50", "1"], "as the source wrote it"
+
+
+def test_what_is_empty_or_there_twice_in_a_flattened_object() -> None:
+    data = '{"a": {"b": 1}, "a_b": 2, "e": {}, "l": []}'
+    made = {}
+    for collision, empty in (("first", "drop"), ("last", "null")):
+        how = {"on_collision": collision, "empty_object": empty, "empty_list": empty}
+        (event,) = events(rendered([row(1, "a", data=data)], {"type": "flatten", "json": ["data"], **how}))
+        made[collision] = event["after"]["data"]
+    assert made == {"first": {"a_b": 1}, "last": {"a_b": 2, "e": None, "l": None}}
+
+
+def test_an_outbox_with_a_topic_for_the_rest_and_a_key_of_its_own(tmp_path: Path) -> None:
+    block = (
+        'processors: [{type: outbox, topic: "${aggregate_type}.${event_type}", default_topic: unrouted, '
+        'key: "${aggregate_type}-${aggregate_id}", columns: {aggregate_type: name, aggregate_id: id, payload: data}}]'
+    )
+    (feed,) = load(stream_file(tmp_path, block)).destination_views[0].feeds(TableId("public", "t"))
+    changes = Stream().transaction(row(7, "order")).raw(PEOPLE)
+    feed = Feed(PEOPLE.table, PEOPLE.table, PEOPLE.table, processors=feed.processors[-1:])
+    made = render_changes(RawChanges(chosen(changes.schema, (), AS_WRITTEN), changes.batch), feed, "shop")
+    assert (made.topics.to_pylist(), made.keys.to_pylist()) == (["unrouted"], [b"order-7"])
+
+
 def test_cel_keeps_events_and_sets_columns() -> None:
     processor = {"type": "cel", "where": "price > 1.0 && op == 'insert'", "set": {"who": "name + '!'"}}
     made = rendered([row(1, "a"), row(2, "b", "0.5"), truncate(PEOPLE.relation_id)], processor)
@@ -324,6 +413,7 @@ def test_an_overflow_is_an_error_and_no_other_value() -> None:
         ("[{type: cel, where: 'a &&'}]", "is no CEL"),
         ("[{type: outbox, topic: 'x.{frob}'}]", "names {frob}"),
         ("[{type: filter}]", "needs `where`, `ops` or `fields`"),
+        ("[{type: filter, ops: [insert]}], key: '${tenant}'", "names ${tenant}"),
     ],
 )
 def test_mistakes_are_found_when_the_file_is_read(tmp_path: Path, processors: str, problem: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -49,6 +50,32 @@ def rendered(schema: TableSchema, *messages: bytes, **format: Any) -> Rendered:
 
 def values(made: Rendered) -> list[Any]:
     return [None if value is None else json.loads(value) for value in made.values.to_pylist()]
+
+
+def test_deltaforge_to_the_key() -> None:
+    """The keys of DeltaForge's own envelope, in its order, and its forms of values."""
+    form, origin = EventFormat(Envelope("deltaforge")), Origin("shop", "crm", tenant="acme")
+    schema = table_schema({"id": INT8, "n": NUMERIC, "at": TIMESTAMPTZ, "raw": ColumnType(17, "bytea")})
+    row = ("1", "12.50", "2026-01-02 03:04:05.5+00", "\\x00ff")
+    messages = (insert(*row), update("1", UNSENT, None, UNSENT), delete("1", None, None, None), truncate())
+    changes = Stream().transaction(*messages).raw(schema)
+    made = render_changes(changes, Feed.clone(schema.table), origin, form)
+    came, changed, gone, emptied = values(made)
+    assert list(came) == [
+        *("before", "after", "source", "op", "ts_ms", "transaction", "event_id", "tenant_id", "schema_version")
+    ]
+    assert list(came["source"]) == ["version", "connector", "name", "ts_ms", "db", "schema", "table", "lsn", "txId"]
+    assert (came["op"], came["ts_ms"], came["tenant_id"]) == ("c", 1000, "acme")
+    assert came["transaction"] == {"id": str(came["source"]["txId"])}
+    assert came["after"] == {"id": 1, "n": "12.50", "at": row[2], "raw": {"_base64": "AP8="}}
+    unsent = {"_unchanged": True}
+    assert changed["after"] == {"id": 1, "n": unsent, "at": None, "raw": unsent}
+    assert (gone["op"], gone["before"]) == ("d", {"id": 1, "n": None, "at": None, "raw": None})
+    assert (emptied["op"], emptied["before"], emptied["after"]) == ("t", None, None)
+    ids = [event["event_id"] for event in (came, changed, gone, emptied)]
+    again = render_changes(changes, Feed.clone(schema.table), origin, form)
+    assert ids == [event["event_id"] for event in values(again)], "made again it is the same event"
+    assert len({UUID(one) for one in ids}) == len(ids)
 
 
 def test_faucet_to_the_key() -> None:

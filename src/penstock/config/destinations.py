@@ -249,6 +249,13 @@ class StreamSection(DestinationSection):
         )
 
     @property
+    def names_tenant(self) -> bool:
+        """Whether a template of it names the pipeline's tenant."""
+        made = self.record_format
+        templates = [made.topic, made.key, *(template for _, template in made.headers)]
+        return any("tenant" in template.names for template in templates if template is not None)
+
+    @property
     def has_typed_columns(self) -> bool:
         """Whether its records describe the types of their columns, as the source has them."""
         return self.envelope.type == "debezium" or self.encoding.type != "json"

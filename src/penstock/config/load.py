@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from penstock.config.facts import FACT
 from penstock.config.model import Pipeline
 from penstock.errors import ConfigError
+from penstock.processors.outbox import OUTBOX_NAME
 from penstock.render.template import TEMPLATE_NAME
 
 KeyPath = tuple[str | int, ...]
@@ -27,6 +28,8 @@ KeyPath = tuple[str | int, ...]
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}?")
 _VARIABLE_BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
 _TEMPLATES = frozenset({"topic", "stream", "subject", "key", "headers"})  # keys of a destination
+_OUTBOX_TEMPLATES = frozenset({"topic", "default_topic", "key"})  # keys of a processor
+_ANYTHING = re.compile(r".*", re.DOTALL)  # a script may have `${…}` of its own
 _MAY_BE_SECRET = ("mask_salt", "url", "uri", "warehouse", "state", "catalog", "spark")
 _SOLUTION = "Correct it and run `penstock check {file}`"
 
@@ -65,6 +68,8 @@ def expand(text: str, environment: Mapping[str, str], *, kept: re.Pattern[str] |
 
 def _kept_in(at: KeyPath) -> re.Pattern[str] | None:
     """What is no variable of the environment at this key."""
+    if "processors" in at:
+        return _ANYTHING if at[-1] == "inline" else OUTBOX_NAME if at[-1] in _OUTBOX_TEMPLATES else None
     if "set" in at:
         return FACT
     return TEMPLATE_NAME if at[:1] == ("destinations",) and _TEMPLATES.intersection(map(str, at)) else None

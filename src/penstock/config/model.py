@@ -163,6 +163,8 @@ class Pipeline(Section):
             if mysql and isinstance(destination, StreamSection):
                 problem = "is a stream, and sources of type mysql can only feed tables yet"
                 raise misplaced(("destinations", number, "type"), problem)
+            if self.tenant is None and isinstance(destination, StreamSection) and destination.names_tenant:
+                raise misplaced("tenant", f"is missing, and destination {destination.name} names ${{tenant}}")
         return self
 
     @model_validator(mode="after")

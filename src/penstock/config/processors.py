@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from penstock.config.patterns import compile_pattern, matches
 from penstock.config.section import Identifier, Section
@@ -22,7 +22,14 @@ from penstock.processors.expression import parse, parse_select
 from penstock.processors.javascript import check_source
 from penstock.processors.outbox import NAMES, unknown_placeholder
 
-Operation = Literal["insert", "update", "delete", "truncate", "read"]
+_LIMITS = frozenset({"timeout_ms", "cpu_ms", "mem_mb"})
+
+
+def _operation(value: object) -> object:
+    return "insert" if value == "create" else value
+
+
+Operation = Annotated[Literal["insert", "update", "delete", "truncate", "read"], BeforeValidator(_operation)]
 Plain = StrictBool | StrictInt | StrictFloat | str
 
 
@@ -65,19 +72,38 @@ def _topic(text: str) -> str:
     return text
 
 
+OutboxTemplate = Annotated[str, Field(min_length=1), AfterValidator(_topic)]
 ExpressionText = Annotated[str, AfterValidator(_expression)]
 CelText = Annotated[str, AfterValidator(_cel)]
 
 
-class ProcessorSection(Section):
-    """What every processor has. `tables` are those that it concerns; none named: all."""
+class TableChoice(Section):
+    """Which tables a processor concerns: those of `include`, all if it names none, without those of `exclude`."""
 
-    tables: list[Annotated[str, AfterValidator(_pattern)]] = Field(default_factory=list)
+    include: list[Annotated[str, AfterValidator(_pattern)]] = Field(default_factory=list)
+    exclude: list[Annotated[str, AfterValidator(_pattern)]] = Field(default_factory=list)
+
+    def has(self, table: TableId) -> bool:
+        if any(matches(pattern, table) for pattern in self.exclude):
+            return False
+        return not self.include or any(matches(pattern, table) for pattern in self.include)
+
+
+def _included(value: object) -> object:
+    """A list of patterns may stand for the section."""
+    return {"include": value} if isinstance(value, list) else value
+
+
+class ProcessorSection(Section):
+    """What every processor has. `id` is a name for its reader; nothing depends on it."""
+
+    id: str | None = None
+    tables: Annotated[TableChoice, BeforeValidator(_included)] = TableChoice()
     on_error: OnError = "dlq"
     changes_key: bool = False
 
     def concerns(self, table: TableId) -> bool:
-        return not self.tables or any(matches(pattern, table) for pattern in self.tables)
+        return self.tables.has(table)
 
     def spec(self, folder: str) -> ProcessorSpec:
         """Return what travels to the executors. `folder` is the pipeline file's."""
@@ -86,6 +112,19 @@ class ProcessorSection(Section):
 
     def _settings(self, folder: str) -> dict[str, Any]:
         raise NotImplementedError
+
+
+def _limits(value: object) -> object:
+    """DeltaForge's `timeout_ms`, `cpu_ms` and `mem_mb` stand for `seconds` and `memory`."""
+    if not isinstance(value, dict) or not _LIMITS.intersection(value):
+        return value
+    rest = {key: one for key, one in value.items() if key not in _LIMITS}
+    milliseconds = value.get("timeout_ms", value.get("cpu_ms"))
+    if isinstance(milliseconds, int):
+        rest.setdefault("seconds", milliseconds / 1000)
+    if isinstance(value.get("mem_mb"), int):
+        rest.setdefault("memory", value["mem_mb"] << 20)
+    return rest
 
 
 class Limits(Section):
@@ -113,16 +152,24 @@ class FieldTest(Section):
     def expression(self) -> str:
         """The test as an expression."""
         side, dot, column = self.path.partition(".")
-        name = f'{side}."{column}"' if dot and side in ("before", "after") else _quoted(self.path)
+        if not dot or side not in ("before", "after"):
+            side, column = "", self.path
+        column, inner, path = column.partition(".")
+        name = f"{side}.{_quoted(column)}" if side else _quoted(column)
+        if inner and self.op != "changed":
+            name = f"json_text({name}, {_literal(path)})"
+            if isinstance(self.value, int | float) and not isinstance(self.value, bool):
+                name = f"cast({name} as double)"
         signs = {"eq": "=", "ne": "<>", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
         if self.op in ("in", "not_in"):
             if not isinstance(self.value, list) or not self.value:
                 raise ValueError("needs a list as its value")
-            return f"{name} {'not ' if self.op == 'not_in' else ''}in ({', '.join(map(_literal, self.value))})"
+            among = f"{name} in ({', '.join(map(_literal, self.value))})"
+            return among if self.op == "in" else f"({name} is null or not {among})"
         if self.op in ("exists", "not_exists"):
             return f"{name} is {'not ' if self.op == 'exists' else ''}null"
         if self.op == "changed":
-            return f"changed({_quoted(column if side in ('before', 'after') and dot else self.path)})"
+            return f"(op <> 'update' or changed({_quoted(column)}))"
         if self.value is None or isinstance(self.value, list):
             raise ValueError("needs a value")
         if self.op in ("contains", "regex"):
@@ -187,7 +234,7 @@ class PythonProcessor(ProcessorSection):
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     rows: bool = False
     adds: list[Identifier] = Field(default_factory=list)
-    limits: Limits = Limits()
+    limits: Annotated[Limits, BeforeValidator(_limits)] = Limits()
 
     def _settings(self, folder: str) -> dict[str, Any]:
         limits = {"seconds": self.limits.seconds, "memory": self.limits.memory}
@@ -202,10 +249,20 @@ class FlattenProcessor(ProcessorSection):
     max_depth: Annotated[int, Field(ge=1, le=64)] = 16
     json_columns: Annotated[list[Identifier], Field(alias="json")] = Field(default_factory=list)
     lists: Literal["preserve", "index"] = "preserve"
+    on_collision: Literal["error", "first", "last"] = "error"
+    empty_object: Literal["preserve", "drop", "null"] = "preserve"
+    empty_list: Literal["preserve", "drop", "null"] = "preserve"
 
     def _settings(self, folder: str) -> dict[str, Any]:
-        index = self.lists == "index"
-        return {"separator": self.separator, "max_depth": self.max_depth, "json": self.json_columns, "index": index}
+        return {
+            "separator": self.separator,
+            "max_depth": self.max_depth,
+            "json": self.json_columns,
+            "index": self.lists == "index",
+            "on_collision": self.on_collision,
+            "empty_object": self.empty_object,
+            "empty_list": self.empty_list,
+        }
 
 
 class OutboxColumns(Section):
@@ -224,7 +281,9 @@ class OutboxProcessor(ProcessorSection):
 
     type: Literal["outbox"]
     columns: OutboxColumns = OutboxColumns()
-    topic: Annotated[str, Field(min_length=1), AfterValidator(_topic)] = "{aggregate_type}"
+    topic: OutboxTemplate = "{aggregate_type}"
+    default_topic: Annotated[str, Field(min_length=1)] | None = None
+    key: OutboxTemplate = "{aggregate_id}"
     additional_headers: dict[str, Identifier] = Field(default_factory=dict)
     raw_payload: bool = True
     strict: bool = False
@@ -233,6 +292,8 @@ class OutboxProcessor(ProcessorSection):
         return {
             "columns": self.columns.model_dump(),
             "topic": self.topic,
+            "default_topic": self.default_topic or "",
+            "key": self.key,
             "headers": self.additional_headers,
             "raw_payload": self.raw_payload,
             "strict": self.strict,
@@ -244,12 +305,14 @@ class JavascriptProcessor(ProcessorSection):
 
     type: Literal["javascript"]
     inline: Annotated[str, AfterValidator(_script)]
+    events: Literal["native", "deltaforge"] = "native"
     adds: list[Identifier] = Field(default_factory=list)
-    limits: Limits = Limits()
+    limits: Annotated[Limits, BeforeValidator(_limits)] = Limits()
 
     def _settings(self, folder: str) -> dict[str, Any]:
         limits = {"seconds": self.limits.seconds, "memory": self.limits.memory}
-        return {"source": self.inline, "adds": self.adds, **limits}
+        shape = {} if self.events == "native" else {"shape": self.events}
+        return {"source": self.inline, "adds": self.adds, **shape, **limits}
 
 
 class CelProcessor(ProcessorSection):

@@ -20,6 +20,7 @@ _SHAPES: dict[str, frozenset[Kind]] = {
     "debezium": frozenset(("transactions", "messages")),
     "cloudevents": frozenset(("transactions", "schema_changes", "messages")),
     "faucet": frozenset(),
+    "deltaforge": frozenset(),
 }
 
 

@@ -6,22 +6,29 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from penstock.processors.batch import EventBatch, StepFailed, columns_of, images_of
 
+OnCollision = Literal["error", "first", "last"]
+Empty = Literal["preserve", "drop", "null"]
+
 
 @dataclass(frozen=True)
 class FlattenStep:
     """`json` are the JSON columns to flatten: each stays one column, whose objects have no objects in them. Lists stay
-    as they are, or with `index` their elements are members by number."""
+    as they are, or with `index` their elements are members by number. `on_collision` says which of two members or
+    columns of one name counts; `empty_object` and `empty_list` what becomes of those inside of JSON."""
 
     separator: str
     max_depth: int
     json: tuple[str, ...] = ()
     index: bool = False
+    on_collision: OnCollision = "error"
+    empty_object: Empty = "preserve"
+    empty_list: Empty = "preserve"
 
     def run(self, batch: EventBatch) -> EventBatch:
         before, after = self._images(batch.before), self._images(batch.after)
@@ -34,9 +41,10 @@ class FlattenStep:
                 values = pa.array([None if one is None else self._text(name, one) for one in values.to_pylist()])
                 values = values.cast(pa.string())
             for full, flat in self._columns(name, values, self.max_depth):
-                if full in made:
+                if full in made and self.on_collision == "error":
                     raise StepFailed("collision", f"two columns would be named {full}; choose another separator")
-                made[full] = flat
+                if full not in made or self.on_collision == "last":
+                    made[full] = flat
         return images_of(made, images.is_null())
 
     def _columns(self, name: str, values: pa.Array, depth: int) -> Iterator[tuple[str, pa.Array]]:
@@ -55,9 +63,13 @@ class FlattenStep:
             return text
         flat: dict[str, Any] = {}
         for key, value in self._members("", found, self.max_depth):
-            if key in flat:
+            empty = self.empty_object if value == {} else self.empty_list if value == [] else "preserve"
+            if empty == "drop":
+                continue
+            if key in flat and self.on_collision == "error":
                 raise StepFailed("collision", f"two members of {name} would be named {key}; choose another separator")
-            flat[key] = value
+            if key not in flat or self.on_collision == "last":
+                flat[key] = None if empty == "null" else value
         return _written(flat)
 
     def _members(self, prefix: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

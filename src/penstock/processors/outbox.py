@@ -25,18 +25,22 @@ from penstock.processors.batch import EventBatch, Route, StepFailed, columns_of
 NAMES = ("aggregate_type", "aggregate_id", "payload", "event_type", "event_id", "topic")
 REQUIRED = ("aggregate_id", "payload")
 _SPACE, _JSON = re.compile(r"[ \t\r\n]*"), json.JSONDecoder()
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_PLACEHOLDER = re.compile(r"\$?\{([a-z_]+)\}")
+OUTBOX_NAME = re.compile(rf"\$\{{(?:{'|'.join(NAMES)})\}}")  # in a template of an outbox, what is no variable
 
 
 @dataclass(frozen=True)
 class OutboxStep:
-    """`columns` are the names of the outbox's columns, by what they are. `topic` is a template over them."""
+    """`columns` are the names of the outbox's columns, by what they are. `topic` and `key` are templates over them;
+    `default_topic` is where messages go that have no topic."""
 
     columns: tuple[tuple[str, str], ...]
     topic: str
     headers: tuple[tuple[str, str], ...] = ()  # further headers: name, column
     raw_payload: bool = True
     strict: bool = False
+    default_topic: str = ""
+    key: str = "{aggregate_id}"
 
     def run(self, batch: EventBatch) -> EventBatch:
         wanted = np.asarray(pc.is_in(batch.op, value_set=pa.array(["insert", "read"])))
@@ -52,13 +56,16 @@ class OutboxStep:
             if name not in found:
                 raise StepFailed("no-column", f"the outbox has no column {dict(self.columns)[name]}")
         topics = self._topics(found, len(batch))
+        if topics.null_count and self.default_topic:
+            topics = pc.fill_null(topics, self.default_topic)
         if topics.null_count:
             raise StepFailed("no-topic", f"its topic `{self.topic}` is not known: a column that it names is null")
         headers = {"id": "event_id", "eventType": "event_type", "aggregateType": "aggregate_type"}
         sent = {header: found[name].cast(pa.binary()) for header, name in headers.items() if name in found}
         sent |= {header: self._texts(row, column).cast(pa.binary()) for header, column in self.headers if column in row}
         value = found["payload"].cast(pa.binary()) if self.raw_payload else pa.nulls(len(batch), pa.binary())
-        return replace(batch, route=Route(topics, found["aggregate_id"].cast(pa.binary()), value, sent))
+        keys = self._filled(self.key, "key", found, len(batch)).cast(pa.binary())
+        return replace(batch, route=Route(topics, keys, value, sent))
 
     def _texts(self, row: Mapping[str, pa.Array], column: str) -> pa.Array:
         values = row[column]
@@ -70,18 +77,24 @@ class OutboxStep:
             raise StepFailed("no-text", f"column {column} has no text: {error}") from error
 
     def _topics(self, found: Mapping[str, pa.Array], rows: int) -> pa.Array:
+        named = self._filled(self.topic, "topic", found, rows)
+        if "topic" in found:  # a row may say it itself
+            named = pc.coalesce(found["topic"].cast(pa.string()), named)
+        return pc.if_else(pc.equal(named, ""), pa.scalar(None, pa.string()), named)
+
+    def _filled(self, template: str, key: str, found: Mapping[str, pa.Array], rows: int) -> pa.Array:
+        """Return the template's text for each row, null where one of its columns is null."""
         parts: list[pa.Array] = []
-        for number, part in enumerate(_PLACEHOLDER.split(self.topic)):
+        for number, part in enumerate(_PLACEHOLDER.split(template)):
             if number % 2 == 0:
                 parts.append(pa.repeat(part, rows))
             elif part in found:
                 parts.append(found[part].cast(pa.string()))
+            elif key == "topic" and self.default_topic:
+                parts.append(pa.nulls(rows, pa.string()))
             else:
-                raise StepFailed("no-column", f"the outbox has no column for {part}, which `topic` names")
-        named = pc.binary_join_element_wise(*parts, "")
-        if "topic" in found:  # a row may say it itself
-            named = pc.coalesce(found["topic"].cast(pa.string()), named)
-        return pc.if_else(pc.equal(named, ""), pa.scalar(None, pa.string()), named)
+                raise StepFailed("no-column", f"the outbox has no column for {part}, which `{key}` names")
+        return pc.binary_join_element_wise(*parts, "")
 
 
 def _members(row: Mapping[str, pa.Array]) -> dict[str, pa.Array]:

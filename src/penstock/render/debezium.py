@@ -24,6 +24,7 @@ from penstock.model.table import ColumnType, TableSchema
 from penstock.render.connect_avro import connect_schema, connect_values
 from penstock.render.event import Events, Origin
 from penstock.render.format import Envelope, Registry
+from penstock.render.images import unsent
 from penstock.render.json_text import JsonRows, json_texts
 from penstock.render.registry import prefixes
 from penstock.version import __version__
@@ -210,10 +211,7 @@ class ConnectEvents:
         unchanged = self.events.unchanged
         if unchanged.null_count == len(unchanged) or not len(values):
             return values
-        listed = unchanged.take(pa.array(at))
-        named = np.asarray(pc.equal(listed.flatten(), name))
-        lacks = np.zeros(len(at), np.bool_)
-        lacks[np.asarray(pc.list_parent_indices(listed))[named]] = True
+        lacks = unsent(unchanged.take(pa.array(at)), name)
         if not lacks.any():
             return values
         kind = values.type

@@ -35,12 +35,14 @@ _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 @dataclass(frozen=True)
 class Origin:
-    """Where events come from. `versions` has, by fingerprint, the version and sequence that the schema registry has."""
+    """Where events come from, and whose pipeline made them. `versions` has, by fingerprint, the version and sequence
+    that the schema registry has."""
 
     source: str
     database: str = ""
     sid: str | int | None = None
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tenant: str = ""
 
 
 @dataclass(frozen=True)

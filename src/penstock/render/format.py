@@ -11,8 +11,8 @@ from typing import Literal
 
 from penstock.render.template import Template
 
-EnvelopeType = Literal["native", "debezium", "cloudevents", "faucet"]
-ENVELOPES: tuple[EnvelopeType, ...] = ("native", "debezium", "cloudevents", "faucet")
+EnvelopeType = Literal["native", "debezium", "cloudevents", "faucet", "deltaforge"]
+ENVELOPES: tuple[EnvelopeType, ...] = ("native", "debezium", "cloudevents", "faucet", "deltaforge")
 Schemas = Literal["none", "empty", "inline"]
 SubjectName = Literal["topic_name", "record_name", "topic_record_name"]
 Deletes = Literal["event", "tombstone", "both"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,6 +77,14 @@ def before_texts(events: Events, writer: ImageWriter) -> pa.Array:
     if full.sum() == len(events) - events.before.null_count:
         return writer.objects(events.before)
     return pc.if_else(pa.array(full), writer.objects(events.before), writer.objects(events.before, names))
+
+
+def unsent(unchanged: pa.ListArray, name: str) -> npt.NDArray[np.bool_]:
+    """Return for which rows a column is among those that were not sent. `unchanged` are lists of names."""
+    named = np.asarray(pc.equal(unchanged.flatten(), name))
+    lacks = np.zeros(len(unchanged), np.bool_)
+    lacks[np.asarray(pc.list_parent_indices(unchanged))[named]] = True
+    return lacks
 
 
 def after_texts(events: Events, writer: ImageWriter, *, name_unsent: bool = False) -> pa.Array:

@@ -115,6 +115,7 @@ def source_names(origin: Origin, schema: TableSchema) -> dict[str, str]:
         "source.db": origin.database,
         "source.schema": schema.table.schema or origin.source,
         "source.table": schema.table.name if schema.table.schema else topic_word(schema.table),
+        "tenant": origin.tenant,
     }
 
 

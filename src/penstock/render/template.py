@@ -3,6 +3,7 @@
 | name                                                       | stands for                                              |
 |------------------------------------------------------------|---------------------------------------------------------|
 | `source.name`, `source.db`, `source.schema`, `source.table`| where the event comes from                              |
+| `tenant`                                                   | the pipeline's tenant                                   |
 | `op`                                                       | insert, update, delete, truncate, read                  |
 | `key`                                                      | the row's key as JSON, as records have it by default    |
 | `after.x`                                                  | column x of the new row; of a delete, of the old row    |
@@ -24,10 +25,10 @@ import pyarrow.compute as pc
 
 from penstock.model.table import TableSchema
 
-SOURCE_NAMES = ("source.name", "source.db", "source.schema", "source.table")
+SOURCE_NAMES = ("source.name", "source.db", "source.schema", "source.table", "tenant")
 PLAIN_NAMES = (*SOURCE_NAMES, "op", "key")
 IMAGES = ("before", "after")
-TEMPLATE_NAME = re.compile(r"\$\{(?P<name>op|key|[a-z]+\.[^}]+)\}")  # what `${VAR}` of the environment can never be
+TEMPLATE_NAME = re.compile(r"\$\{(?P<name>op|key|tenant|[a-z]+\.[^}]+)\}")  # never a variable of the environment
 _ANY = re.compile(r"\$\{([^}]*)\}?")
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from penstock.model.source_events import is_source_event
 from penstock.model.table import ColumnType, TableSchema
 from penstock.render import debezium, native_avro
+from penstock.render.deltaforge import deltaforge
 from penstock.render.envelopes import cloudevents, faucet, native
 from penstock.render.event import Events, Mask, Origin
 from penstock.render.format import EventFormat
@@ -65,4 +66,5 @@ def _written(events: Events, format: EventFormat, topics: pa.DictionaryArray) ->
         return debezium.json_values(events, format.envelope)
     if kind == "cloudevents":
         return cloudevents(events, format.envelope).cast(pa.binary()), {}
-    return (faucet if kind == "faucet" else native)(events).cast(pa.binary()), {}
+    write_json = {"faucet": faucet, "deltaforge": deltaforge}.get(kind, native)
+    return write_json(events).cast(pa.binary()), {}

@@ -88,7 +88,7 @@ class LogEvents:
         self._everything = everything
         self._log = ChangeLog(pipeline.log_uri)
         sid = None if pipeline.sid is None else pipeline.sid.value
-        self._origin = Origin(pipeline.source.name, pipeline.source.database, sid)
+        self._origin = Origin(pipeline.source.name, pipeline.source.database, sid, tenant=pipeline.tenant or "")
 
     def reaches(self, after: After) -> bool:
         """Whether the log is known to have everything behind a place or moment. UsageError when there is no log yet."""
