@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,9 @@ def test_nothing_but_the_room_of_iceberg_reads_its_format() -> None:
     }
     assert found
     assert all(name.startswith("destinations/iceberg/") for name in found), found
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Pytest collects two files of one name as one module, and then neither of them runs."""
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
