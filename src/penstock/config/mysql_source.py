@@ -37,6 +37,7 @@ class MysqlAddress:
     ssl_cert: str
     ssl_key: str
     socket: str
+    epoch: int = 0
 
 
 def checked_url(url: str, folder: Path) -> str:
@@ -63,7 +64,7 @@ def checked_url(url: str, folder: Path) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
 
 
-def address_of(url: str) -> MysqlAddress:
+def address_of(url: str, epoch: int = 0) -> MysqlAddress:
     """Take apart a URL that `checked_url` has made."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
@@ -78,6 +79,7 @@ def address_of(url: str) -> MysqlAddress:
         ssl_cert=options.get("ssl-cert", ""),
         ssl_key=options.get("ssl-key", ""),
         socket=options.get("socket", ""),
+        epoch=epoch,
     )
 
 
@@ -94,7 +96,8 @@ class MysqlSource(Section):
     """Where changes come from: a MySQL or MariaDB server.
 
     `server_id` is the number under which capture reads the binlog, as a replica does; no other replica of the server
-    may have it. By default it follows from the pipeline's and the source's name.
+    may have it. By default it follows from the pipeline's and the source's name. `failover` counts how often another
+    server took over: with one more, a pipeline goes on at the server that `url` names now, by GTID.
     """
 
     name: Name = ""
@@ -102,12 +105,13 @@ class MysqlSource(Section):
     url: Annotated[SecretStr, AfterValidator(_url)]
     sid: SourceId = None
     server_id: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
+    failover: Annotated[int, Field(ge=0, le=1023)] = 0
 
     _pipeline: str = PrivateAttr("")
 
     @property
     def address(self) -> MysqlAddress:
-        return address_of(self.url.get_secret_value())
+        return address_of(self.url.get_secret_value(), self.failover)
 
     @property
     def database(self) -> str:

@@ -6,6 +6,7 @@ retry can mend is raised: a gap, rights that are missing. Each session goes on a
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -17,11 +18,12 @@ from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.source.contract import Report, SegmentSettings, StopFlag, WantedTables
 from penstock.source.mysql.catalogue import charsets_by_collation, discover
-from penstock.source.mysql.connect import Address, Connection, connect
-from penstock.source.mysql.events import START_OVER, BinlogStream
-from penstock.source.mysql.positions import head, position_of
+from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb
+from penstock.source.mysql.events import PAYLOAD, START_OVER, BinlogStream
+from penstock.source.mysql.gtids import GtidSet
+from penstock.source.mysql.positions import epoch_of, head, position_of
 from penstock.source.mysql.positions import position_text as shown
-from penstock.source.mysql.resume import LogState, find_gap, gtids_at, identity
+from penstock.source.mysql.resume import LogState, after_gtids, find_gap, gtids_at, identity, settled_gtids
 from penstock.source.mysql.transactions import Transactions
 from penstock.source.sink import Origin, SegmentSink
 
@@ -107,8 +109,16 @@ class Capture:
         try:
             self._reached = True
             state, position = self._begin(connection, address)
+            arriving, settled = GtidSet(), 0
+            if not state.gtids and not is_mariadb(connection):
+                arriving, settled = settled_gtids(connection, address)
             stream = BinlogStream(
-                address, self._section.replica_id, state.file, position & 0xFFFFFFFF, HEARTBEAT_SECONDS
+                address,
+                self._section.replica_id,
+                state.file,
+                position & 0xFFFFFFFF,
+                HEARTBEAT_SECONDS,
+                after_gtids(state, mariadb=is_mariadb(connection)) if state.taking_over else b"",
             )
             try:
                 transactions = Transactions(
@@ -117,7 +127,9 @@ class Capture:
                     mariadb=stream.mariadb,
                     file=state.file,
                     end=position,
-                    gtids=state.gtids,
+                    gtids=state.gtids or arriving.state(),
+                    settled=settled,
+                    taking_over=state.taking_over,
                     report=lambda text: LOG.warning("statement not followed by rows", statement=text[:200]),
                 )
                 self._report({"event": "started", "position": shown(position), "reading": [READING]})
@@ -142,13 +154,18 @@ class Capture:
             gap = find_gap(connection, address, end, origin)
             if gap is not None:
                 raise gap
-            sink.begin(end, origin)
-            return LogState.from_json(origin.state), end
+            state = LogState.from_json(origin.state)
+            if origin.system_id == system and epoch_of(end) == address.epoch:
+                sink.begin(end, origin)
+                return state, end
+            state = dataclasses.replace(state, file="binlog.0", created=0, taking_over=True)
+            sink.begin(end, Origin(system, address.epoch, state=state.to_json()))
+            return state, max(end, position_of(state.file, 0, address.epoch))
         file, offset = head(connection, address)
-        position = position_of(file, offset)
+        position = position_of(file, offset, address.epoch)
         state = LogState(file, 0, gtids_at(connection, address, file, offset) or {})
         # No transaction begins in the last byte before the end: so the log has a beginning even while nothing happens.
-        sink.begin(position - 1, Origin(system, 0, state=state.to_json()))
+        sink.begin(position - 1, Origin(system, address.epoch, state=state.to_json()))
         sink.advance(position, state.to_json())
         return state, position
 
@@ -188,9 +205,10 @@ class _Session:
             else:
                 self._heard_at = now
                 for event in events:
-                    take(event)
-                    if transactions.pending_bytes >= self._segment_bytes or transactions.bytes >= self._segment_bytes:
-                        self._make_room()
+                    for one in transactions.unpacked(event) if event[4] == PAYLOAD else (event,):
+                        take(one)
+                        if max(transactions.pending_bytes, transactions.bytes) >= self._segment_bytes:
+                            self._make_room()
                 if self.expected is not None and transactions.began_in is not None:
                     self._require_same_file(self.expected)
             self._tick(now, quiet=events is None)

@@ -18,16 +18,9 @@ _SHORT_SECONDS = 86_400
 
 def check_server(connection: Connection, address: Address, wanted: WantedTables) -> list[Finding]:
     found: list[Finding] = []
-    if not is_mariadb(connection):
-        return [
-            Finding(
-                "error",
-                "the server is MySQL, of which no exact copy can be made yet; MariaDB 10.6 and later can be followed",
-                "Follow a MariaDB server, or wait for a later version (docs/source-mysql.md)",
-            )
-        ]
-    if version(connection) < (10, 6):
-        found.append(Finding("error", "the server is older than MariaDB 10.6", "Upgrade it"))
+    oldest, product = ((10, 6), "MariaDB 10.6") if is_mariadb(connection) else ((8, 0), "MySQL 8.0")
+    if version(connection) < oldest:
+        found.append(Finding("error", f"the server is older than {product}", "Upgrade it"))
     if _variable(connection, address, "log_bin") not in ("1", "ON"):
         fix = "Put log_bin and a server_id into the server's configuration and restart it"
         return [*found, Finding("error", "the server writes no binlog", fix)]
@@ -37,6 +30,8 @@ def check_server(connection: Connection, address: Address, wanted: WantedTables)
             text = f"{name} is {value or 'unknown'}: {why}"
             found.append(Finding("error", text, f"{fix} (and in the configuration; then reconnect applications)"))
     found += _rights(connection, address)
+    if not is_mariadb(connection):
+        found += _of_mysql(connection, address)
     expire = int(float(_variable(connection, address, "expire_logs_days") or "0") * 86_400)
     seconds = int(_variable(connection, address, "binlog_expire_logs_seconds") or "0") or expire
     if 0 < seconds < _SHORT_SECONDS:
@@ -52,18 +47,45 @@ def check_server(connection: Connection, address: Address, wanted: WantedTables)
     return found
 
 
+def _of_mysql(connection: Connection, address: Address) -> list[Finding]:
+    found: list[Finding] = []
+    if _variable(connection, address, "binlog_row_value_options"):
+        text = "binlog_row_value_options is PARTIAL_JSON: of a changed document the binlog would have a part alone"
+        fix = "SET GLOBAL binlog_row_value_options = '' (and in the configuration; then reconnect applications)"
+        found.append(Finding("error", text, fix))
+    if _variable(connection, address, "gtid_mode").upper() != "ON":
+        on = "Set gtid_mode = ON and enforce_gtid_consistency = ON (docs/source-mysql.md)"
+        text = "gtid_mode is not ON: a replica that takes over cannot be followed, and each copy begins a binlog file"
+        found.append(Finding("warning", text, on))
+        if not _grants(connection, address) & {"RELOAD", "ALL PRIVILEGES"}:
+            text = "gtid_mode is not ON and the account lacks the right RELOAD: tables cannot be copied"
+            found.append(Finding("error", text, f"{on}, or GRANT RELOAD ON *.* TO '{address.user}'@'%'"))
+    return found
+
+
+def _grants(connection: Connection, address: Address) -> set[str]:
+    """Return the account's rights on everything."""
+    found: set[str] = set()
+    for one in rows(connection, address, "SHOW GRANTS"):
+        rights, separator, _ = str(one[0]).upper().partition(" ON *.* TO ")
+        if separator:
+            found |= {right.strip() for right in rights.removeprefix("GRANT ").split(",")}
+    return found
+
+
 def _rights(connection: Connection, address: Address) -> list[Finding]:
-    grants = " ".join(str(one[0]).upper() for one in rows(connection, address, "SHOW GRANTS"))
-    if "ALL PRIVILEGES ON *.*" in grants:
+    grants = _grants(connection, address)
+    if "ALL PRIVILEGES" in grants:
         return []
+    monitor = "BINLOG MONITOR" if is_mariadb(connection) else "REPLICATION CLIENT"
     needed = {
         "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
-        "BINLOG MONITOR": ("BINLOG MONITOR", "REPLICATION CLIENT"),
+        monitor: ("BINLOG MONITOR", "REPLICATION CLIENT"),
     }
     return [
         Finding("error", f"the account lacks the right {right}", f"GRANT {right} ON *.* TO '{address.user}'@'%'")
         for right, names in needed.items()
-        if not any(name in grants for name in names)
+        if not grants.intersection(names)
     ]
 
 

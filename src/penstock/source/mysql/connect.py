@@ -45,6 +45,10 @@ class Address(Protocol):
     def ssl_key(self) -> str: ...
     @property
     def socket(self) -> str: ...
+    @property
+    def epoch(self) -> int:
+        """How often another server took over (positions.py)."""
+        ...
 
 
 Connection = Any  # pymysql's, whose packets are read here too
@@ -93,7 +97,7 @@ def _connect(address: Address, purpose: str, *, tls: bool) -> Connection:
         if tls and not isinstance(made._sock, ssl.SSLSocket):
             raise _NoTls
         with made.cursor() as cursor:
-            cursor.execute(SESSION)
+            cursor.execute(SESSION if is_mariadb(made) else f"{SESSION}, information_schema_stats_expiry = 0")
         return made
     except (pymysql.Error, OSError, RuntimeError) as error:
         if made is not None:
@@ -116,6 +120,12 @@ def _tls(address: Address) -> dict[str, Any]:
 
 def _not_connected(address: Address, error: Exception) -> SourceError:
     reason = _reason(error, address)
+    if isinstance(error, RuntimeError) and "cryptography" in reason:
+        return SourceUnreachable(
+            f"the server at {endpoint(address)} takes the password of {address.user} over TLS only"
+            " (caching_sha2_password)",
+            "Choose another ssl-mode than DISABLED in source.url, or a socket",
+        )
     if _code(error) in _DENIED:
         return SourceUnreachable(
             f"the server at {endpoint(address)} does not let {address.user} in: {reason}",

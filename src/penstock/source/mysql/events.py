@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import uuid
 import zlib
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ INSERTS, UPDATES, DELETES = (23, 30, 166, 169), (24, 31, 167, 170), (25, 32, 168
 HEADER = 19
 CHUNK = 1 << 20
 TICK_SECONDS = 0.1
-_REGISTER, _DUMP = 0x15, 0x12
+_REGISTER, _DUMP, _DUMP_GTID, _THROUGH_GTIDS = 0x15, 0x12, 0x1E, 4
 _PURGED = 1236
 
 
@@ -38,7 +39,11 @@ class Gtid:
 class BinlogStream:
     """One dump connection."""
 
-    def __init__(self, address: Address, server_id: int, file: str, offset: int, heartbeat: float) -> None:
+    def __init__(
+        self, address: Address, server_id: int, file: str, offset: int, heartbeat: float, after: str | bytes = b""
+    ) -> None:
+        """Read from a place of a file on; or, with `after`, what follows these GTIDs: MySQL's set as bytes, MariaDB's
+        last ones as text."""
         self._address = address
         self._connection = connect(address, purpose="penstock capture")
         self.mariadb = is_mariadb(self._connection)
@@ -46,14 +51,14 @@ class BinlogStream:
         self._parts: list[bytes] = []
         try:
             with source_errors("asking for the binlog", address):
-                self._ask(server_id, file, offset, heartbeat)
+                self._ask(server_id, file, offset, heartbeat, after)
         except BaseException:
             self.close()
             raise
         self._socket: socket.socket | ssl.SSLSocket = self._connection._sock
         self._socket.settimeout(TICK_SECONDS)
 
-    def _ask(self, server_id: int, file: str, offset: int, heartbeat: float) -> None:
+    def _ask(self, server_id: int, file: str, offset: int, heartbeat: float, after: str | bytes) -> None:
         connection = self._connection
         with connection.cursor() as cursor:
             cursor.execute(
@@ -62,12 +67,19 @@ class BinlogStream:
             )
             if self.mariadb:
                 cursor.execute("SET @mariadb_slave_capability = 4")
+                if isinstance(after, str):
+                    cursor.execute("SET @slave_connect_state = %s, @slave_gtid_strict_mode = 0", (after,))
             else:
                 name = f"70656e73-746f-636b-0000-{server_id:012d}"
                 cursor.execute(f"SET @slave_uuid = '{name}', @replica_uuid = '{name}'")
         connection._execute_command(_REGISTER, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
         connection._read_packet()
-        connection._execute_command(_DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())
+        if after and isinstance(after, bytes):
+            request = struct.pack("<HIIQI", _THROUGH_GTIDS, server_id, 0, 4, len(after)) + after
+            connection._execute_command(_DUMP_GTID, request)
+        else:
+            first = b"" if after else file.encode()
+            connection._execute_command(_DUMP, struct.pack("<IHI", 4 if after else offset, 0, server_id) + first)
 
     def read(self) -> list[bytes] | None:
         """Return the events that have come, or None when none came for a moment."""
@@ -152,7 +164,8 @@ def read_gtid(kind: int, event: bytes) -> Gtid:
     time = seconds * 1_000_000
     if len(body) >= 49:
         time = int.from_bytes(body[42:49], "little") & (1 << 55) - 1
-    return Gtid(max(number, 0), time, "", None)
+    text = f"{uuid.UUID(bytes=bytes(body[1:17]))}:{number}" if kind == GTID else ""
+    return Gtid(max(number, 0), time, text, None)
 
 
 def read_query(kind: int, event: bytes) -> tuple[str, str]:

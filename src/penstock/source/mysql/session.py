@@ -68,7 +68,7 @@ class MysqlSession:
         return [one.schema for one in discover(self._connection, self._address, wanted.wants)]
 
     def head(self) -> Position:
-        return position_of(*head(self._connection, self._address))
+        return position_of(*head(self._connection, self._address), self._address.epoch)
 
     def health(self) -> SourceHealth:
         file, offset = head(self._connection, self._address)
@@ -86,7 +86,7 @@ class MysqlSession:
             Fact("oldest binlog", oldest),
         )
         details = {"binlog": {"file": file, "offset": offset, "oldest": oldest, "read": is_read}}
-        return SourceHealth(position_of(file, offset), is_read, facts, details)
+        return SourceHealth(position_of(file, offset, self._address.epoch), is_read, facts, details)
 
     def find_gap(self, end: Position, origin: Origin) -> GapError | None:
         return find_gap(self._connection, self._address, end, origin)

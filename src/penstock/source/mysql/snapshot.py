@@ -1,6 +1,10 @@
-"""A snapshot of a MariaDB source as the rest of penstock knows it: a transaction with a known place in the binlog.
+"""A snapshot of a source as the rest of penstock knows it.
 
-Other connections cannot share it: each range is read at a place of its own (copy_read.py), never before this one.
+MariaDB's is a transaction with a known place in the binlog. Other connections cannot share it: each range is read at a
+place of its own (copy_read.py), never before this one.
+
+MySQL's has bounds instead: everything before `position` could be seen when it was made, and nothing from `passed` on
+has been seen. The first is not the end of the binlog, where transactions stand before readers see them.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.source.contract import ComparableTable, WantedTables
 from penstock.source.mysql.catalogue import discover
-from penstock.source.mysql.connect import Address, Connection, connect, rows
-from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, begin_snapshot
+from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows
+from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, begin_snapshot, visible_position
+from penstock.source.mysql.positions import head, position_of
 
 MOST_RANGES = 10_000
 NO_MARKS = TableMarks(0, "", ())  # the binlog says everything that happens to a table
@@ -88,7 +93,9 @@ class MysqlSnapshot:
         self._address = address
         self._connection = connect(address, purpose="penstock copy")
         try:
-            self.position = begin_snapshot(self._connection, address)
+            exact = begin_snapshot(self._connection, address) if is_mariadb(self._connection) else None
+            self._is_exact = exact is not None
+            self.position = visible_position(self._connection, address) if exact is None else exact
         except BaseException:
             self.close()
             raise
@@ -102,13 +109,21 @@ class MysqlSnapshot:
 
     @property
     def passed(self) -> Position:
-        return self.position
+        if self._is_exact:
+            return self.position
+        with self._asking() as connection:
+            return position_of(*head(connection, self._address), self._address.epoch)
 
     @contextmanager
     def session(self) -> Iterator[MysqlSnapshotSession]:
+        with self._asking() as connection:
+            yield MysqlSnapshotSession(connection, self._address, self.position)
+
+    @contextmanager
+    def _asking(self) -> Iterator[Connection]:
         connection = connect(self._address, purpose="penstock copy")
         try:
-            yield MysqlSnapshotSession(connection, self._address, self.position)
+            yield connection
         finally:
             connection._force_close()
 

@@ -7,17 +7,19 @@ sealed; of an open one, parts may be taken when it is too large for memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.errors import GapError, SourceError, StreamOutOfStep
+from penstock.errors import SourceError, StreamOutOfStep
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql import events
 from penstock.source.mysql.catalogue import schema_of
-from penstock.source.mysql.positions import FIRST_OFFSET, position_of
+from penstock.source.mysql.gtids import GtidSet, LastOfDomains
+from penstock.source.mysql.payload import unpacked
+from penstock.source.mysql.positions import FIRST_OFFSET, epoch_of, position_of
 from penstock.source.mysql.row_pile import RowPile
 from penstock.source.mysql.statements import Doing, Effect, effects
 from penstock.source.mysql.table_map import Unreadable, read_schema, table_of
@@ -29,6 +31,8 @@ _HAS_EXTRA = frozenset({30, 31, 32, 169, 170, 171})
 _COMPRESSED = frozenset(range(166, 172))
 _IGNORED = frozenset({events.STOP, events.ROWS_QUERY, 5, 13, 14, 28, 35, 36, 37, 160, 161, 163})
 _IGNORABLE = 0x80
+
+_NEVER = 1 << 64
 
 STATEMENT = (
     "rows were changed by a statement that the binlog has as text (binlog_format is not ROW, or LOAD or CALL under it):"
@@ -76,7 +80,8 @@ class _Mapped:
 
 
 class Transactions:
-    """`end` is where the last closed transaction ends; `gtids` has the last one of each of MariaDB's domains."""
+    """`end` is where the last closed transaction ends. `gtids` are of all that have ended; they may hold some that come
+    before `settled`, and are exact from there on."""
 
     def __init__(
         self,
@@ -87,14 +92,18 @@ class Transactions:
         file: str,
         end: Position,
         gtids: Mapping[str, str],
+        settled: Position = 0,
+        taking_over: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tables, self._charsets, self._mariadb, self._report = tables, charsets, mariadb, report
-        self.file, self.end, self.gtids = file, end, dict(gtids)
-        self._begun_at = end
+        self.file, self.end, self.epoch = file, end, epoch_of(end)
+        self._gtids: LastOfDomains | GtidSet = LastOfDomains(gtids) if mariadb else GtidSet(gtids)
+        self._settled = settled
+        self._taking_over = taking_over  # until the first transaction that follows, no place is one to go on from
         self.created: int | None = None  # when the file that is read was made, as it says
         self.began_in: int | None = None  # the same of the file that the stream began in
-        self._checksum = 0
+        self._checksum = self._payload_end = 0
         self._maps: dict[int, _Mapped] = {}
         self._schemas: dict[TableId, TableSchema] = {}
         self._open: _Open | None = None
@@ -104,6 +113,11 @@ class Transactions:
         self._current: dict[TableId, RowPile] = {}  # of those of the open transaction
         self.bytes = self.pending_bytes = 0
         self._xa: dict[str, set[TableId]] = {}
+
+    @property
+    def gtids(self) -> dict[str, str]:
+        """GTIDs of all transactions before `end`; none as long as they are not known for certain."""
+        return self._gtids.state() if self.end >= self._settled else {}
 
     # -- what came together --------------------------------------------------------------------------------------------
 
@@ -129,13 +143,35 @@ class Transactions:
         if kind in _CONTROL:
             self._take_control(kind, event)
             return
+        if self._payload_end:
+            self._take_plain(kind, event)
+            return
         if self._checksum:
             if not events.check_sum(event):
-                raise StreamOutOfStep(
-                    f"an event of the binlog at {self.file} fails its checksum",
-                    "It is read again; check the server's disk",
-                )
+                raise self._broken()
             event = event[:-4]
+        self._take_plain(kind, event)
+
+    def unpacked(self, event: bytes) -> Iterator[bytes]:
+        """Yield what `take` is to be given of an event: of a compressed transaction, one by one what is in it."""
+        if event[4] != events.PAYLOAD:
+            yield event
+            return
+        opened = self._require_open("a compressed transaction comes")
+        if self._checksum and not events.check_sum(event):
+            raise self._broken()
+        self._payload_end = int.from_bytes(event[13:17], "little")
+        yield from unpacked(event[: -self._checksum or None])
+        self._payload_end = 0
+        if self._open is opened:
+            raise StreamOutOfStep(f"a compressed transaction of {self.file} does not end", "It is read again")
+
+    def _broken(self) -> StreamOutOfStep:
+        return StreamOutOfStep(
+            f"an event of the binlog at {self.file} fails its checksum", "It is read again; check the server's disk"
+        )
+
+    def _take_plain(self, kind: int, event: bytes) -> None:
         if kind in _OPS:
             self._take_rows(kind, event)
         elif kind == events.TABLE_MAP:
@@ -152,8 +188,6 @@ class Transactions:
             self._refuse_row(
                 event, "the binlog has a change of a part of a JSON value: set binlog_row_value_options = ''"
             )
-        elif kind == events.PAYLOAD:
-            self._take_payload(event)
         elif kind in _IGNORED or struct.unpack_from("<H", event, 17)[0] & _IGNORABLE:
             self._advance(event)
         else:
@@ -169,23 +203,33 @@ class Transactions:
             self._require_closed("a file of the binlog ends")
             (offset,) = struct.unpack_from("<Q", body)
             self.file, self.created = body[8:].decode(), None
-            self._move(position_of(self.file, offset))
+            self._move(self._place(offset))
         elif kind == events.FORMAT:
             self._checksum = 4 if event[-5] == 1 else 0
             self.created = struct.unpack_from("<I", event)[0]
             self.began_in = self.created if self.began_in is None else self.began_in
             self._maps.clear()  # a server that starts again counts from the beginning
             if log_position and self._open is None:
-                self._move(position_of(self.file, log_position))
+                self._move(self._place(log_position))
         elif self._open is None and log_position:
-            self._move(position_of(self.file, log_position))
+            self._taking_over = False
+            self._move(self._place(log_position))
 
     def _advance(self, event: bytes) -> None:
         (log_position,) = struct.unpack_from("<I", event, 13)
         if self._open is None and log_position:
-            self._move(position_of(self.file, log_position))
+            self._move(self._place(log_position))
+
+    def _place(self, offset: int) -> Position:
+        return position_of(self.file, offset, self.epoch)
+
+    def _log_position(self, event: bytes) -> int:
+        """Return where an event ends in its file; events of a compressed transaction end with that."""
+        return self._payload_end or int.from_bytes(event[13:17], "little")
 
     def _move(self, position: Position) -> None:
+        if self._taking_over:
+            return
         self.end = max(self.end, position)
 
     def _take_gtid(self, kind: int, event: bytes) -> None:
@@ -194,7 +238,11 @@ class Transactions:
         size = len(event) + self._checksum
         if kind == events.GTID_TAGGED:
             raise SourceError("the binlog has tagged GTIDs, which are not read yet", "Do not set tags in gtid_next")
-        self._open = _Open(position_of(self.file, log_position - size), events.read_gtid(kind, event))
+        if kind == events.ANONYMOUS_GTID:
+            self._settled = _NEVER
+        self._open = _Open(self._place(log_position - size), events.read_gtid(kind, event))
+        self._taking_over = False
+        self._move(self._open.begin)
         self._open.fresh = self._open.gtid.standalone is not False
 
     def _require_closed(self, what: str) -> None:
@@ -255,7 +303,7 @@ class Transactions:
         database, text = events.read_query(kind, event)
         word = text.strip().rstrip(";").upper()
         opened = self._require_open("a statement comes")
-        if word in ("BEGIN", "START TRANSACTION"):
+        if word in ("BEGIN", "START TRANSACTION") or word.startswith(("XA START", "XA BEGIN", "XA END")):
             opened.fresh = False
         elif word == "COMMIT":
             self._close(event)
@@ -333,6 +381,9 @@ class Transactions:
     def _take_prepared(self, event: bytes) -> None:
         opened = self._require_open("XA PREPARE comes")
         body = event[events.HEADER :]
+        if body[0]:  # in one phase: committed here
+            self._close(event)
+            return
         format, global_size, branch_size = struct.unpack_from("<IiI", body, 1)
         xid = body[13 : 13 + global_size + branch_size]
         self._xa[f"{format}:{xid.hex()}"] = set(opened.tables)
@@ -340,19 +391,12 @@ class Transactions:
             self._refuse(table, XA, event)
         self._close(event)
 
-    def _take_payload(self, event: bytes) -> None:
-        raise GapError(
-            "the binlog has compressed transactions, which are not read yet",
-            "Run `SET GLOBAL binlog_transaction_compression = OFF`, then `penstock reset`",
-        )
-
     def _close(self, event: bytes) -> None:
         opened = self._require_open("a transaction ends")
-        (log_position,) = struct.unpack_from("<I", event, 13)
-        end = position_of(self.file, log_position)
+        end = self._place(self._log_position(event))
         self._move(end if end > opened.begin else (opened.begin >> 32) + 1 << 32 | FIRST_OFFSET)
         if opened.gtid.text:
-            self.gtids[opened.gtid.text.partition("-")[0]] = opened.gtid.text
+            self._gtids.add(opened.gtid.text)
         for pile in self._pending:
             last = self._last.get(pile.schema.table)
             if last is not None and last.schema.fingerprint == pile.schema.fingerprint:
@@ -376,8 +420,7 @@ class Transactions:
         return self._schemas.get(table) or self._tables.described(table)
 
     def _mark(self, opened: _Open, event: bytes) -> tuple[int, int, int, int, int]:
-        (log_position,) = struct.unpack_from("<I", event, 13)
-        change = position_of(self.file, log_position or opened.begin & 0xFFFFFFFF)
+        change = self._place(self._log_position(event) or opened.begin & 0xFFFFFFFF)
         return opened.begin, opened.ordinal << 32, change, opened.gtid.number, opened.gtid.time
 
     def _pile(self, schema: TableSchema) -> RowPile:
