@@ -11,6 +11,7 @@ PenstockError                 code                    exit  retry
  │   ├─ SourceUnreachable     source-unreachable      3     backoff   no connection, wrong password, TLS refused
  │   │   └─ SourceLocked      source-locked           3     backoff   another session locks a table that must be read
  │   ├─ SourceMisconfigured   source-setup            1     never     wal_level, rights, publication: with the fix
+ │   ├─ SourceGivenUp         source-given-up         3     never     unreachable for as often as source.retries says
  │   ├─ SlotBusy              slot-busy               3     backoff   another process reads the slot
  │   ├─ StreamOutOfStep       stream-out-of-step      3     backoff   a transaction lacks its beginning or end: reread
  │   ├─ SnapshotBlocked       snapshot-blocked        3     backoff   old or prepared transactions delay a snapshot
@@ -137,6 +138,13 @@ class SourceUnreachable(SourceError):
 
 class SourceLocked(SourceUnreachable):
     code = "source-locked"
+
+
+class SourceGivenUp(SourceError):
+    """It did not answer as often as `source.retries` says."""
+
+    code = "source-given-up"
+    exit_code = 3
 
 
 class SourceMisconfigured(SourceError):

@@ -40,7 +40,7 @@ def test_random_sequences_of_ddl_and_dml(
             fuzzer.create(connection)
         file = pipeline(copy={"discover_every": "500ms"})
         if seed % 2 == 0:
-            assert file.command("init", "FILE").returncode == 0
+            assert file.command("source", "ddl-trigger", "install", "FILE").returncode == 0
         for life in range(kills + 1):
             with running(file) as run:
                 if life == 0:

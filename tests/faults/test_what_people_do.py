@@ -98,7 +98,7 @@ def test_random_acts_of_people(
         try:
             world.create()
             if seed % 3 == 0:
-                assert world.file.command("init", "FILE").returncode == 0
+                assert world.file.command("source", "ddl-trigger", "install", "FILE").returncode == 0
             world.start()
             world.pulse.start()
             judge(world, counts)

@@ -18,7 +18,7 @@ from penstock.changelog.chain import SegmentName
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
 from penstock.demo.server import PostgresServer
-from penstock.errors import GapError, SlotBusy, SourceMisconfigured, SourceUnreachable
+from penstock.errors import GapError, SlotBusy, SourceGivenUp, SourceMisconfigured, SourceUnreachable
 from penstock.source.postgres import capture as capture_module
 from penstock.source.postgres.resume import fork_position, resume_position
 from penstock.source.postgres.slot import flush_position
@@ -303,12 +303,16 @@ def test_a_source_that_cannot_be_reached_at_the_start_is_told_at_once_unless_pat
     with bench.capturing(url=nowhere, patient=True) as capture:
         capture.await_event("waiting", 2)
         assert "geheim" not in str(capture.reports)
+    for retries in (0, 1):
+        gives_up = pytest.raises(SourceGivenUp, match=f"tried {retries + 1} times in a row")
+        with gives_up, bench.capturing(url=nowhere, patient=True, retries=retries) as capture:
+            capture.thread.join(20)
+        assert len(capture.events("waiting")) == retries
 
 
-def test_a_server_that_falls_silent_is_left(started: CaptureBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_falls_silent_is_left(started: CaptureBench) -> None:
     """Its process is stopped, not ended: the connection stays up and nothing comes."""
-    monkeypatch.setattr(capture_module, "SILENCE_SECONDS", 0.5)
-    with started.capturing() as capture:
+    with started.capturing(keepalive=0.5) as capture:
         capture.await_event("started")
         sender = started.slot_state().active_pid
         assert sender is not None

@@ -267,7 +267,7 @@ def test_the_trigger_of_an_older_version_is_no_trigger(bench: CaptureBench) -> N
     with connect(bench.database.url) as connection:
         assert state(connection) == "outdated"
         (finding,) = check_ddl_trigger(connection)
-        assert "penstock init" in finding.fix
+        assert "penstock source ddl-trigger install" in finding.fix
         bench.database.execute("alter table t drop a; alter table t add a text", "insert into t values (1, 'x')")
         bench.capture_all()
         assert not versions(bench)[-1].exact
@@ -304,16 +304,16 @@ def test_the_trigger_never_fails_a_command(bench: CaptureBench) -> None:
 
 def test_init_installs_prints_and_removes(pipeline: PipelineFactory, postgres: Database) -> None:
     file = pipeline()
-    printed = file.command("init", "FILE", "--sql").stdout
+    printed = file.command("source", "ddl-trigger", "install", "FILE", "--sql").stdout
     assert "CREATE EVENT TRIGGER penstock_ddl" in printed
     assert 'GRANT SELECT ON penstock.secret TO "postgres"' in printed
     postgres.execute(printed)
     with connect(postgres.url) as connection:
         assert state(connection) == "trusted"
-    done = file.command("init", "FILE")
+    done = file.command("source", "ddl-trigger", "install", "FILE")
     assert (done.returncode, "--remove takes it away" in done.stdout) == (0, True), done.stderr
-    assert "removed event trigger" in file.command("init", "FILE", "--remove").stdout
-    assert "there is no event trigger" in file.command("init", "FILE", "--remove").stdout
+    assert "removed event trigger" in file.command("source", "ddl-trigger", "remove", "FILE").stdout
+    assert "there is no event trigger" in file.command("source", "ddl-trigger", "remove", "FILE").stdout
 
 
 def test_a_role_without_the_right_is_told_what_to_do(postgres: Database) -> None:

@@ -136,3 +136,35 @@ def test_slots_drop_says_what_it_means_and_needs_yes(
         assert slot_state(connection, name) is None
         assert main(["slots", "drop", file, "--yes"]) == 0
         assert "nothing to drop" in capsys.readouterr().out
+
+
+def test_init_writes_a_file_that_runs(
+    postgres: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.execute(
+        "CREATE SCHEMA crm",
+        "CREATE TABLE crm.people (id int PRIMARY KEY, name text)",
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE visits (page text)",
+    )
+    monkeypatch.chdir(tmp_path)
+    with_password = re.sub(r"://([^@/:]+)@", rf"://\1:{SECRET}@", postgres.url)
+    assert main(["init", with_password, "--name", postgres.name]) == 0
+    printed, written = capsys.readouterr(), (tmp_path / "pipeline.yaml").read_text()
+    assert SECRET not in printed.out + printed.err + written
+    assert "set SOURCE_PASSWORD in the environment" in printed.out
+    assert "public.orders: 1 column, key (id): every mode fits" in written
+    assert "public.visits: 1 column, no key" in written
+    assert '- match: "crm.*"' in written
+    assert main(["init", with_password]) == 2, "a file that is there is left alone"
+    assert (tmp_path / "pipeline.yaml").read_text() == written
+    monkeypatch.setenv("SOURCE_PASSWORD", SECRET)
+    capsys.readouterr()
+    assert main(["check", "pipeline.yaml"]) == 0
+    assert "3 tables to follow" in capsys.readouterr().out
+    assert main(["init", with_password, "--output", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# A pipeline from Postgres")
+    for wrong in ("nonsense", "http://host/db", "pipeline.yaml", "postgresql://127.0.0.1:1/shop"):
+        assert main(["init", wrong, "--output", "other.yaml"]) in (2, 3)
+        assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "other.yaml").exists()

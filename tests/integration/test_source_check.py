@@ -27,6 +27,7 @@ class Names:
     publication: str
     slot: str
     pipeline: str = "shop"
+    create_slot: bool = True
 
 
 def names(database: Database, publication: str = "penstock_shop") -> Names:

@@ -32,6 +32,7 @@ T = TableId("public", "t")
 class Names:
     publication: str = "penstock_shop"
     slot: str = "penstock_shop"
+    create_slot: bool = True
     pipeline: str = "shop"
 
 

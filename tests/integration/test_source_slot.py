@@ -8,12 +8,15 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 from psycopg import pq
+from pydantic import SecretStr
 
 from databases import Database
+from penstock.config.sources import PostgresSource
 from penstock.demo.server import PostgresServer
 from penstock.errors import SlotBusy, SourceMisconfigured
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.connect import connect, replication_connection
+from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.slot import create_slot, drop_slot, flush_position, lsn_text, slot_state
 
 
@@ -52,6 +55,44 @@ def test_a_slot_from_its_making_to_its_end(any_postgres: Database) -> None:
         drop_slot(connection, name)
         assert slot_state(connection, name) is None
         drop_slot(connection, name)
+
+
+def test_a_slot_is_moved_to_where_an_empty_log_is_to_begin(any_postgres: Database) -> None:
+    """Once: later it stands where the log ends. Nobody can read what it has let go of, or what is not written yet."""
+    name = f"s_{any_postgres.name}"
+    any_postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
+    url = SecretStr(any_postgres.url)
+
+    def session(**keys: object) -> PostgresSession:
+        section = PostgresSource.model_validate({"type": "postgres", "url": url, "slot": name, **keys})
+        return PostgresSession(connect(any_postgres.url), section)
+
+    with session(create_slot=False) as known, pytest.raises(SourceMisconfigured, match="create_slot is false"):
+        known.retain(None)
+    with connect(any_postgres.url) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))  # an operator's
+        connection.execute("INSERT INTO t VALUES (1)")
+        start = flush_position(connection)
+        connection.execute("INSERT INTO t VALUES (2)")
+        with session(create_slot=False) as known:
+            assert not known.retain(None).made
+        for wrong in ("0/1", lsn_text(start + 2**40)):
+            with session(start_lsn=wrong) as known, pytest.raises(SourceMisconfigured, match=r"source\.start_lsn is"):
+                known.retain(None)
+        with session(start_lsn=lsn_text(start)) as known:
+            assert known.retain(None).position == start
+            assert known.retain(None).position == start
+        state = slot_state(connection, name)
+        assert state is not None
+        assert state.confirmed_flush_lsn == start
+        changes = "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1',"
+        rows = connection.execute(changes + " 'publication_names', 'p')", (name,)).fetchall()
+        assert [row[0][-1:] for row in rows if row[0][:1] == b"I"] == [b"2"]
+        with session(start_lsn="0/1") as known:
+            assert known.retain(start).position == start, "a log that has begun goes on at its end"
+        drop_slot(connection, name)
+        with session(start_lsn="0/1") as known, pytest.raises(SourceMisconfigured, match="needs one that is there"):
+            known.retain(None)
 
 
 def test_a_transaction_from_before_is_waited_for_and_named(

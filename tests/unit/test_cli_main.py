@@ -25,7 +25,8 @@ COMMANDS = [
     *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
     *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge"],
     *["serve", "tokens add", "tokens list", "tokens remove", "wait"],
-    *["destinations drop", "slots drop", "import kuvasz", "jars fetch"],
+    *["destinations drop", "source ddl-trigger install", "source ddl-trigger remove"],
+    *["state export", "state import", "state reset", "slots drop", "import kuvasz", "completion", "jars fetch"],
 ]
 
 
@@ -142,7 +143,7 @@ def test_output_that_nobody_reads_any_more_is_no_error(tmp_path: Path) -> None:
     read, written = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "init", str(file), "--sql"],
+        [sys.executable, "-m", "penstock.cli.main", "source", "ddl-trigger", "install", str(file), "--sql"],
         stdout=written,
         stderr=subprocess.PIPE,
         text=True,
@@ -182,3 +183,25 @@ def test_the_log_is_text_or_json_in_utc(capsys: pytest.CaptureFixture[str]) -> N
         assert abs(datetime.now(UTC) - written) < timedelta(minutes=5)
     finally:
         structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("penstock sou", "source"),
+        ("penstock run --snap", "--snapshot-only"),
+        ("penstock source ddl-trigger i", "install"),
+    ],
+)
+def test_a_shell_completes_commands_and_options(line: str, offered: str) -> None:
+    environment = {**os.environ, "_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    environment["COMP_CWORD"] = str(len(line.split()) - 1)
+    command = [sys.executable, "-m", "penstock.cli.main"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert (done.stdout.split(), done.stderr) == ([offered], "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_completion_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "_PENSTOCK_COMPLETE" in capsys.readouterr().out

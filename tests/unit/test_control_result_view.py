@@ -32,7 +32,11 @@ CASES: list[tuple[pa.DataType, Any, Any]] = [
     (pa.timestamp("us", "UTC"), 2**63 - 1, "294247-01-10T04:00:54.775807Z"),
     (pa.list_(pa.int32()), [1, None], [1, None]),
     (pa.struct([("d", pa.decimal128(5, 2))]), {"d": Decimal("1.50")}, {"d": "1.50"}),
-    (pa.map_(pa.string(), pa.int32()), [("k", 1)], [["k", 1]]),
+    (pa.map_(pa.string(), pa.int32()), [("k", 1)], {"k": 1}),
+    (pa.map_(pa.string(), pa.int32()), [], {}),
+    (pa.map_(pa.int32(), pa.decimal128(5, 2)), [(7, Decimal("1.50")), (8, None)], {"7": "1.50", "8": None}),
+    (pa.list_(pa.map_(pa.string(), pa.string())), [[("a", "x")]], [{"a": "x"}]),
+    (pa.struct([("m", pa.map_(pa.string(), pa.int32()))]), {"m": [("a", 1)]}, {"m": {"a": 1}}),
 ]
 
 

@@ -1,44 +1,56 @@
-"""`penstock init FILE [--remove | --sql]`: the optional DDL trigger, which makes structure changes certain."""
+"""`penstock init URL`: write a first, commented pipeline file from what a database has."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.arguments import PipelineFile
 from penstock.cli.terminal import stdout
-from penstock.config.load import load
-from penstock.source.factory import source_of
+from penstock.control.first_file import first_file
+from penstock.errors import UsageError
 
 
 def init(
-    file: PipelineFile,
-    remove_it: Annotated[bool, typer.Option("--remove", help="Take the trigger away again.")] = False,
-    only_sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="Such as postgresql://user@host:5432/database.", show_default=False),
+    ],
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to; - prints it.")] = Path(
+        "pipeline.yaml"
+    ),
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The pipeline's name; the database's without.")
+    ] = None,
 ) -> None:
-    """Install an event trigger at the source that writes every new table structure into the stream itself.
+    """Write a pipeline file for a database: the tables that are there, which modes fit each, and what has to be fixed.
 
-    Without it, structure is read from the catalogue, which may have moved on by then; then penstock copies the table
-    again. It needs a superuser, works for every pipeline that reads the database, and takes effect with the next ALTER
-    TABLE. Run it again after an update of penstock when `penstock check` says so.
+    Nothing is changed at the source. A password in the URL does not go into the file: a variable of the environment
+    stands for it. A file that is there already is not touched.
     """
-    console = stdout()
-    sources = [source_of(section) for section in load(file).sources]
-    triggers = [(source, source.structure_trigger) for source in sources]
-    if only_sql:
-        statements = [one for _, trigger in triggers if trigger for one in trigger.statements(remove=remove_it)]
-        for statement in dict.fromkeys(statements):
-            console.print(f"{statement};", markup=False, soft_wrap=True)
+    if url.endswith((".yaml", ".yml")):
+        raise UsageError(
+            f"{url} is a file, and init writes one from a database's URL",
+            "For the DDL trigger, which init was for: penstock source ddl-trigger install FILE",
+        )
+    prints = str(output) == "-"
+    if not prints and output.exists():
+        raise UsageError(f"{output} is there already", "Give another path with --output, or - to print it")
+    made = first_file(url, name, Path.cwd() / "pipeline.yaml" if prints else output.absolute())
+    if prints:
+        typer.echo(made.text, nl=False)
         return
-    for source, trigger in triggers:
-        if trigger is None:
-            console.print(f"the source at {source.endpoint} needs no trigger", markup=False)
-        elif remove_it and trigger.remove():
-            console.print(f"removed event trigger {trigger.name} at {source.endpoint}", markup=False)
-        elif remove_it:
-            console.print(f"there is no event trigger {trigger.name} at {source.endpoint}", markup=False)
-        else:
-            trigger.install()
-            console.print(f"installed event trigger {trigger.name} at {source.endpoint}", markup=False)
-            console.print(f"penstock init {file} --remove takes it away again", markup=False)
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(made.text)
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}", "Give another path with --output") from error
+    console = stdout()
+    console.print(f"wrote {output}: pipeline {made.name} with {made.tables:,} tables", markup=False)
+    for variable in made.variables:
+        console.print(f"set {variable} in the environment", markup=False)
+    verb = "fix what its comments name" if made.errors else "nothing has to be fixed"
+    console.print(f"{verb}, then: penstock run {output}", markup=False)

@@ -30,6 +30,7 @@ UNEXPECTED = 1
 UNEXPECTED_CODE = "unexpected"
 BAD_USAGE = 2
 INTERRUPTED = 130
+COMPLETING = "_PENSTOCK_COMPLETE"  # what the script of `penstock completion` sets
 LONGEST_UNEXPECTED = 400
 
 
@@ -50,7 +51,7 @@ class Command:
 COMMANDS = (
     Command(("demo",), "penstock.cli.demo", "demo", "See it work: a small shop, live traffic, a closing proof."),
     Command(("check",), "penstock.cli.check", "check", "List what to fix in file, source and destination, and how."),
-    Command(("init",), "penstock.cli.init", "init", "Install the optional DDL trigger at the source, or remove it."),
+    Command(("init",), "penstock.cli.init", "init", "Write a commented pipeline file from a database's URL."),
     Command(("run",), "penstock.cli.run", "run", "Run the pipeline until it is stopped; --once drains and exits."),
     Command(("capture",), "penstock.cli.run", "capture", "Only fill the change log, without Spark."),
     Command(("status",), "penstock.cli.status", "status", "Show tables, lag, slot, log, and errors with the way out."),
@@ -88,6 +89,16 @@ COMMANDS = (
         "destinations_drop",
         "Remove what is kept of a destination that left the file.",
     ),
+    Command(
+        ("source", "ddl-trigger", "install"),
+        "penstock.cli.ddl_trigger",
+        "install",
+        "Have the source report altered tables in its stream.",
+    ),
+    Command(("source", "ddl-trigger", "remove"), "penstock.cli.ddl_trigger", "remove", "Take that trigger away again."),
+    Command(("state", "export"), "penstock.cli.state", "state_export", "Print the state, to move it to another store."),
+    Command(("state", "import"), "penstock.cli.state", "state_import", "Take over an exported state."),
+    Command(("state", "reset"), "penstock.cli.state", "state_reset", "Forget the state; every table is copied again."),
     Command(("slots", "drop"), "penstock.cli.slots", "slots_drop", "Remove the pipeline's replication slot."),
     Command(
         ("import", "kuvasz"),
@@ -95,6 +106,7 @@ COMMANDS = (
         "import_kuvasz",
         "Print a pipeline file made from kuvasz-streamer's map.",
     ),
+    Command(("completion",), "penstock.cli.completion", "completion", "Print the script for completion in a shell."),
     Command(("jars", "fetch"), "penstock.cli.jars", "jars_fetch", "Fetch what Spark needs before the first run."),
 )
 
@@ -104,6 +116,9 @@ GROUPS = {
     "destinations": "The pipeline's destinations.",
     "tokens": "The server's tokens.",
     "slots": "The source's replication slot.",
+    "source": "What penstock keeps at the source.",
+    "source ddl-trigger": "The optional event trigger that reports altered tables.",
+    "state": "What the pipeline remembers about itself.",
     "import": "Pipeline files made from the configuration of other programs.",
     "jars": "The Java libraries that Spark needs.",
 }
@@ -117,10 +132,11 @@ def build(wanted: str | None) -> typer.Typer:
     for command in COMMANDS:
         *parents, name = command.words
         function = _letting_errors_out(command.load()) if command.words[0] == wanted else _not_loaded
-        holder = groups[parents[0]] if parents else app
+        holder = groups[" ".join(parents)] if parents else app
         holder.command(name, short_help=command.summary)(function)
-    for name, group in groups.items():
-        app.add_typer(group, name=name)
+    for words, group in groups.items():
+        above, _, name = words.rpartition(" ")
+        (groups[above] if above else app).add_typer(group, name=name)
     return app
 
 
@@ -130,6 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     wanted = next((word for word in words if not word.startswith("-")), None)
+    if COMPLETING in os.environ:  # a shell asks what may come next
+        wanted = _being_completed()
     try:
         outcome = build(wanted)(words, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
@@ -140,6 +158,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the last line of defence: a user sees one line, never a traceback
         return _end(error, debug, words)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _being_completed() -> str | None:
+    """Return the command on the line that a shell completes, and have typer answer the shell."""
+    # Only shells wait for it.
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    completion_init()
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return next((word for word in line.split()[1:] if not word.startswith("-")), None)
 
 
 class _Escaped(Exception):

@@ -7,15 +7,37 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, SecretStr, Tag, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 
 from penstock.config.mysql_source import MysqlSource
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_id import SourceId
 from penstock.config.source_url import checked_source_url
+from penstock.config.units import Duration
 from penstock.config.values import Name
+from penstock.model.position import Position, parse_position
 
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=63)]
+
+
+def _lsn(value: object) -> object:
+    """Read a position as Postgres writes it."""
+    if not isinstance(value, str):
+        raise ValueError("must be a position as Postgres writes it, in quotes, such as '16/B374D848'")
+    return parse_position(value)
+
+
+Lsn = Annotated[Position, BeforeValidator(_lsn)]
 
 
 def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -25,6 +47,10 @@ def _source_url(secret: SecretStr, info: ValidationInfo) -> SecretStr:
 
 class PostgresSource(Section):
     """Where changes come from.
+
+    `start_lsn` is where an empty change log begins; `retries` is how often capture tries again in a row, None: for
+    ever. Every `status_every` the server is told what is durable, and one that has said nothing for `keepalive` counts
+    as gone.
 
     Unless the file says otherwise, `publication` and `slot` of the only `source` are `penstock_{pipeline}`, and those
     of each of `sources` are `penstock_{pipeline}_{name}`.
@@ -36,6 +62,11 @@ class PostgresSource(Section):
     sid: SourceId = None
     publication: Identifier = ""
     slot: SlotName = ""
+    create_slot: bool = True
+    start_lsn: Lsn | None = None
+    retries: Annotated[int, Field(ge=0)] | None = None
+    status_every: Annotated[Duration, Field(ge=0.1)] = 10.0
+    keepalive: Annotated[Duration, Field(ge=1)] = 60.0
     ddl_trigger: Literal["manual", "auto"] = "manual"
 
     _pipeline: str = PrivateAttr("")
@@ -50,6 +81,12 @@ class PostgresSource(Section):
     def pipeline(self) -> str:
         """The pipeline's name, by which a publication knows who manages it."""
         return self._pipeline
+
+    @model_validator(mode="after")
+    def _silence_longer_than_status(self) -> PostgresSource:
+        if self.keepalive <= self.status_every:
+            raise misplaced("keepalive", "must be longer than status_every, after which the server is asked for a word")
+        return self
 
     @property
     def own(self) -> tuple[tuple[str, str, object], ...]:

@@ -30,10 +30,12 @@ class Checkpoint(BaseModel):
 
 
 class Ops(BaseModel):
+    """`sink_errors` says of each destination that does not work why."""
+
     uptime_seconds: float | None
     restarts: int
     dlq_entries: int
-    sink_errors: int
+    sink_errors: dict[str, str]
     checkpoints: list[Checkpoint]
 
 
@@ -91,14 +93,16 @@ def _checkpoint(one: DestinationReport) -> Checkpoint:
 def _ops(member: Member) -> Ops:
     status, run = member.status(), member.run.view()
     running = run.status == "running"
-    wrong = [
-        one for one in status.destinations if one.health is not None and one.health.state in ("retrying", "failed")
-    ]
+    wrong = {
+        one.full_name: scrub(one.health.message)
+        for one in status.destinations
+        if one.health is not None and one.health.state in ("retrying", "failed")
+    }
     return Ops(
         uptime_seconds=(datetime.now(UTC) - run.since).total_seconds() if running else None,
         restarts=run.restarts,
         dlq_entries=sum(table.letters.kept for table in status.tables),
-        sink_errors=len(wrong),
+        sink_errors=wrong,
         checkpoints=checkpoints(status),
     )
 

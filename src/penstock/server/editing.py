@@ -46,7 +46,7 @@ def patch(service: Service, member: Member, changes: Mapping[str, Any]) -> Membe
     _require_edit(service)
     if changes.get("name", member.name) != member.name:
         raise Refused(
-            409,
+            400,
             "PIPELINE_NAME_MISMATCH",
             f"this is pipeline {member.name}",
             "A renamed pipeline is a new one: create it",

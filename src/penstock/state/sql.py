@@ -7,6 +7,7 @@ the others' short transactions.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, inspect, select, text
@@ -49,6 +50,14 @@ class SqlStateStore(
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Open a transaction over the tables of `sql_tables.py`, of all sources."""
+        return self._transaction()
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Open one that no other writer comes between."""
+        return self._writing()
 
     def create_tables(self) -> None:
         """Those that are missing: all of them in a new store, the newer ones in one of an earlier penstock."""

@@ -1,7 +1,8 @@
 """Render query results as tables, JSON and CSV. Arrow in, text out.
 
-JSON: one array of objects with JSON's own values. Decimals are strings (a JSON number may lose digits), as are times
-(ISO 8601); binary is hexadecimal, and floats that JSON has no number for are "NaN", "Infinity", "-Infinity".
+JSON: one array of objects with JSON's own values. A map is an object, whose keys are text. Decimals are strings (a JSON
+number may lose digits), as are times (ISO 8601); binary is hexadecimal, and floats that JSON has no number for are
+"NaN", "Infinity", "-Infinity".
 CSV: NULL is an empty field, an empty string is "".
 """
 
@@ -27,14 +28,14 @@ def as_table(answer: pa.Table) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for field in answer.schema:
         table.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
-    columns = [_plain(column).to_pylist() for column in answer.columns]
+    columns = [_values(column) for column in answer.columns]
     for row in zip(*columns, strict=True):
         table.add_row(*(NULL if value is None else Text(_cell(value)) for value in row))
     return table
 
 
 def as_json(answer: pa.Table) -> str:
-    columns = [[_native(value) for value in _plain(column).to_pylist()] for column in answer.columns]
+    columns = [[_native(value) for value in _values(column)] for column in answer.columns]
     rows = [dict(zip(answer.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
     if not rows:
         return "[]"
@@ -46,7 +47,7 @@ def as_csv(answer: pa.Table) -> str:
     for column in answer.columns:
         values = _plain(column)
         if not _is_number(column.type) and not pa.types.is_boolean(column.type):
-            values = pa.array([None if v is None else _cell(v) for v in values.to_pylist()], pa.string())
+            values = pa.array([None if v is None else _cell(v) for v in _values(column)], pa.string())
         columns.append(values)
     sink = io.BytesIO()
     csv.write_csv(pa.table(columns, names=answer.column_names), sink)
@@ -66,6 +67,24 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     else:
         return column
     return pa.chunked_array([texts], pa.string())
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python's values, with maps as dictionaries wherever they are."""
+    plain = _plain(column)
+    return [_with_maps(value, plain.type) for value in plain.to_pylist()]
+
+
+def _with_maps(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_cell(_with_maps(key, kind.key_type)): _with_maps(inner, kind.item_type) for key, inner in value}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_with_maps(inner, kind.value_type) for inner in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _with_maps(value[field.name], field.type) for field in kind}
+    return value
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -91,7 +110,5 @@ def _native(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _native(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_native(inner) for inner in value]
-    if isinstance(value, tuple):  # an entry of a map
         return [_native(inner) for inner in value]
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -35,20 +35,22 @@ def as_json(found: Schemas) -> dict[str, Any]:
         "pipeline": found.pipeline,
         "file": found.file,
         "at": None if found.at is None else position_text(found.at),
-        "versions": [
-            {
-                "table": str(one.table),
-                "version": one.version.version,
-                "sequence": one.version.sequence,
-                "position": position_text(one.version.position),
-                "recorded": one.version.at.isoformat(),
-                "fingerprint": one.version.fingerprint,
-                "guessed": one.version.schema.guessed,
-                "changes": one.changes,
-                "definition": json.loads(one.version.schema.to_json()),
-            }
-            for one in found.versions
-        ],
+        "versions": [version_json(one) for one in found.versions],
+    }
+
+
+def version_json(one: ShownVersion) -> dict[str, Any]:
+    """Return one version as JSON values."""
+    return {
+        "table": str(one.table),
+        "version": one.version.version,
+        "sequence": one.version.sequence,
+        "position": position_text(one.version.position),
+        "recorded": one.version.at.isoformat(),
+        "fingerprint": one.version.fingerprint,
+        "guessed": one.version.schema.guessed,
+        "changes": one.changes,
+        "definition": json.loads(one.version.schema.to_json()),
     }
 
 

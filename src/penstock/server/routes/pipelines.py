@@ -26,15 +26,15 @@ Document = Annotated[dict[str, Any], Body(description="A pipeline file as an obj
 def list_pipelines(
     _holder: Viewer,
     service: ServiceDep,
-    label: Annotated[list[str] | None, Query(description="`key:value`; several must all hold.")] = None,
+    label: Annotated[list[str] | None, Query(description="`key:value`, or `key` alone; several must all hold.")] = None,
 ) -> list[PipelineAnswer]:
     """List the pipelines, or those with labels."""
     wanted = [_label(text) for text in label or []]
     shown = [pipeline_answer(member) for member in service.fleet.members()]
-    return [one for one in shown if all(one.labels.get(key) == value for key, value in wanted)]
+    return [one for one in shown if all(_has(one.labels, key, value) for key, value in wanted)]
 
 
-@router.post("", status_code=201, responses=described(409))
+@router.post("", status_code=201, responses=described(409, 503))
 def create_pipeline(document: Document, _holder: Admin, service: ServiceDep) -> PipelineAnswer:
     """Check a pipeline, save it in the server's folder and start it."""
     return pipeline_answer(editing.create(service, document))
@@ -46,7 +46,7 @@ def get_pipeline(member: MemberDep, _holder: Viewer) -> PipelineAnswer:
     return pipeline_answer(member, with_ops=True)
 
 
-@router.patch("/{name}", responses=described(409))
+@router.patch("/{name}", responses=described(409, 503))
 def patch_pipeline(member: MemberDep, document: Document, _holder: Admin, service: ServiceDep) -> PipelineAnswer:
     """Merge an object into the pipeline's file, check that, save it and start the pipeline again. No other pipeline is
     touched, and the previous file is kept beside it. A key that is null is removed."""
@@ -168,8 +168,12 @@ def get_log(
     return {"lines": [scrub(line) for line in text.splitlines()[-lines:]]}
 
 
-def _label(text: str) -> tuple[str, str]:
+def _label(text: str) -> tuple[str, str | None]:
     key, colon, value = text.partition(":")
-    if not colon or not key:
-        raise Refused(400, "INVALID_LABEL", f"{text} is no label", "Ask with ?label=key:value")
-    return key, value
+    if not key:
+        raise Refused(400, "INVALID_LABEL", f"{text} is no label", "Ask with ?label=key:value, or ?label=key")
+    return key, value if colon else None
+
+
+def _has(labels: dict[str, str], key: str, value: str | None) -> bool:
+    return key in labels and value in (None, labels[key])

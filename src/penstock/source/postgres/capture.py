@@ -24,6 +24,7 @@ from penstock.errors import (
     PenstockError,
     SlotBusy,
     SourceError,
+    SourceGivenUp,
     SourceUnreachable,
     StreamOutOfStep,
 )
@@ -66,7 +67,9 @@ class StopFlag(Protocol):
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is."""
+    """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is.
+    `retries` tries in a row may fail, None: any number. Every `status_every` seconds the server is told what is
+    durable; one that has said nothing for `keepalive` is gone."""
 
     url: str
     slot: str
@@ -76,6 +79,9 @@ class CaptureSettings:
     idle_every: float
     patient: bool = True
     wanted: WantedEvents = NONE_WANTED
+    retries: int | None = None
+    status_every: float = TELL_SECONDS
+    keepalive: float = SILENCE_SECONDS
 
 
 class _MorePublications(Exception):
@@ -106,6 +112,12 @@ class Capture:
             except (SourceUnreachable, StreamOutOfStep, LogFull, LogUnreachable) as error:
                 if not self._reached:
                     raise
+                retries = self._settings.retries
+                if retries is not None and self._attempts >= retries and isinstance(error, SourceError):
+                    raise SourceGivenUp(
+                        f"{error.what}; capture has tried {retries + 1} times in a row, as source.retries says",
+                        error.solution,
+                    ) from error
                 try:
                     self._wait(error, self._attempts)
                 except _Stopped:
@@ -180,6 +192,7 @@ class _Session:
         self._sink, self._stop, self._report, self._stream, self._connection = sink, stop, report, stream, connection
         self._segment_bytes = min(settings.segment_bytes, MOST_SEGMENT_BYTES)
         self._segment_age, self._idle_every = settings.segment_age, settings.idle_every
+        self._status_every, self._keepalive = settings.status_every, settings.keepalive
         position = resumption.position
         self._position = position  # where the session began
         self._durable = resumption.read_from  # until what is sent again has been compared with the log
@@ -354,10 +367,10 @@ class _Session:
             if now - self._asked_at >= max(self._idle_every, TICK_SECONDS):
                 self._asked_at = now
                 self._stream.tell(self._durable, reply=True)
-        if now - self._stream.told_at >= TELL_SECONDS:
+        if now - self._stream.told_at >= self._status_every:
             self._stream.tell(self._durable, reply=True)
-        if now - self._heard_at >= SILENCE_SECONDS:
-            raise self._stream.lost(f"nothing was heard from the server for {SILENCE_SECONDS:g} seconds")
+        if now - self._heard_at >= self._keepalive:
+            raise self._stream.lost(f"nothing was heard from the server for {self._keepalive:g} seconds")
 
     def _take_last_look(self) -> None:
         """What has arrived already is still taken; when nothing has since the last look, that is the end."""

@@ -49,6 +49,9 @@ class SourceNames(Protocol):
     def slot(self) -> str: ...
 
     @property
+    def create_slot(self) -> bool: ...
+
+    @property
     def pipeline(self) -> str: ...
 
 
@@ -72,7 +75,7 @@ def check_source(
             *_role(connection),
             *check_capacity(connection, slot),
             *_publications(connection, source, found, members),
-            *check_slot(connection, source.slot, slot, found),
+            *check_slot(connection, source.slot, slot, found, makes_it=source.create_slot),
             *check_ddl_trigger(connection),
             *_no_table(connection, tables),
             *check_tables(connection, schemas, members, found, source.pipeline, slot, wanted, modes),

@@ -26,7 +26,7 @@ def check_ddl_trigger(connection: Connection) -> Iterator[Finding]:
                 "warning",
                 f"the event trigger {TRIGGER} was made by another version of penstock, or its secret is missing: "
                 f"its messages are not trusted; {_MEANWHILE}",
-                "penstock init FILE, as a superuser; --sql prints the statements",
+                "penstock source ddl-trigger install FILE, as a superuser; --sql prints the statements",
             )
         case "unreadable":
             yield Finding(

@@ -18,8 +18,14 @@ _PEEK_TIMEOUT = "5s"
 _LEAVES_OUT = 180000
 
 
-def check_slot(connection: Connection, name: str, slot: SlotState | None, found: Publications) -> Iterator[Finding]:
+def check_slot(
+    connection: Connection, name: str, slot: SlotState | None, found: Publications, *, makes_it: bool = True
+) -> Iterator[Finding]:
+    """`makes_it`: penstock may make the slot."""
     yield from _given_up_by_the_server(connection)
+    if slot is None and not makes_it:
+        yield Finding("error", f"slot {name} is missing, and source.create_slot is false", by_hand(name))
+        return
     if slot is None:
         yield Finding("note", f"slot {name} is missing; `penstock run` makes it", "")
         return
@@ -50,6 +56,11 @@ def check_slot(connection: Connection, name: str, slot: SlotState | None, found:
         )
     else:
         yield from _older_than_publication(connection, slot, found.main, drop)
+
+
+def by_hand(name: str) -> str:
+    """Return the statement that makes the slot."""
+    return f"SELECT pg_create_logical_replication_slot({literal(name)}, {literal(PLUGIN)})"
 
 
 def _active(connection: Connection, slot: SlotState) -> Finding:

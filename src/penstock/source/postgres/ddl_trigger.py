@@ -14,8 +14,8 @@ Postgres places a message where its record ends, and a row where its record begi
 (the trigger's own, to catch what fails, or a user's savepoint) and one record follows the other, it is the same place,
 and the row may come first. So an empty message stands behind the others: it takes that place.
 
-`penstock init` installs and removes it, and `run` installs it with `ddl_trigger: auto`. Event triggers are a
-superuser's to make.
+`penstock source ddl-trigger` installs and removes it, and `run` installs it with `ddl_trigger: auto`. Event triggers
+are a superuser's to make.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body
     f"""CREATE EVENT TRIGGER {TRIGGER} ON ddl_command_end WHEN TAG IN ('ALTER TABLE', 'CREATE TABLE')
 EXECUTE FUNCTION {_FUNCTION}""",
     f"ALTER EVENT TRIGGER {TRIGGER} ENABLE ALWAYS",
-    f"COMMENT ON EVENT TRIGGER {TRIGGER} IS 'reports altered tables to penstock; penstock init --remove drops it'",
+    f"COMMENT ON EVENT TRIGGER {TRIGGER} IS"
+    " 'reports altered tables to penstock; `penstock source ddl-trigger remove` drops it'",
 )
 REMOVE = (
     f"DROP EVENT TRIGGER IF EXISTS {TRIGGER}",
@@ -166,6 +167,6 @@ def _run(connection: Connection, statements: tuple[str, ...], done: str) -> None
             raise
         raise SourceMisconfigured(
             f"the DDL trigger cannot be {done}: {error.__cause__.diag.message_primary}",
-            "Event triggers are a superuser's to make: let one run what `penstock init FILE --sql` prints. Without the "
-            "trigger penstock works too, and asks the catalogue",
+            "Event triggers are a superuser's to make: let one run what `penstock source ddl-trigger install FILE "
+            "--sql` prints. Without the trigger penstock works too, and asks the catalogue",
         ) from error

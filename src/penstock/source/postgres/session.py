@@ -24,6 +24,7 @@ from penstock.source.finding import Finding
 from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.catalogue import marks_of, partitions_of
 from penstock.source.postgres.check import SourceNames, check_source
+from penstock.source.postgres.check_slot import by_hand
 from penstock.source.postgres.comparison import table_figures
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import discover
@@ -40,6 +41,7 @@ from penstock.source.postgres.publishing import Change, Published, planned, publ
 from penstock.source.postgres.slot import (
     PLUGIN,
     SlotState,
+    advance_slot,
     create_slot,
     drop_slot,
     flush_position,
@@ -61,6 +63,18 @@ class PostgresSection(SourceNames, Protocol):
 
     @property
     def ddl_trigger(self) -> str: ...
+
+    @property
+    def start_lsn(self) -> Position | None: ...
+
+    @property
+    def retries(self) -> int | None: ...
+
+    @property
+    def status_every(self) -> float: ...
+
+    @property
+    def keepalive(self) -> float: ...
 
 
 class PostgresSession:
@@ -146,20 +160,33 @@ class PostgresSession:
     def retain(self, log_end: Position | None) -> Retained:
         name = self._section.slot
         state = slot_state(self.connection, name)
+        start = self._section.start_lsn
+        if log_end is not None and start is not None:
+            LOG.info("start_lsn ignored: the change log has begun", start_lsn=lsn_text(start), end=lsn_text(log_end))
         if state is not None:
+            if log_end is None and start is not None:
+                advance_slot(self.connection, state, start, self.head())
+                return Retained(start, made=False)
             return Retained(state.confirmed_flush_lsn or 0, made=False)
         if log_end is not None:
             raise GapError(
                 f"the slot {name} is gone, so what happened since the change log's end cannot be read any more",
                 resume.START_OVER,
             )
+        if start is not None or not self._section.create_slot:
+            why = "source.create_slot is false" if start is None else "source.start_lsn needs one that is there"
+            raise SourceMisconfigured(f"slot {name} does not exist, and {why}", f"Make it: {by_hand(name)}")
         position = create_slot(
             self.connection,
             self._section.url.get_secret_value(),
             name,
             waiting=lambda who: LOG.warning("slot waits for open transactions", on=who),
         )
-        LOG.info("slot created", slot=name)
+        LOG.warning(
+            "permanent slot created: the server keeps WAL for it, also while nothing reads it, until its disk is full",
+            slot=name,
+            remove="penstock slots drop FILE --yes",
+        )
         return Retained(position, made=True)
 
     def retention(self) -> Retention | None:

@@ -121,6 +121,32 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
         pgconn.finish()
 
 
+def advance_slot(connection: Connection, state: SlotState, to: Position, head: Position) -> None:
+    """Have the slot stand at a position, so that an empty log begins there. SourceMisconfigured when the slot has let
+    go of it, or the server has not written it yet; SlotBusy while somebody reads."""
+    stands = state.confirmed_flush_lsn or 0
+    if to < stands:
+        raise SourceMisconfigured(
+            f"source.start_lsn is {lsn_text(to)}, and slot {state.name} begins at {lsn_text(stands)}, behind it",
+            "Leave start_lsn out: the change log then begins where the slot stands",
+        )
+    if to > head:
+        raise SourceMisconfigured(
+            f"source.start_lsn is {lsn_text(to)}, and the server is at {lsn_text(head)} only",
+            "Give a position that the server has written, or leave start_lsn out",
+        )
+    try:
+        if to > stands:
+            connection.execute("SELECT pg_replication_slot_advance(%s, %s)", (state.name, lsn_text(to)))
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotBusy(
+            f"slot {state.name} is in use: {str(error).strip().splitlines()[0]}", "Stop what reads it first"
+        ) from error
+    except psycopg.Error as error:
+        with source_errors(f"moving slot {state.name} to source.start_lsn"):
+            raise error
+
+
 def drop_slot(connection: Connection, name: str) -> None:
     """Remove the slot. SlotBusy when somebody reads from it; nothing happens when there is none."""
     try:

@@ -54,7 +54,7 @@ class DdlTrigger:
             if (found := ddl_trigger.state(connection)) != "trusted":
                 raise UsageError(
                     f"event trigger {self.name} at {endpoint(self._url)} is {found} after it was installed",
-                    "The schema penstock may hold objects of another owner: drop that schema, then run init again",
+                    "The schema penstock may hold objects of another owner: drop that schema, then install it again",
                 )
 
     def remove(self) -> bool:
@@ -106,6 +106,9 @@ class PostgresSource:
             idle_every=settings.idle_every,
             patient=settings.patient,
             wanted=settings.wanted,
+            retries=self._section.retries,
+            status_every=self._section.status_every,
+            keepalive=self._section.keepalive,
         )
         Capture(own, sink, stop, report).run()
 
