@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Literal
 
 import pytest
 
@@ -40,13 +41,13 @@ LAYOUT = Layout(period=Period())
 class Follower:
     """A driver of a table of versions, and the stream that it follows. The n-th transaction commits at second n."""
 
-    def __init__(self, lake: Lake, schema: TableSchema = THINGS) -> None:
-        self.lake, self.stream, self.schema = lake, Stream(), schema
+    def __init__(self, lake: Lake, schema: TableSchema = THINGS, layout: Layout = LAYOUT) -> None:
+        self.lake, self.stream, self.schema, self.layout = lake, Stream(), schema, layout
         self.driver = self.restart()
 
     def restart(self) -> TableDestination:
         self.driver = self.lake.driver()
-        self.driver.ensure_table(self.schema.table, self.schema, SOURCE, 0, layout=LAYOUT)
+        self.driver.ensure_table(self.schema.table, self.schema, SOURCE, 0, layout=self.layout)
         return self.driver
 
     def fold(self, position: int, since: int, buckets: int = 1) -> list[NetEffect]:
@@ -183,10 +184,15 @@ def test_another_layout_is_refused(any_lake: Lake) -> None:
             any_lake.driver().ensure_table(THINGS.table, THINGS, SOURCE, 0, layout=other)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_long_life_equals_the_oracle(any_lake: Lake, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "first"), [(1, "always"), (2, "commit")])
+def test_a_long_life_equals_the_oracle(any_lake: Lake, seed: int, first: Literal["always", "commit"]) -> None:
     """Inserts, updates with and without all cells, deletes, key changes, truncates, restarts and compaction."""
-    rng, expected, follower = random.Random(seed), Versions(), Follower(any_lake)
+    layout = Layout(period=Period(first=first))
+    rng, expected, follower = (
+        random.Random(seed),
+        Versions(from_commit=first == "commit"),
+        Follower(any_lake, layout=layout),
+    )
     rows: dict[int, dict[str, object]] = {}
     for batch in range(25):
         moved = False

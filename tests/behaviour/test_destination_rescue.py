@@ -243,7 +243,7 @@ def test_a_copy_that_is_merged_into_a_history_is_compared_with_it(typed_lake: La
         parts = [driver.plan_copy(ORDERS.table, SOURCE).write_rows(batches(rows))]
         copy = driver.plan_catchup(ORDERS.table, SOURCE, parts, number)
         plan = driver.plan_merge(ORDERS.table, SOURCE)
-        merged = merge_copy(InProcessRunner(), copy, plan, ORDERS, number * 1_000_000)
+        merged = merge_copy(InProcessRunner(), copy, plan, ORDERS, number * 1_000_000, first=number == 1)
         driver.commit_merge(plan, merged, START + number, number * 1_000_000, f"history {number}")
         assert driver.history(ORDERS.table, SOURCE) == f"history {number}"
         typed_lake.maintain(driver, ORDERS)

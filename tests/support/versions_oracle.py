@@ -15,10 +15,12 @@ Version = tuple[Row, datetime, datetime, bool]
 
 @dataclass
 class Versions:
-    """`put` and `remove` say what became of a key at a moment; moments never go back."""
+    """`put` and `remove` say what became of a key at a moment; moments never go back. `from_commit`: a key's first
+    version is valid from its own moment, not from the beginning."""
 
     open: dict[Any, tuple[Row, datetime]] = field(default_factory=dict)
     closed: dict[Any, list[Version]] = field(default_factory=dict)
+    from_commit: bool = False
 
     def put(self, key: Any, row: Row, at: datetime) -> None:
         if key in self.open:
@@ -29,7 +31,7 @@ class Versions:
                 self.closed.setdefault(key, []).append((before, since, at, False))
             self.open[key] = (row, since if since == at else at)
         else:
-            self.open[key] = (row, at if key in self.closed else BEGINNING)
+            self.open[key] = (row, at if self.from_commit or key in self.closed else BEGINNING)
 
     def remove(self, key: Any, at: datetime) -> None:
         if key in self.open:

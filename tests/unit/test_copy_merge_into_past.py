@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,7 @@ from penstock.destinations.memory import MemoryDestination
 from penstock.fold.clone import fold_clone
 from penstock.fold.evolution import follow
 from penstock.fold.layout import layout_of
-from penstock.model.feed import Feed, Mode
+from penstock.model.feed import Feed, Mode, Period
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
 from penstock.model.type_map import WIDEST
@@ -42,9 +42,11 @@ def second(number: float) -> datetime:
 class Bench:
     """A table that is copied and followed. A transaction that commits at lsn n does so at second n / 100."""
 
-    def __init__(self, folder: Path, mode: Mode, schema: TableSchema = THINGS) -> None:
+    def __init__(
+        self, folder: Path, mode: Mode, schema: TableSchema = THINGS, first: Literal["always", "commit"] = "always"
+    ) -> None:
         self.schema = schema
-        self.feed = Feed(THINGS.table, THINGS.table, THINGS.table, mode)
+        self.feed = Feed(THINGS.table, THINGS.table, THINGS.table, mode, period=Period(first=first))
         self.log = ChangeLog(str(folder))
         self.writer = SegmentWriter(self.log)
         self.writer.__enter__()
@@ -96,8 +98,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_a_history_begins_with_its_copy_and_counts_every_change_after_the_newest_snapshot(folder: Path) -> None:
-    bench = Bench(folder, Mode.HISTORY)
+FIRST = pytest.mark.parametrize("first", ["always", "commit"])
+
+
+@FIRST
+def test_a_history_begins_with_its_copy_and_counts_every_change_after_the_newest_snapshot(
+    folder: Path, first: Literal["always", "commit"]
+) -> None:
+    bench = Bench(folder, Mode.HISTORY, first=first)
     bench.seal(300, (150, update("1", "b")), (250, update("1", "c")), (260, delete("2", None)))
     bench.seal(500, (310, update("1", "d")), (320, update("1", "e")), (330, insert("3", "x")))
     bench.copy(300, (200, {1: "b", 2: "y"}), (300, {5: "z"}))
@@ -108,15 +116,16 @@ def test_a_history_begins_with_its_copy_and_counts_every_change_after_the_newest
             (1, "c", BEGINNING, second(3.1), False),
             (1, "d", second(3.1), second(3.2), False),
             (1, "e", second(3.2), OPEN, False),
-            (3, "x", BEGINNING, OPEN, False),
+            (3, "x", BEGINNING if first == "always" else second(3.3), OPEN, False),
             (5, "z", BEGINNING, OPEN, False),
         ],
         key=repr,
     )
 
 
-def test_a_resync_keeps_the_past_and_tells_only_differences(folder: Path) -> None:
-    bench = Bench(folder, Mode.HISTORY)
+@FIRST
+def test_a_resync_keeps_the_past_and_tells_only_differences(folder: Path, first: Literal["always", "commit"]) -> None:
+    bench = Bench(folder, Mode.HISTORY, first=first)
     bench.seal(200)
     bench.copy(200, (200, {1: "a", 2: "b", 3: "c", 4: "d"}))
     bench.seal(300, (210, delete("4", None)))
@@ -131,7 +140,7 @@ def test_a_resync_keeps_the_past_and_tells_only_differences(folder: Path) -> Non
             (3, "c", BEGINNING, second(8), True),
             (4, "d", BEGINNING, second(2.1), True),
             (4, "again", second(8), OPEN, False),
-            (5, "new", BEGINNING, OPEN, False),
+            (5, "new", BEGINNING if first == "always" else second(8), OPEN, False),
         ],
         key=repr,
     )

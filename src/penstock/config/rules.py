@@ -83,11 +83,12 @@ Types = Annotated[dict[str, Annotated[str, AfterValidator(parse_choice)]], After
 
 
 class HistoryConfig(Section):
-    """The names of the columns that a history has beside the source's."""
+    """The names of the columns that a history has beside the source's, and when a row's first version begins."""
 
     valid_from: Identifier = "valid_from"
     valid_to: Identifier = "valid_to"
     deleted: Identifier = "deleted"
+    first: Literal["always", "commit"] = "always"
 
     @model_validator(mode="after")
     def _three_columns(self) -> HistoryConfig:
@@ -257,7 +258,7 @@ class TableRule(Section):
                 None if "{source}" in self._named_targets.get(mode, own) else sid,
                 on_column_drop=self.on_column_drop,
                 on_type_change=self.on_type_change,
-                period=Period(self.history.valid_from, self.history.valid_to, self.history.deleted),
+                period=Period(**self.history.model_dump()),
                 types=self.choices,
                 type_map=type_map,
                 strict=strict,

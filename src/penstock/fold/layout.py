@@ -97,7 +97,7 @@ class Layout:
     def to_json(self) -> str:
         """What must not change as long as the table is there, whichever sources feed it."""
         return json.dumps(
-            {"events": self.events, "period": None if self.period is None else asdict(self.period)}, sort_keys=True
+            {"events": self.events, "period": None if self.period is None else self.period.names}, sort_keys=True
         )
 
     def made(self, text: str) -> bool:

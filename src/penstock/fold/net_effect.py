@@ -36,7 +36,8 @@ class Steps:
 
     After step i the key `touched_keys[key[i]]` has row `row[i]` of the upserts, or none at all (NO_ROW). Moments are
     microseconds since 1970; a key has one step a moment. A truncate is a step of every touched key; keys of the
-    destination that are not touched end at `truncated_at`, those of them that are in the bucket.
+    destination that are not touched end at `truncated_at`, those of them that are in the bucket. `first_copy`: the rows
+    are those of a source's first copy, so nobody knows since when they are there.
     """
 
     key: npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ class Steps:
     truncated_at: int | None = None
     bucket: int = 0
     buckets: int = 1
+    first_copy: bool = False
 
 
 @dataclass(frozen=True)

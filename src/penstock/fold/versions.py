@@ -2,7 +2,8 @@
 
 A version is open until something else is known of its key. A step that leaves the key's row as it is opens nothing. A
 step that changes it closes the open version at the step's moment and opens the next from it; one that ends the row
-closes it as deleted. A key's first version opens at BEGINNING; a key that was deleted before opens at its own moment.
+closes it as deleted. A key's first version opens at BEGINNING, or, where the period's `first` is `commit` and the row
+was not found by a first copy, at its own moment; a key that was deleted before always opens at its own moment.
 A version that would have lasted no time is not kept, unless it ended with the row's deletion: that must be recorded.
 What was rescued of a row (the column RESCUED, where there is one) is part of its state, and compared like the rest.
 
@@ -76,6 +77,8 @@ def versions(steps: Steps, upserts: pa.Table, held: Held, layout: Layout) -> Wri
     base = held.row[key]
     before = np.where(first, base, np.concatenate([[NO_ROW], state[:-1]])[: len(state)])
     fresh = first & (base == NO_ROW) & ~held.known[key]
+    if layout.period is not None and layout.period.first == "commit" and not steps.first_copy:
+        fresh[:] = False
     begins = np.where(fresh, BEGINNING, moment)
     of_base = held.begins[np.maximum(base, 0)] if held.rows.num_rows else np.full(len(key), BEGINNING)
     since = np.where(first, of_base, np.concatenate([[0], begins[:-1]])[: len(begins)])

@@ -24,11 +24,18 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Period:
-    """The columns that say when a version of a row was the valid one, and whether it ended with the row's deletion."""
+    """The columns that say when a version of a row was the valid one, and whether it ended with the row's deletion.
+
+    `first` says from when on the first version of a row is valid that was inserted while the table was followed."""
 
     valid_from: str = "valid_from"
     valid_to: str = "valid_to"
     deleted: str = "deleted"
+    first: Literal["always", "commit"] = "always"
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"valid_from": self.valid_from, "valid_to": self.valid_to, "deleted": self.deleted}
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class MergeTask:
     group: int
     absent: bool
     moment: int
+    first: bool  # nothing has been copied from that source before
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,13 @@ class Merged:
 
 
 def merge_copy(
-    runner: JobRunner, copy: WritePlan, plan: WritePlan, schema: TableSchema, moment: int
+    runner: JobRunner, copy: WritePlan, plan: WritePlan, schema: TableSchema, moment: int, *, first: bool
 ) -> list[WrittenPart]:
-    """Return the parts that put the copy into the table of `plan`, whose rows have `schema`."""
-    tasks = [MergeTask(copy, plan, schema, group, False, moment) for group in range(copy.groups)]
+    """Return the parts that put the copy into the table of `plan`, whose rows have `schema`. `first`: nothing has been
+    copied from that source before."""
+    tasks = [MergeTask(copy, plan, schema, group, False, moment, first) for group in range(copy.groups)]
     if plan.layout.period is not None:
-        tasks += [MergeTask(copy, plan, schema, group, True, moment) for group in range(plan.groups)]
+        tasks += [MergeTask(copy, plan, schema, group, True, moment, first) for group in range(plan.groups)]
     results = runner.run(merge_group, tasks)
     error = next((result.error for result in results if result.error is not None), None)
     if error is not None:
@@ -79,7 +81,7 @@ def _effect(task: MergeTask) -> NetEffect:
     if task.plan.layout.period is not None:
         everything = np.arange(len(touched))
         row = np.full(len(touched), NO_ROW) if task.absent else everything
-        steps = Steps(everything, np.full(len(touched), task.moment), row)
+        steps = Steps(everything, np.full(len(touched), task.moment), row, first_copy=task.first)
     return NetEffect(False, rows, upsert_keys, touched, (), len(touched), task.moment, steps=steps, rescued=rescued)
 
 

@@ -249,7 +249,9 @@ class _Replay:
         if self._feed.mode is Mode.EVENTS:
             parts = self._parts  # what was read is events already
         else:
-            parts = merge_copy(self._runner, copy, plan, kept_schema(self._feed.projection, self._schema), moment)
+            first = self._destination.position(target, source) is None
+            kept = kept_schema(self._feed.projection, self._schema)
+            parts = merge_copy(self._runner, copy, plan, kept, moment, first=first)
         versions = plan.layout.period is not None
         history = self._log.history() or ""
         self._destination.commit_merge(plan, parts, self.position, moment if versions else None, history)
