@@ -106,7 +106,10 @@ def test_many_random_kills(database: Database, server: KafkaServer, pipeline: Pi
             else:
                 if victim == "asleep":
                     provoke(pipeline, traffic, MIDDLE, run, signal.SIGSTOP)
-                run.kill()
+                    run.kill()
+                else:  # once it has published something
+                    provoke(pipeline, traffic, "publish.batch_done", run)
+                    run.await_killed()
                 run = Running(pipeline)
                 run.await_streaming()
                 traffic.transactions(10)

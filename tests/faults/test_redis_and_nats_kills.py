@@ -113,9 +113,9 @@ def test_many_random_kills(database: Database, servers: dict[str, Server], pipel
                 traffic.transactions(10)
                 time.sleep(chosen.random() * 3)
                 servers[victim].start()
-            else:
-                run.process.kill()
-                run.process.wait(60)
+            else:  # once it has published something
+                provoke(pipeline, traffic, "publish.batch_done", run)
+                run.await_killed()
                 run = Running(pipeline)
                 run.await_streaming()
                 traffic.transactions(10)
