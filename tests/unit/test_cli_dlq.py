@@ -58,6 +58,10 @@ def test_list_and_show(file: Path, store: SqlStateStore, capsys: pytest.CaptureF
         assert part in listed
     only = said(capsys, "dlq", "list", file, "--table", "public.other", "--destination", "lake")
     assert "public.things" not in only
+    coded = said(capsys, "dlq", "list", file, "--code", "too-large")
+    assert "public.things" in coded
+    assert "public.other" not in coded
+    assert "there are no dead letters" in said(capsys, "dlq", "retry", file, "--code", "processor")
     found = json.loads(said(capsys, "dlq", "list", file, "--json"))["dead_letters"]
     assert [(one["table"], one["place"], one["code"], one["attempts"], one["asked"]) for one in found] == [
         ("public.things", "64/0", "too-large", 1, False),
@@ -95,6 +99,7 @@ def test_ack_and_purge_remove_letters(file: Path, store: SqlStateStore, capsys: 
     refused = said(capsys, "dlq", "purge", file, "--table", "public.other", code=2)
     assert "removing 1 dead letters cannot be undone" in refused
     assert f"dlq purge {file} --table public.other --yes" in refused
+    assert "0 dead letters are removed" in said(capsys, "dlq", "purge", file, "--code", "processor", "--yes")
     assert ids(store) == [change, row]
     said(capsys, "dlq", "ack", file, change)
     assert ids(store) == [row]

@@ -26,14 +26,22 @@ SomeIds = Annotated[list[str], typer.Argument(metavar="ID…", help="As `dlq lis
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="Only those of this table; may be given again.")
 ]
+Codes = Annotated[
+    list[str] | None,
+    typer.Option("--code", "--kind", metavar="CODE", help="Only those with this code; may be given again."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 
 
 def dlq_list(
-    file: PipelineFile, table: Tables = None, json_output: AsJson = False, destination: Destination = None
+    file: PipelineFile,
+    table: Tables = None,
+    code: Codes = None,
+    json_output: AsJson = False,
+    destination: Destination = None,
 ) -> None:
     """List the dead letters, oldest first: table, event, reason."""
-    kept = dead_letters.kept(load(file).only(destination), table or [])
+    kept = dead_letters.kept(load(file).only(destination), table or [], code or [])
     if json_output:
         typer.echo(
             json.dumps({"dead_letters": [dead_letters.as_json(one) for one in kept]}, indent=2, ensure_ascii=False)
@@ -92,13 +100,19 @@ def dlq_show(
     stdout().print("\n".join(lines), markup=False, highlight=False)
 
 
-def dlq_retry(file: PipelineFile, names: Ids = None, table: Tables = None, destination: Destination = None) -> None:
+def dlq_retry(
+    file: PipelineFile,
+    names: Ids = None,
+    table: Tables = None,
+    code: Codes = None,
+    destination: Destination = None,
+) -> None:
     """Send dead letters again, oldest first, behind what the stream has published by then.
 
     The events are made again from what the source sent, with the rules and processors of the present file. A letter
     that is published leaves the dead letters; one that fails stays, with its new reason.
     """
-    asked = dead_letters.ask(load(file).only(destination), names or [], table or [])
+    asked = dead_letters.ask(load(file).only(destination), names or [], table or [], code or [])
     for one in asked.new:
         stdout().print(f"{one.kept.id} {one.table}: will be sent again", markup=False)
     for one in asked.before:
@@ -121,17 +135,19 @@ def dlq_ack(file: PipelineFile, names: SomeIds, destination: Destination = None)
 def dlq_purge(
     file: PipelineFile,
     table: Tables = None,
+    code: Codes = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, remove them; their events are lost.")] = False,
     destination: Destination = None,
 ) -> None:
-    """Remove all dead letters, or those of a table. Their events are lost."""
+    """Remove all dead letters, or those of a table or code. Their events are lost."""
     pipeline = load(file).only(destination)
     if not yes:
-        count = len(dead_letters.kept(pipeline, table or []))
-        words = " ".join([str(file), *(f"--table {name}" for name in table or [])])
+        count = len(dead_letters.kept(pipeline, table or [], code or []))
+        named = [*(f"--table {name}" for name in table or []), *(f"--code {name}" for name in code or [])]
+        words = " ".join([str(file), *named])
         raise UsageError(
             f"removing {count} dead letters cannot be undone: no stream gets their events",
             f"If that is meant: penstock dlq purge {words} --yes",
         )
-    gone = dead_letters.remove(pipeline, [], table or [])
+    gone = dead_letters.remove(pipeline, [], table or [], code or [])
     stdout().print(f"{len(gone)} dead letters are removed", markup=False)

@@ -41,10 +41,10 @@ class Asked:
     rows: list[ScopedLetter]
 
 
-def kept(pipeline: Pipeline, tables: Sequence[str] = ()) -> list[ScopedLetter]:
-    """Return the letters of all destinations, or of these tables, by destination, source and age."""
+def kept(pipeline: Pipeline, tables: Sequence[str] = (), codes: Sequence[str] = ()) -> list[ScopedLetter]:
+    """Return the letters of all destinations, or of these tables or codes, by destination, source and age."""
     with found_store(pipeline) as store:
-        return _of_tables(pipeline, [] if store is None else _all(pipeline, store), tables)
+        return _some(pipeline, [] if store is None else _all(pipeline, store), tables, codes)
 
 
 def chosen(pipeline: Pipeline, letters: Sequence[ScopedLetter], names: Sequence[str]) -> list[ScopedLetter]:
@@ -58,12 +58,12 @@ def chosen(pipeline: Pipeline, letters: Sequence[ScopedLetter], names: Sequence[
     return [by_id[name] for name in dict.fromkeys(names)]
 
 
-def ask(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = ()) -> Asked:
+def ask(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = (), codes: Sequence[str] = ()) -> Asked:
     """Ask for letters to be sent again, oldest first."""
     with found_store(pipeline) as store:
         if store is None:
             return Asked(None, [], [], [])
-        found = chosen(pipeline, _of_tables(pipeline, _all(pipeline, store), tables), names)
+        found = chosen(pipeline, _some(pipeline, _all(pipeline, store), tables, codes), names)
         streams = {one.name for one in pipeline.destinations if isinstance(one, StreamSection)}
         wanted = [one for one in found if one.kept.destination in streams]
         fresh: set[int] = set()
@@ -75,12 +75,14 @@ def ask(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = ()) ->
         return Asked(holder(pipeline.home / "lock"), new, before, rows)
 
 
-def remove(pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = ()) -> list[ScopedLetter]:
+def remove(
+    pipeline: Pipeline, names: Sequence[str], tables: Sequence[str] = (), codes: Sequence[str] = ()
+) -> list[ScopedLetter]:
     """Forget letters, and note how many."""
     with found_store(pipeline) as store:
         if store is None:
             return []
-        gone = chosen(pipeline, _of_tables(pipeline, _all(pipeline, store), tables), names)
+        gone = chosen(pipeline, _some(pipeline, _all(pipeline, store), tables, codes), names)
         for source, some in _by_source(gone).items():
             own = store.of_source(source)
             own.release_letters([one.kept.id for one in some])
@@ -97,11 +99,15 @@ def _by_source(letters: Sequence[ScopedLetter]) -> dict[str | None, list[ScopedL
     return found
 
 
-def _of_tables(pipeline: Pipeline, letters: list[ScopedLetter], tables: Sequence[str]) -> list[ScopedLetter]:
+def _some(
+    pipeline: Pipeline, letters: list[ScopedLetter], tables: Sequence[str], codes: Sequence[str]
+) -> list[ScopedLetter]:
+    """Return the letters of some tables and of some codes; none named: of all."""
     unknown = next((name for name in tables if not any(str(one.table) == name for one in letters)), None)
     if unknown is not None:
         raise UsageError(f"table {unknown} has no dead letters", f"`penstock dlq list {pipeline.file}` lists them all")
-    return [one for one in letters if not tables or str(one.table) in tables]
+    of_tables = [one for one in letters if not tables or str(one.table) in tables]
+    return [one for one in of_tables if not codes or one.kept.letter.code in codes]
 
 
 def _all(pipeline: Pipeline, store: StateStore) -> list[ScopedLetter]:
