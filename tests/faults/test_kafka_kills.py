@@ -30,7 +30,8 @@ from running import PipelineFile, Running, await_condition, make_pipeline, runni
 MIDDLE = "publish.file_written"  # of a transaction: its records are sent, its place is not
 SEEDS, ROUNDS = range(15, 20), 20  # 100 kills, and as many in test_redis_and_nats_kills.py
 SLEEPERS = 3
-LOST_SOON = {"network.timeout": "15s", "executor.heartbeatInterval": "2s"}  # a cluster gives an executor up after 2 min
+# of Spark, which gives an executor up after two minutes otherwise
+LOST_SOON = {"network.timeout": "15s", "network.timeoutInterval": "5s", "executor.heartbeatInterval": "2s"}
 
 
 @pytest.fixture
