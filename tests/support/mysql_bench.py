@@ -1,4 +1,4 @@
-"""A pipeline from a MariaDB server into tables in memory, in this process: capture, log, copy, decode and fold."""
+"""A pipeline from a MariaDB or MySQL server into tables in memory, in this process: from capture to fold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from running import await_condition
 FILE = """
 version: 1
 name: shop
-source: {{type: mysql, url: "{url}"}}
+source: {{type: mysql, url: "{url}", failover: {failover}}}
 destinations: [{{name: lake, type: iceberg, warehouse: "{folder}/lake"}}]
 tables: [{{match: {match}}}]
 copy: {{range_bytes: 16384}}
@@ -41,13 +41,19 @@ class MysqlBench:
 
     def __init__(self, folder: Path, url: str, match: str = "shop.*", segment_bytes: int = 1 << 20) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "shop.yaml"
-        file.write_text(FILE.format(url=url, folder=folder, match=match, segment_bytes=segment_bytes))
-        self.pipeline = load(file).destination_views[0]
+        self._folder, self._match, self._segment_bytes = folder, match, segment_bytes
+        self.follow(url)
         self.destination, self.state = MemoryDestination("lake"), MemoryStateStore()
         self.log = ChangeLog(self.pipeline.log_uri)
         self.reports: list[dict[str, object]] = []
         self.failure: BaseException | None = None
+
+    def follow(self, url: str, *, failover: int = 0) -> None:
+        """Name a server in the pipeline's file, from the next `start` on."""
+        file = self._folder / "shop.yaml"
+        values = {"folder": self._folder, "match": self._match, "segment_bytes": self._segment_bytes}
+        file.write_text(FILE.format(url=url, failover=failover, **values))
+        self.pipeline = load(file).destination_views[0]
 
     def __enter__(self) -> MysqlBench:
         self.start()

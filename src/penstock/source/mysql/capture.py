@@ -19,7 +19,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.source.contract import Report, SegmentSettings, StopFlag, WantedTables
 from penstock.source.mysql.catalogue import charsets_by_collation, discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb
-from penstock.source.mysql.events import PAYLOAD, START_OVER, BinlogStream
+from penstock.source.mysql.events import PAYLOAD, START_OVER, BinlogStream, Block
 from penstock.source.mysql.gtids import GtidSet
 from penstock.source.mysql.positions import epoch_of, head, position_of
 from penstock.source.mysql.positions import position_text as shown
@@ -33,6 +33,7 @@ SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 1.0
 REPORT_SECONDS = 0.25
 STOP_SECONDS = 1.0
+ONE_BY_ONE = 64  # events, before simple transactions are looked for again
 FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
 READING = "binlog"
 
@@ -195,23 +196,35 @@ class _Session:
 
     def pump(self) -> None:
         """Read until the stream ends. Raise _Stopped, or what ended it."""
-        take, transactions = self._transactions.take, self._transactions
+        transactions = self._transactions
         while True:
-            events = self._stream.read()
+            blocks = self._stream.read()
             now = time.monotonic()
-            if events is None:
+            if blocks is None:
                 if now - self._heard_at > SILENCE_SECONDS:
                     raise SourceUnreachable("the server has not sent a word for a minute", "It is asked again")
             else:
                 self._heard_at = now
-                for event in events:
-                    for one in transactions.unpacked(event) if event[4] == PAYLOAD else (event,):
-                        take(one)
-                        if max(transactions.pending_bytes, transactions.bytes) >= self._segment_bytes:
-                            self._make_room()
+                for block in blocks:
+                    self._take(block)
                 if self.expected is not None and transactions.began_in is not None:
                     self._require_same_file(self.expected)
-            self._tick(now, quiet=events is None)
+            self._tick(now, quiet=blocks is None)
+
+    def _take(self, block: Block) -> None:
+        """Take simple transactions at once, and other events one by one until some of them have passed."""
+        transactions, at = self._transactions, 0
+        while at < len(block):
+            at += transactions.take_simple(block, at)
+            for number in range(at, min(at + ONE_BY_ONE, len(block))):
+                event = block.event(number)
+                for one in transactions.unpacked(event) if event[4] == PAYLOAD else (event,):
+                    transactions.take(one)
+                    if max(transactions.pending_bytes, transactions.bytes) >= self._segment_bytes:
+                        self._make_room()
+            at += ONE_BY_ONE
+            if transactions.bytes >= self._segment_bytes:
+                self._make_room()
 
     def _require_same_file(self, expected: LogState) -> None:
         self.expected = None

@@ -109,9 +109,11 @@ def _connect(address: Address, purpose: str, *, tls: bool) -> Connection:
 
 
 def _tls(address: Address) -> dict[str, Any]:
-    context = ssl.create_default_context(cafile=address.ssl_ca or None)
-    context.check_hostname = address.ssl_mode == "VERIFY_IDENTITY"
-    if address.ssl_mode not in ("VERIFY_CA", "VERIFY_IDENTITY"):
+    if address.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY"):
+        context = ssl.create_default_context(cafile=address.ssl_ca or None)
+        context.check_hostname = address.ssl_mode == "VERIFY_IDENTITY"
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if address.ssl_cert:
         context.load_cert_chain(address.ssl_cert, address.ssl_key or None)

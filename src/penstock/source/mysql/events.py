@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -19,10 +20,30 @@ GTID, ANONYMOUS_GTID, XA_PREPARE, PARTIAL_UPDATE, PAYLOAD, HEARTBEAT_2, GTID_TAG
 MARIA_GTID, QUERY_COMPRESSED = 162, 165
 INSERTS, UPDATES, DELETES = (23, 30, 166, 169), (24, 31, 167, 170), (25, 32, 168, 171)
 HEADER = 19
+PACKET = 5  # bytes before each event: length, number, status
+_LENGTH = struct.Struct("<I")
+_LARGE = 0xFFFFFF  # the length of a packet that the next one continues
 CHUNK = 1 << 20
 TICK_SECONDS = 0.1
 _REGISTER, _DUMP, _DUMP_GTID, _THROUGH_GTIDS = 0x15, 0x12, 0x1E, 4
 _PURGED = 1236
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some events in the order in which they came: their packets behind one another, and where each event begins. It
+    ends where the next packet begins."""
+
+    content: bytes
+    starts: list[int]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def event(self, number: int) -> bytes:
+        starts = self.starts
+        end = starts[number + 1] - PACKET if number + 1 < len(starts) else len(self.content)
+        return self.content[starts[number] : end]
 
 
 @dataclass(frozen=True)
@@ -57,6 +78,8 @@ class BinlogStream:
             raise
         self._socket: socket.socket | ssl.SSLSocket = self._connection._sock
         self._socket.settimeout(TICK_SECONDS)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
 
     def _ask(self, server_id: int, file: str, offset: int, heartbeat: float, after: str | bytes) -> None:
         connection = self._connection
@@ -81,36 +104,76 @@ class BinlogStream:
             first = b"" if after else file.encode()
             connection._execute_command(_DUMP, struct.pack("<IHI", 4 if after else offset, 0, server_id) + first)
 
-    def read(self) -> list[bytes] | None:
+    def read(self) -> list[Block] | None:
         """Return the events that have come, or None when none came for a moment."""
-        try:
-            piece = self._socket.recv(CHUNK)
-        except (TimeoutError, ssl.SSLWantReadError):
+        if not self._receive():
             return None
+        found, begin = list[Block](), 0
+        while True:
+            at, starts = begin, list[int]()
+            if not self._parts:
+                at = self._walk(begin, starts)
+            found.append(Block(bytes(memoryview(self._buffer)[begin:at]), starts))
+            begin, packet = self._joined(at)
+            if packet is None:
+                break
+            found.append(Block(packet, [1]))
+        del self._buffer[:begin]
+        return found
+
+    def _walk(self, at: int, starts: list[int]) -> int:
+        """Find whole packets from there on, up to a large one; return where they end."""
+        buffer, length_at, add = self._buffer, _LENGTH.unpack_from, starts.append
+        begin, last, filled = at, len(buffer) - 4, len(buffer)
+        while at < last:
+            size = length_at(buffer, at)[0] & _LARGE
+            following = at + 4 + size
+            if following > filled or size == _LARGE:
+                break
+            if buffer[at + 4]:
+                raise self._ended(bytes(memoryview(buffer)[at + 4 : following]))
+            add(at + PACKET - begin)
+            at = following
+        return at
+
+    def _joined(self, at: int) -> tuple[int, bytes | None]:
+        """Return where to go on, and a packet that came in parts if its last one is there."""
+        buffer = self._buffer
+        while len(buffer) - at >= 4:
+            size = _LENGTH.unpack_from(buffer, at)[0] & _LARGE
+            if len(buffer) - at < 4 + size or (size < _LARGE and not self._parts):
+                break
+            self._parts.append(bytes(memoryview(buffer)[at + 4 : at + 4 + size]))
+            at += 4 + size
+            if size < _LARGE:
+                packet, self._parts = b"".join(self._parts), []
+                if packet[:1] != b"\0":
+                    raise self._ended(packet)
+                return at, packet
+        return at, None
+
+    def _receive(self) -> bool:
+        """Add what there is to the buffer; return whether anything came. TLS hands it out in small pieces."""
+        buffer, taken = self._buffer, 0
+        try:
+            while True:
+                piece = self._socket.recv(CHUNK)
+                if not piece:
+                    raise self._lost("the server closed it")
+                buffer += piece
+                taken += len(piece)
+                if taken >= CHUNK or not self._is_ready():
+                    return True
+        except (TimeoutError, ssl.SSLWantReadError):
+            return taken > 0
         except OSError as error:
             raise self._lost(str(error)) from None
-        if not piece:
-            raise self._lost("the server closed it")
-        buffer = self._buffer
-        buffer += piece
-        found: list[bytes] = []
-        at, filled = 0, len(buffer)
-        while filled - at >= 4:
-            size = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
-            if filled - at < 4 + size:
-                break
-            packet = bytes(memoryview(buffer)[at + 4 : at + 4 + size])
-            at += 4 + size
-            if self._parts or size == 0xFFFFFF:
-                self._parts.append(packet)
-                if size == 0xFFFFFF:
-                    continue
-                packet, self._parts = b"".join(self._parts), []
-            if packet[:1] != b"\0":
-                raise self._ended(packet)
-            found.append(packet[1:])
-        del buffer[:at]
-        return found
+
+    def _is_ready(self) -> bool:
+        """Return whether more has come already."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(self._poll.poll(0))
 
     def close(self) -> None:
         try:

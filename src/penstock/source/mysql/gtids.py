@@ -10,7 +10,7 @@ import re
 import struct
 import uuid
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 _OWNED = re.compile(r"([0-9a-fA-F-]{36})((?::[a-zA-Z_][a-zA-Z0-9_]*)?)((?::[0-9]+(?:#[0-9]+)+)+)")
@@ -24,6 +24,11 @@ class LastOfDomains:
 
     def add(self, text: str) -> None:
         self._last[text.partition("-")[0]] = text
+
+    def add_runs(self, texts: Iterable[str]) -> None:
+        """Add the last one of each of some domains."""
+        for text in texts:
+            self.add(text)
 
     def state(self) -> dict[str, str]:
         return dict(self._last)
@@ -59,6 +64,12 @@ class GtidSet:
             intervals[-1][1] = value
         else:
             self._insert(name, value, value)
+
+    def add_runs(self, texts: Iterable[str]) -> None:
+        """Add runs of transactions: `uuid:7-12`."""
+        for text in texts:
+            name, _, numbers = text.rpartition(":")
+            self._insert(name, *_interval(numbers))
 
     def __contains__(self, text: str) -> bool:
         name, _, number = text.rpartition(":")

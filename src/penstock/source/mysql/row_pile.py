@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,14 +25,26 @@ _NOTHING = pa.scalar(b"", pa.binary())
 UNREADABLE = "its row event cannot be read ({why}); `penstock resync` copies the table again"
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Some events: their contents behind one another, and of each its bytes, its marks and its cut."""
+
+    content: bytes
+    lengths: Places
+    marks: npt.NDArray[np.uint64]
+    cuts: Places
+
+
 @dataclass
 class RowPile:
-    """`add` takes the rows of an event, all of one operation; `add_record` a change without rows."""
+    """`add` takes the rows of an event, all of one operation; `add_many` those of many events; `add_record` a change
+    without rows."""
 
     schema: TableSchema
     contents: list[bytes] = field(default_factory=list)
     marks: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)  # images in a row; 0: a record by itself; -1: refused
+    chunks: list[_Chunk] = field(default_factory=list)  # of what came before the three lists
     size: int = 0
 
     def add(self, op: int, content: bytes, mark: tuple[int, int, int, int, int]) -> None:
@@ -47,7 +60,23 @@ class RowPile:
         self.cuts.append(cut)
         self.size += len(content) + 64
 
+    def add_many(self, content: bytes, lengths: Places, marks: npt.NDArray[np.uint64]) -> None:
+        """`marks` has a row for each event, as in `add`, with the operation at its end."""
+        self._close_chunk()
+        self.chunks.append(_Chunk(content, lengths, marks, np.where(marks[:, 5] == UPDATE, 2, 1)))
+        self.size += len(content) + 64 * len(lengths)
+
+    def _close_chunk(self) -> None:
+        if self.contents:
+            lengths = np.fromiter(map(len, self.contents), np.int64, len(self.contents))
+            marks, cuts = np.array(self.marks, np.uint64), np.array(self.cuts, np.int64)
+            self.chunks.append(_Chunk(b"".join(self.contents), lengths, marks, cuts))
+            self.contents, self.marks, self.cuts = [], [], []
+
     def extend(self, other: RowPile) -> None:
+        if other.chunks:
+            self._close_chunk()
+            self.chunks += other.chunks
         self.contents += other.contents
         self.marks += other.marks
         self.cuts += other.cuts
@@ -55,10 +84,16 @@ class RowPile:
 
     def slice(self) -> CapturedSlice | None:
         """Return the rows in the order of their events; None when there is none."""
-        lengths = np.fromiter(map(len, self.contents), np.int64, len(self.contents))
+        self._close_chunk()
+        if not self.chunks:
+            return None
+        lengths, marks, cuts = (
+            np.concatenate(parts)
+            for parts in zip(*((one.lengths, one.marks, one.cuts) for one in self.chunks), strict=True)
+        )
         ends = np.cumsum(lengths)
-        octets = padded(b"".join(self.contents))
-        event, start, end, refused = self._cut(octets, ends - lengths, ends)
+        octets = padded(b"".join(one.content for one in self.chunks))
+        event, start, end, refused = self._cut(octets, ends - lengths, ends, cuts)
         if not len(event):
             return None
         order = np.lexsort((start, event))
@@ -67,7 +102,7 @@ class RowPile:
         changes = np.flatnonzero(np.diff(event)) + 1
         first[changes] = changes
         number = np.arange(len(event)) - np.maximum.accumulate(first)
-        columns = np.array(self.marks, np.uint64)[event]
+        columns = marks[event]
         data = _records(octets, start, end, refused)
         arrays = [pa.array(np.ascontiguousarray(columns[:, place])) for place in range(4)]
         arrays[1] = pa.array(columns[:, 1] + number.astype(np.uint64))
@@ -75,8 +110,10 @@ class RowPile:
         arrays.append(pa.array(columns[:, 5].astype(np.uint8)))
         return CapturedSlice(self.schema, pa.RecordBatch.from_arrays([*arrays, data], schema=RAW_SCHEMA), 0)
 
-    def _cut(self, octets: np.ndarray, starts: Places, ends: Places) -> tuple[Places, Places, Places, Places]:
-        layout, cuts = RowLayout(self.schema.columns), np.array(self.cuts, np.int64)
+    def _cut(
+        self, octets: np.ndarray, starts: Places, ends: Places, cuts: Places
+    ) -> tuple[Places, Places, Places, Places]:
+        layout = RowLayout(self.schema.columns)
         found: list[tuple[Places, Places, Places, Places]] = []
         alone = np.flatnonzero(cuts <= 0)
         found.append((alone, starts[alone], ends[alone], (cuts[alone] < 0).astype(np.int64)))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from penstock.errors import SourceError, StreamOutOfStep
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.model.position import Position
@@ -21,6 +23,7 @@ from penstock.source.mysql.gtids import GtidSet, LastOfDomains
 from penstock.source.mysql.payload import unpacked
 from penstock.source.mysql.positions import FIRST_OFFSET, epoch_of, position_of
 from penstock.source.mysql.row_pile import RowPile
+from penstock.source.mysql.small_transactions import first_simple
 from penstock.source.mysql.statements import Doing, Effect, effects
 from penstock.source.mysql.table_map import Unreadable, read_schema, table_of
 from penstock.source.sink import CapturedSlice
@@ -33,6 +36,7 @@ _IGNORED = frozenset({events.STOP, events.ROWS_QUERY, 5, 13, 14, 28, 35, 36, 37,
 _IGNORABLE = 0x80
 
 _NEVER = 1 << 64
+_WORTH_A_LOOK = 100  # events
 
 STATEMENT = (
     "rows were changed by a statement that the binlog has as text (binlog_format is not ROW, or LOAD or CALL under it):"
@@ -151,6 +155,34 @@ class Transactions:
                 raise self._broken()
             event = event[:-4]
         self._take_plain(kind, event)
+
+    def take_simple(self, block: events.Block, begin: int) -> int:
+        """Take the simple transactions at the beginning of what is left of a block; return how many events they are."""
+        if self._open is not None or self._taking_over or len(block) - begin < _WORTH_A_LOOK:
+            return 0
+        found = first_simple(block, begin, self._maps, checksum=self._checksum, mariadb=self._mariadb)
+        if found is None:
+            return 0
+        schemas = [self._maps[number].schema for number in found.rows]
+        if len({schema.table for schema in schemas if schema is not None}) < len(schemas):
+            return 0  # two ids of one table: their order matters
+        base = self._place(0)
+        for schema, rows in zip(schemas, found.rows.values(), strict=True):
+            if schema is not None:
+                begins, whose = found.begins[rows.transaction], rows.transaction
+                marks = np.empty((len(whose), 6), np.uint64)
+                marks[:, 0] = base + begins
+                marks[:, 1] = rows.ordinal << 32
+                marks[:, 2] = base + np.where(rows.ends == 0, begins, rows.ends)
+                marks[:, 3], marks[:, 4], marks[:, 5] = found.numbers[whose], found.times[whose], rows.op
+                pile = RowPile(schema)
+                pile.add_many(rows.content, rows.lengths, marks)
+                self._put(pile)
+        self._gtids.add_runs(found.gtids)
+        if not found.gtids:
+            self._settled = _NEVER
+        self._move(base + int(found.ends[-1]))
+        return found.events
 
     def unpacked(self, event: bytes) -> Iterator[bytes]:
         """Yield what `take` is to be given of an event: of a compressed transaction, one by one what is in it."""
@@ -398,14 +430,18 @@ class Transactions:
         if opened.gtid.text:
             self._gtids.add(opened.gtid.text)
         for pile in self._pending:
-            last = self._last.get(pile.schema.table)
-            if last is not None and last.schema.fingerprint == pile.schema.fingerprint:
-                last.extend(pile)
-            else:
-                self._last[pile.schema.table] = pile
-                self._piles.append(pile)
-            self.bytes += pile.size
+            self._put(pile)
         self._pending, self.pending_bytes, self._current, self._open = [], 0, {}, None
+
+    def _put(self, pile: RowPile) -> None:
+        """Add a pile to those of closed transactions."""
+        last = self._last.get(pile.schema.table)
+        if last is not None and last.schema.fingerprint == pile.schema.fingerprint:
+            last.extend(pile)
+        else:
+            self._last[pile.schema.table] = pile
+            self._piles.append(pile)
+        self.bytes += pile.size
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
