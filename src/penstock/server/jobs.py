@@ -133,6 +133,9 @@ class Jobs:
         code = process.wait()
         timer.cancel()
         reader.join(timeout=5)
+        process.stdout.close()
+        if not reader.is_alive():  # else a child of the command holds it still
+            errors.close()
         with self._guard:
             self._processes.pop(job.id, None)
         self._end(job, code, said)
