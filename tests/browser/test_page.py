@@ -1,6 +1,6 @@
 """A person at the page, in Chromium, over a real server with a real pipeline; the server is killed on the way.
 
-`PENSTOCK_SCREENSHOTS=folder` keeps pictures of the pages, for the documents.
+`PENSTOCK_SCREENSHOTS=folder` keeps pictures of the pages, for the documents: wide and as on a phone, light and dark.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+from pyiceberg.catalog.sql import SqlCatalog
 
+from damaged_log import damage
 from databases import Database
 from penstock.state.lock import holder
-from running import PipelineFactory, PipelineFile, Running
+from running import PipelineFactory, PipelineFile, Running, await_condition
 
 ROOT = Path(__file__).parents[2]
 SLOW = 60_000  # milliseconds: Spark starts twice
+WIDE, PHONE = ViewportSize(width=1280, height=900), ViewportSize(width=390, height=844)
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def chromium() -> str:
 def page(chromium: str) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = browser.new_page(viewport=WIDE)
         page.set_default_timeout(SLOW)
         expect.set_options(timeout=SLOW)
         yield page
@@ -52,20 +56,35 @@ def serving(pipeline: PipelineFile, listen: str = "127.0.0.1:0") -> tuple[Runnin
 
 def picture(page: Page, name: str) -> None:
     folder = os.environ.get("PENSTOCK_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=Path(folder) / f"{name}.png")
+    if not folder:
+        return
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for kind, size in (("wide", WIDE), ("phone", PHONE)):
+            page.set_viewport_size(size)
+            page.wait_for_timeout(300)
+            page.screenshot(path=Path(folder) / f"{name}-{kind}-{scheme}.png")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(WIDE)
 
 
-def test_a_person_signs_in_adds_a_table_pauses_and_verifies(
-    pipeline: PipelineFactory, postgres: Database, page: Page
-) -> None:
+def plant(file: PipelineFile, condition: str) -> None:
+    """Delete rows of public.orders in the lake, as another program may."""
+    uri = f"sqlite:///{file.warehouse}/catalog.db"
+    with closing(SqlCatalog("lake", uri=uri, warehouse=str(file.warehouse))) as catalog:
+        catalog.load_table("public.orders").delete(condition)
+
+
+def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Database, page: Page) -> None:
     postgres.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "CREATE TABLE people (id int PRIMARY KEY, name text)",
         "INSERT INTO orders SELECT n, 'note ' || n FROM generate_series(1, 50) n",
         "INSERT INTO people VALUES (1, 'Ada')",
     )
-    made = pipeline(tables=[{"match": "public.orders"}])
+    made = pipeline(
+        tables=[{"match": "public.orders"}], log={"replay": "1h"}, mask_salt="salt", copy={"discover_every": "1s"}
+    )
     server, url = serving(made)
     servers = [server]
     try:
@@ -78,10 +97,14 @@ def test_a_person_signs_in_adds_a_table_pauses_and_verifies(
         page.get_by_label("Token").fill(token[0])
         page.keyboard.press("Enter")
         expect(page.get_by_text("1 Ready")).to_be_visible()
+        picture(page, "overview")
 
         page.goto(f"{url}/ui/pipelines/{made.name}/map")
         page.get_by_label("follow public.people").check()
         expect(page.locator("#yaml")).to_contain_text("match: public.people")
+        page.locator("summary", has_text="public.people").click()
+        page.get_by_label("what becomes of column name").select_option("mask")
+        expect(page.locator("#yaml")).to_contain_text('columns: {"name":"mask"}')
         picture(page, "map")
         page.locator("#save").click()
         expect(page.get_by_text("Saved, and the pipeline is started again")).to_be_visible()
@@ -114,6 +137,40 @@ def test_a_person_signs_in_adds_a_table_pauses_and_verifies(
         page.get_by_role("button", name="Verify").click()
         expect(page.get_by_text("public.orders: equal")).to_be_visible()
         picture(page, "table")
+        plant(made, "id == 7")
+        page.get_by_role("button", name="Verify").click()
+        expect(page.get_by_text("public.orders: differs")).to_be_visible()
+        expect(page.locator("#verified tbody tr")).to_have_text(["7is missing in the destination"])
+        picture(page, "difference")
+        page.get_by_role("button", name="Repair these rows").click()
+        expect(page.get_by_text("public.orders: equal after the repair")).to_be_visible()
+
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(f"{url}/ui/pipelines/{made.name}")
+        page.get_by_role("button", name="Stop", exact=True).click()
+        expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
+        await_condition(lambda: holder(made.home / "lock") is None, "the run's end", 60)
+        damage(made, postgres)
+        page.get_by_role("button", name="Start", exact=True).click()
+        page.goto(f"{url}/ui/pipelines/{made.name}/messages")
+        message = page.locator("#quarantine tr", has_text="public.orders")
+        expect(message).to_be_visible()
+        message.get_by_role("button", name="Look").click()
+        expect(page.get_by_text("id (int4): '9'")).to_be_visible()
+        picture(page, "quarantine")
+        message.get_by_role("button", name="Replay").click()
+        expect(page.get_by_text("it is still not decodable")).to_be_visible()
+        message.get_by_role("button", name="Drop").click()
+        expect(page.get_by_text("Nothing is in quarantine.")).to_be_visible()
+        postgres.execute("DROP TABLE people")
+        page.goto(f"{url}/ui/pipelines/{made.name}/tables")
+        expect(page.locator("tr[data-name='public.orders']").get_by_text("Ready")).to_be_visible()
+        gone = page.locator("tr[data-name='public.people']")
+        expect(gone.get_by_text("Errored")).to_be_visible()
+        gone.get_by_role("link").click()
+        expect(page.get_by_text("is no longer at the source")).to_be_visible()
+        assert page.locator(".trouble em").inner_text(), "every error says its way out"
+        picture(page, "errored")
         again.stop()
         assert holder(made.home / "lock") is None, "a server that is stopped drains its pipelines"
     finally:

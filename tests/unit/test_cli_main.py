@@ -22,7 +22,7 @@ from pipeline_files import pipeline_file
 COMMANDS = [
     *["demo", "check", "init", "run", "capture", "status", "tables", "resync", "retry", "pause"],
     *["resume", "reset", "drop", "forget"],
-    *["schemas", "verify", "query", "events", "quarantine list", "quarantine show", "quarantine replay"],
+    *["schemas", "verify", "query", "events", "replay", "quarantine list", "quarantine show", "quarantine replay"],
     *["quarantine drop", "dlq list", "dlq show", "dlq retry", "dlq ack", "dlq purge"],
     *["serve", "tokens add", "tokens list", "tokens remove", "wait"],
     *["destinations drop", "source ddl-trigger install", "source ddl-trigger remove"],

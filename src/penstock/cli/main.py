@@ -67,6 +67,7 @@ COMMANDS = (
     Command(("verify",), "penstock.cli.verify", "verify", "Compare lake and source at one position; --repair."),
     Command(("query",), "penstock.cli.query", "query", "Run Spark SQL over the destination's tables."),
     Command(("events",), "penstock.cli.events", "events", "Print events as JSON lines, in order."),
+    Command(("replay",), "penstock.cli.replay", "replay", "Publish a stretch of the change log to a stream again."),
     Command(("quarantine", "list"), "penstock.cli.quarantine", "quarantine_list", "List messages not decodable."),
     Command(("quarantine", "show"), "penstock.cli.quarantine", "quarantine_show", "Show one: position, reason, bytes."),
     Command(("quarantine", "replay"), "penstock.cli.quarantine", "quarantine_replay", "Try them with this decoder."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from markupsafe import Markup
 
 from penstock.control import dead_letters, pauses, quarantine
 from penstock.control.status.report import SourceSection, Status, TableReport, errored
@@ -83,7 +85,13 @@ def time_left(copy: CopyProgress) -> str:
     return seconds_text(passed / copy.fraction - passed)
 
 
+def wrapping(name: object) -> Markup:
+    """Let a long name break behind its dots and underscores only."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", str(name)))
+
+
 TEMPLATES.globals.update(
+    wrapping=wrapping,
     tone=tone,
     position=position,
     left=time_left,

@@ -66,6 +66,13 @@ def ack_letters(member: MemberDep, body: AckBody, _holder: Operator, sink_id: Si
     return {"acked": len(dead_letters.remove(pipeline, ids)) if ids else 0}
 
 
+@router.post("/journal/dlq/drop")
+def drop_letters(member: MemberDep, body: IdsBody, _holder: Operator) -> dict[str, int]:
+    """Remove single dead letters: they are dealt with. Without any, nothing is removed."""
+    ids = [str(number) for number in body.ids]
+    return {"dropped": len(dead_letters.remove(member.loaded(), ids)) if ids else 0}
+
+
 @router.post("/journal/dlq/retry")
 def retry_letters(member: MemberDep, body: IdsBody, _holder: Operator) -> dict[str, Any]:
     """Send dead letters again, behind what the stream has published by then."""

@@ -20,6 +20,7 @@ from penstock.state.store import RequestKind
 
 router = APIRouter(prefix="/pipelines/{name}", tags=["tables"], responses=described(400, 401, 403, 404, 422))
 VERIFY_SECONDS = 3600.0
+REPLAY_SECONDS = 6 * 3600.0
 Destination = Annotated[str | None, Query(description="Only at this destination.")]
 Names = Annotated[list[str], Field(max_length=1000)]
 
@@ -47,6 +48,16 @@ class VerifyBody(BaseModel):
     repair: bool = False
     destination: str | None = None
     timeout: float = Field(default=300.0, ge=1, le=3600)
+
+
+class ReplayBody(BaseModel):
+    """Which changes to publish again: from a position or time on, up to another, or to the log's end."""
+
+    destination: str = Field(min_length=1, max_length=200, pattern=r"^[^-]")
+    since: str = Field(alias="from", min_length=1, max_length=100, pattern=r"^[^-]")
+    to: str | None = Field(default=None, max_length=100, pattern=r"^[^-]")
+    tables: Names = Field(default_factory=list)
+    source: str | None = Field(default=None, max_length=200, pattern=r"^[^-]")
 
 
 class PauseAnswer(BaseModel):
@@ -153,6 +164,17 @@ def verify_tables(member: MemberDep, body: VerifyBody, holder: Operator, service
     return service.jobs.begin(
         "verify", member.name, [*words, "--", *body.tables], seconds=VERIFY_SECONDS, by=holder.name
     ).as_json()
+
+
+@router.post("/replay", status_code=202, responses=described(429))
+def replay_log(member: MemberDep, body: ReplayBody, holder: Operator, service: ServiceDep) -> dict[str, Any]:
+    """Publish changes that the change log still has to a stream again, in the background: the answer names the job."""
+    member.loaded().only(body.destination)
+    words = ["replay", str(member.loaded().file), "--json", "--destination", body.destination, "--from", body.since]
+    words += [] if body.to is None else ["--to", body.to]
+    words += [] if body.source is None else ["--source", body.source]
+    words += [word for name in body.tables for word in ("--table", name)]
+    return service.jobs.begin("replay", member.name, words, seconds=REPLAY_SECONDS, by=holder.name).as_json()
 
 
 @router.get("/jobs")

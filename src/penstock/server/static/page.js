@@ -26,8 +26,10 @@ document.addEventListener("click", async (event) => {
   if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
   button.disabled = true;
   try {
-    await ask(button.dataset.post, button.dataset.method || "POST", button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
-    say(button.dataset.said || "Done"); await refresh();
+    const done = await ask(button.dataset.post, button.dataset.method || "POST", button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    if (done?.refused?.length) say(`Tried again, and it is still not decodable: ${done.refused[0].reason}`, true, "A newer penstock may know how. Drop it to have the table copied again");
+    else say(button.dataset.said || "Done");
+    await refresh();
   } catch (error) { failed(error); } finally { button.disabled = false; }
 });
 
@@ -110,16 +112,34 @@ async function job(name, body, box) {
   if (found.state === "failed") throw found.error;
   return found.result;
 }
+const wrong = { missing: "is missing in the destination", extra: "is in the destination only", differs: "has other values", doubled: "is there more than once" };
+function row(...cells) { const made = node("tr"); for (const one of cells) { const cell = node("td"); cell.append(...[one].flat()); made.append(cell); } return made; }
+function head(...names) { const made = node("thead"), line = node("tr"); names.forEach((name) => line.append(node("th", name))); made.append(line); return made; }
+function differing(found) {
+  const table = node("table"), body = node("tbody"), scroll = node("div", undefined, "scroll");
+  table.append(head("key", "row", "column", "source", "destination"), body); scroll.append(table);
+  const shown = (value) => value === null ? node("span", "null", "dim") : node("code", value);
+  for (const one of found.rows) {
+    const cells = one.cells.length ? one.cells : [null];
+    cells.forEach((cell, at) => body.append(row(at ? "" : one.key.join(", "), at ? "" : wrong[one.kind] || one.kind, cell ? cell.column : "", cell ? shown(cell.source) : "", cell ? shown(cell.lake) : "")));
+  }
+  if (!found.complete) body.append(row("…", "there are more rows than are shown", "", "", ""));
+  return scroll;
+}
 function differences(box, result, name) {
   box.replaceChildren();
   for (const table of result.tables) {
     const card = node("div", undefined, "card");
-    card.append(node("h3", table.table + (table.equal ? ": equal" : table.error ? ": not compared" : ": differs")));
-    card.append(node("pre", JSON.stringify(table, null, 1)));
+    const verdict = table.equal ? (table.repaired ? ": equal after the repair" : ": equal") : table.error ? ": not compared" : ": differs";
+    card.append(node("h3", table.table + verdict));
+    if (table.source_rows != null) card.append(node("p", `${table.source_rows.toLocaleString("en")} rows at the source, ${table.lake_rows.toLocaleString("en")} in the destination` + (table.position ? `, compared at position ${table.position}` : ""), "dim"));
+    if (table.error) { const trouble = node("div", undefined, "trouble"); trouble.append(node("b", table.error)); if (table.solution) trouble.append(node("em", table.solution)); card.append(trouble); }
+    const found = table.differing;
+    if (found && found.rows.length) { if (table.repaired) card.append(node("p", "These rows were put right:", "dim")); card.append(differing(found)); }
     box.append(card);
     if (!table.equal && !table.error) {
-      const repair = node("button", "Repair these rows", "main");
-      repair.addEventListener("click", () => verify(name, table.table, true, box)); card.append(repair);
+      const actions = node("div", undefined, "actions"), repair = node("button", "Repair these rows", "main");
+      repair.addEventListener("click", () => verify(name, table.table, true, box)); actions.append(repair); card.append(actions);
     }
   }
 }
@@ -169,14 +189,43 @@ document.addEventListener("click", async (event) => {
 // The map editor.
 const map = $("#map");
 if (map) {
-  const name = map.dataset.pipeline, chosen = new Map();
+  const name = map.dataset.pipeline, chosen = new Map(), taken = new Map();  // by table: what is wanted, and the rule that takes it
   let rules = JSON.parse(map.dataset.rules);
   const yaml = () => "tables:\n" + result().map((rule) => "  - " + Object.entries(rule).map(([key, value]) => `${key}: ${typeof value === "string" ? (/^[\w.]+$/.test(value) ? value : JSON.stringify(value)) : JSON.stringify(value)}`).join("\n    ")).join("\n");
+  // A table that is changed gets a rule of its own, which has everything that its present rule says but what is changed here.
   function result() {
-    const own = [], left = [];
-    for (const [table, want] of chosen) if (want.follow) own.push({ match: table, ...(want.mode !== "clone" ? { mode: want.mode } : {}), ...(want.target ? { target: want.target } : {}), ...(want.where ? { where: want.where } : {}) }); else left.push(table);
-    const kept = rules.filter((rule) => !chosen.has(rule.match)).map((rule) => left.length ? { ...rule, exclude: [...new Set([...(rule.exclude || []), ...left])] } : rule);
-    return [...own, ...kept];
+    const own = [], left = new Map();
+    for (const [table, want] of chosen) {
+      const number = taken.get(table), { match, exclude, ...base } = number == null ? {} : rules[number];
+      if (!want.follow) { if (number != null) left.set(number, [...(left.get(number) || []), table]); continue; }
+      const columns = { ...(base.columns || {}) };
+      for (const [column, what] of Object.entries(want.columns)) if (what === "keep") delete columns[column]; else columns[column] = what;
+      const made = { match: table, ...base, ...(want.mode ? { mode: want.mode } : {}), ...(want.target ? { target: want.target } : {}), ...(want.where ? { where: want.where } : {}) };
+      delete made.columns; if (Object.keys(columns).length) made.columns = columns;
+      own.push(made);
+    }
+    const kept = rules.map((rule, number) => left.has(number) && !chosen.has(rule.match) ? { ...rule, exclude: [...new Set([...(rule.exclude || []), ...left.get(number)])] } : rule);
+    return [...own, ...kept.filter((rule) => !chosen.has(rule.match))];
+  }
+  // What becomes of each column: kept, left out, or masked; under its own name or another.
+  function columnsOf(table, before, note, want) {
+    const box = node("div", undefined, "columns");
+    for (const one of table.columns) {
+      const line = node("div"), choice = node("select"), rename = node("input");
+      for (const what of one.key ? ["keep"] : ["keep", "mask", "drop"]) choice.append(node("option", what));
+      const now = before[one.name] ?? "keep", masked = now === "mask" || now.mask;
+      choice.value = now === "drop" ? "drop" : masked ? "mask" : "keep"; choice.setAttribute("aria-label", `what becomes of column ${one.name}`);
+      rename.placeholder = one.name; rename.value = now.rename || ""; rename.setAttribute("aria-label", `name of column ${one.name} in the destination`);
+      const sample = node("span", undefined, "dim");
+      const show = () => {
+        rename.disabled = choice.value === "drop";
+        sample.textContent = choice.value === "drop" ? "is not there" : choice.value === "mask" ? "text such as 9f86d081884c7d65…: equal values stay equal, and nobody can read them" : one.type;
+      };
+      const set = () => { want.columns[one.name] = choice.value === "drop" ? "drop" : rename.value ? { rename: rename.value, ...(choice.value === "mask" ? { mask: true } : {}) } : choice.value; show(); note(); };
+      [choice, rename].forEach((input) => input.addEventListener("change", set));
+      line.append(node("code", one.name), choice, rename, sample); box.append(line); show();
+    }
+    return box;
   }
   const changed = () => { $("#yaml").textContent = yaml(); $("#save").disabled = !chosen.size; };
   ask(path(name, "sources")).then((sources) => {
@@ -186,17 +235,26 @@ if (map) {
       follow.type = "checkbox"; follow.checked = table.followed; follow.setAttribute("aria-label", `follow ${table.table}`);
       for (const one of ["clone", "append", "history", "events"]) mode.append(node("option", one));
       mode.value = table.feeds[0]?.mode || "clone"; mode.setAttribute("aria-label", `mode of ${table.table}`);
+      const before = table.rule == null ? {} : rules[table.rule]; taken.set(table.table, table.rule);
       target.placeholder = table.feeds[0]?.target || table.table; target.setAttribute("aria-label", `target of ${table.table}`);
-      where.placeholder = "all rows"; where.setAttribute("aria-label", `where of ${table.table}`);
-      const note = () => { chosen.set(table.table, { follow: follow.checked, mode: mode.value, target: target.value, where: where.value }); changed(); };
+      where.placeholder = before.where || "all rows"; where.setAttribute("aria-label", `where of ${table.table}`);
+      const want = { columns: {} };  // a mode is said only where somebody has chosen one: a rule may have several
+      const note = () => { Object.assign(want, { follow: follow.checked, target: target.value, where: where.value }); chosen.set(table.table, want); changed(); };
+      mode.addEventListener("change", () => { want.mode = mode.value; });
       [follow, mode, target, where].forEach((one) => one.addEventListener("change", note));
       const cell = (child, label) => { const made = node("td", undefined, label); made.append(child); return made; };
-      const title = node("td", table.table, "name"); title.append(node("div", table.columns.map((one) => one.name + (one.key ? " (key)" : "")).join(", "), "dim"));
+      const title = node("td", undefined, "name"), details = node("details"), summary = node("summary");
+      summary.append(node("span", table.table), node("div", table.columns.map((one) => one.name + (one.key ? " (key)" : "")).join(", "), "dim"));
+      details.append(summary, columnsOf(table, before.columns || {}, note, want)); title.append(details);
       row.append(cell(follow), title, node("td", table.match ? `rule ${table.rule + 1}: ${table.match}` : "no rule", "optional"), cell(mode), cell(target), cell(where, "optional")); body.append(row);
     }
     changed();
-  }).catch((error) => { $("tbody", map).replaceChildren(); failed(error); });
+  }).catch((error) => {
+    const trouble = node("div", undefined, "trouble"), line = node("tr"), cell = node("td"); cell.colSpan = 6;
+    trouble.append(node("b", error.message || String(error))); if (error.solution) trouble.append(node("em", error.solution));
+    cell.append(trouble); line.append(cell); $("tbody", map).replaceChildren(line);
+  });
   $("#save").addEventListener("click", async () => {
-    try { await ask(path(name), "PATCH", { tables: result() }); say("Saved, and the pipeline is started again"); rules = result(); chosen.clear(); changed(); } catch (error) { failed(error); }
+    try { await ask(path(name), "PATCH", { tables: result() }); say("Saved, and the pipeline is started again"); setTimeout(() => location.reload(), 1500); } catch (error) { failed(error); }
   });
 }
