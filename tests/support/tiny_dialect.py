@@ -154,6 +154,9 @@ class TinyDialect:
     def reader(self, changes: RawChanges) -> TinyReader:
         return TinyReader(changes)
 
+    def without_marks(self, changes: RawChanges) -> RawChanges:
+        return changes
+
     def explain(self, message: RawMessage) -> list[str]:
         return [f"       0  {message.data!r}"]
 

@@ -1,4 +1,4 @@
-"""The section of a MySQL or MariaDB source: its URL, its names, and what it cannot feed."""
+"""The section of a MySQL or MariaDB source: its URL, its names, and what streams it feeds."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ def test_a_wrong_url_is_refused_without_showing_it(tmp_path: Path, url: str, pro
     assert "secret" not in str(refused.value)
 
 
-def test_streams_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a stream, and sources of type mysql can only feed tables"):
-        loaded(tmp_path, "mysql://app@db/shop", "{type: stdout}")
+def test_streams_take_rows_and_refuse_events_that_this_source_has_none_of(tmp_path: Path) -> None:
+    source = loaded(tmp_path, "mysql://app@db/shop", "{type: stdout, envelope: debezium}")
+    assert (source.connector, source.events_database) == ("mysql", "")
+    assert loaded(tmp_path, "mariadb://app@db/shop").connector == "mariadb"
+    with pytest.raises(ConfigError, match="must be left out: source shop is of type mysql"):
+        loaded(tmp_path, "mysql://app@db/shop", "{type: stdout, transactions: true}")

@@ -157,12 +157,8 @@ class Pipeline(Section):
         return self
 
     @model_validator(mode="after")
-    def _streams_that_sources_can_feed(self) -> Pipeline:
-        mysql = [source for source in self.sources if isinstance(source, MysqlSource)]
-        for number, destination in enumerate(self.destinations):
-            if mysql and isinstance(destination, StreamSection):
-                problem = "is a stream, and sources of type mysql can only feed tables yet"
-                raise misplaced(("destinations", number, "type"), problem)
+    def _tenant_that_streams_name(self) -> Pipeline:
+        for destination in self.destinations:
             if self.tenant is None and isinstance(destination, StreamSection) and destination.names_tenant:
                 raise misplaced("tenant", f"is missing, and destination {destination.name} names ${{tenant}}")
         return self

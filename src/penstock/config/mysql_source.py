@@ -119,6 +119,16 @@ class MysqlSource(Section):
         return self.address.database
 
     @property
+    def events_database(self) -> str:
+        """ "": each event is of the database that its table is in."""
+        return ""
+
+    @property
+    def connector(self) -> str:
+        """Debezium's word for this kind of source: the URL says which of the two it is to be."""
+        return urlsplit(self.url.get_secret_value()).scheme
+
+    @property
     def pipeline(self) -> str:
         return self._pipeline
 

@@ -78,6 +78,16 @@ class PostgresSource(Section):
         return str(parts.get("dbname") or parts.get("user") or "")
 
     @property
+    def events_database(self) -> str:
+        """What events name as their database."""
+        return self.database
+
+    @property
+    def connector(self) -> str:
+        """Debezium's word for this kind of source."""
+        return "postgresql"
+
+    @property
     def pipeline(self) -> str:
         """The pipeline's name, by which a publication knows who manages it."""
         return self._pipeline

@@ -47,6 +47,10 @@ class Dialect(Protocol):
     def reader(self, changes: RawChanges) -> RowReader:
         """Undecodable when the changes cannot be told apart."""
 
+    def without_marks(self, changes: RawChanges) -> RawChanges:
+        """The changes that are events: without those that a source puts into the log for tables alone, such as the mark
+        that a table is another one from here on."""
+
     def explain(self, message: RawMessage) -> list[str]:
         """Read one message for an operator, as far as it can be read: lines, each with the place of its first byte."""
 

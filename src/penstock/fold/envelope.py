@@ -113,7 +113,8 @@ def fold_events(
 
     Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit. With `facts` a
     further column says whether `before` is the whole row (BEFORE_IS_FULL), in place of `before_kind`."""
-    batch = Batch.of(changes, position=position, until=until, schema=schema)
+    events = (dialect_of(one.schema).without_marks(one) for one in changes)
+    batch = Batch.of(events, position=position, until=until, schema=schema)
     used, schema, sources = batch.changes, batch.schema, batch.readers
     chosen = share_rows([np.arange(len(reader)) for reader in sources], bucket, buckets)
     wanted = arrow_schema(event_schema(kept_schema(projection, schema)))

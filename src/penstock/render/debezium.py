@@ -1,4 +1,4 @@
-"""Debezium's envelope, as its Postgres connector with default settings writes it: in JSON and in Avro.
+"""Debezium's envelope, as its connectors with default settings write it: in JSON and in Avro.
 
 Values, schemas and names are those of Kafka Connect (`decode/connect.py`). docs/events.md lists where events differ
 from the connector's, and why; `tests/integration/test_debezium.py` compares them field by field.
@@ -22,50 +22,22 @@ from penstock.decode.verbatim import is_verbatim, typed
 from penstock.errors import ColumnNotCarried
 from penstock.model.table import ColumnType, TableSchema
 from penstock.render.connect_avro import connect_schema, connect_values
+from penstock.render.debezium_source import LONG, STRING, Values, source_type, source_values
 from penstock.render.event import Events, Origin
 from penstock.render.format import Envelope, Registry
 from penstock.render.images import unsent
 from penstock.render.json_text import JsonRows, json_texts
 from penstock.render.registry import prefixes
-from penstock.version import __version__
 
 UNAVAILABLE = "__debezium_unavailable_value"
 OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 Failures = dict[int, str]
 
-_STRING, _LONG = ConnectType(pa.string(), "string"), ConnectType(pa.int64(), "int64")
-_SNAPSHOT_WORDS = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
-_SNAPSHOT = ConnectType(
-    pa.string(), "string", "io.debezium.data.Enum", parameters=(("allowed", _SNAPSHOT_WORDS),), default="false"
-)
-_SOURCE = ConnectType(
-    pa.null(),
-    "struct",
-    "io.debezium.connector.postgresql.Source",
-    fields=(
-        ("version", _STRING, False),
-        ("connector", _STRING, False),
-        ("name", _STRING, False),
-        ("ts_ms", _LONG, False),
-        ("snapshot", _SNAPSHOT, True),
-        ("db", _STRING, False),
-        ("sequence", _STRING, True),
-        ("ts_us", _LONG, True),
-        ("ts_ns", _LONG, True),
-        ("schema", _STRING, False),
-        ("table", _STRING, False),
-        ("txId", _LONG, True),
-        ("lsn", _LONG, True),
-        ("xmin", _LONG, True),
-        ("origin", _STRING, True),
-        ("origin_lsn", _LONG, True),
-    ),
-)
 _TRANSACTION = ConnectType(
     pa.null(),
     "struct",
     "event.block",
-    fields=(("id", _STRING, False), ("total_order", _LONG, False), ("data_collection_order", _LONG, False)),
+    fields=(("id", STRING, False), ("total_order", LONG, False), ("data_collection_order", LONG, False)),
 )
 
 
@@ -114,12 +86,12 @@ class ConnectEvents:
         fields = (
             ("before", self.value_type, True),
             ("after", self.value_type, True),
-            ("source", _SOURCE, False),
+            ("source", source_type(self.events.origin.connector), False),
             ("transaction", _TRANSACTION, True),
-            ("op", _STRING, False),
-            ("ts_ms", _LONG, True),
-            ("ts_us", _LONG, True),
-            ("ts_ns", _LONG, True),
+            ("op", STRING, False),
+            ("ts_ms", LONG, True),
+            ("ts_us", LONG, True),
+            ("ts_ns", LONG, True),
         )
         return ConnectType(pa.null(), "struct", f"{self.name}.Envelope", version=2, fields=fields)
 
@@ -132,6 +104,8 @@ class ConnectEvents:
         found, failed = [], Failures()
         for name, texts in zip(self._names, present.flatten(), strict=True):
             kind, values, bad = self._column(name, texts)
+            if name in self.events.key and values.null_count:  # of a text that this connector has a null for
+                bad = bad | np.asarray(pc.and_(values.is_null(), texts.is_valid()))
             for row in np.flatnonzero(bad).tolist():
                 text = texts[row].as_py()
                 why = f'column "{name}": {str(text)[:40]!r} has no form as {kind.name or kind.type}'
@@ -147,28 +121,8 @@ class ConnectEvents:
         return pa.array([OPERATIONS[one] for one in kinds.dictionary.to_pylist()], pa.string()).take(kinds.indices)
 
     @property
-    def source(self) -> dict[str, pa.Array | str | int | None]:
-        """Return the block that says where an event comes from. Of its moments, the commit's is the only one known."""
-        events = self.events
-        micros = np.asarray(events.microseconds)
-        return {
-            "version": __version__,
-            "connector": "postgresql",
-            "name": events.origin.source,
-            "ts_ms": events.milliseconds,
-            "snapshot": pc.if_else(pc.equal(events.op, "read"), "true", "false"),
-            "db": events.origin.database,
-            "sequence": self._sequence,
-            "ts_us": events.microseconds,
-            "ts_ns": pa.array(micros * 1000),
-            "schema": events.table.schema,
-            "table": events.table.name,
-            "txId": events.transaction,
-            "lsn": events.change_position,
-            "xmin": None,
-            "origin": None,
-            "origin_lsn": None,
-        }
+    def source(self) -> Values:
+        return source_values(self.events)
 
     @property
     def transaction(self) -> dict[str, pa.Array] | None:
@@ -189,13 +143,6 @@ class ConnectEvents:
         return {name: source[name] for name in ("ts_ms", "ts_us", "ts_ns")}
 
     @property
-    def _sequence(self) -> pa.Array:
-        """Return commit and change position. Debezium has the last commit that it has seen in place of this one."""
-        commit = pa.array(self.events.commit.astype(np.int64)).cast(pa.string())
-        change = self.events.change_position.cast(pa.string())
-        return pc.binary_join_element_wise('["', commit, '","', pc.fill_null(change, "0"), '"]', "")
-
-    @property
     def _names(self) -> list[str]:
         return [field.name for field in self.events.after.type]
 
@@ -204,7 +151,7 @@ class ConnectEvents:
         if type is not None and is_verbatim(type):
             made = self._dialect.connect_column(typed(type), texts)
             return made.type, made.values, made.failed
-        return _plain(type, texts)
+        return _plain(texts.type if type is None else self._dialect.arrow_type(type), texts)
 
     def _with_unsent(self, name: str, values: pa.Array, at: npt.NDArray[np.int64]) -> pa.Array:
         """Return the column with Debezium's placeholder where the source did not send a value that an update kept."""
@@ -302,11 +249,11 @@ def _objects(row: Row) -> pa.Array:
     return texts if count == len(row.there) else texts.take(pa.array(np.cumsum(row.there) - 1, mask=~row.there))
 
 
-def _plain(type: ColumnType | None, values: pa.Array) -> tuple[ConnectType, pa.Array, npt.NDArray[np.bool_]]:
+def _plain(kind: pa.DataType, values: pa.Array) -> tuple[ConnectType, pa.Array, npt.NDArray[np.bool_]]:
     """Return a column that penstock adds: a mask or a constant."""
     sound = np.zeros(len(values), np.bool_)
-    if type is not None and type.name == "bool":
+    if pa.types.is_boolean(kind):
         return ConnectType(pa.bool_(), "boolean"), values.cast(pa.bool_()), sound
-    if type is not None and type.name == "int8":
+    if pa.types.is_integer(kind):
         return ConnectType(pa.int64(), "int64"), values.cast(pa.int64()), sound
-    return _STRING, values.cast(pa.string()), sound
+    return STRING, values.cast(pa.string()), sound

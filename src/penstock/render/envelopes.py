@@ -55,7 +55,7 @@ def native(events: Events) -> pa.Array:
     writer = ImageWriter(events.types, events.dialect)
     origin = events.origin
     head = {"source": origin.source} | ({} if origin.sid is None else {"sid": origin.sid})
-    head |= {"database": origin.database, "schema": events.table.schema, "table": events.table.name}
+    head |= {"database": origin.database_of(events.table), "schema": events.table.schema, "table": events.table.name}
     rows = JsonRows().text('{"op":').plain(events.op).text(',"id":').plain(events.ids)
     for name, value in {**head, "table_id": events.table_id}.items():
         rows.name(name).value(value)

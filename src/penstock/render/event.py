@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,16 +34,47 @@ PARTS = pa.array(["", *(f".{number}" for number in range(1, 128))])  # behind th
 _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
+class NamedSource(Protocol):
+    """A source as the pipeline file describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def events_database(self) -> str: ...
+
+    @property
+    def connector(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where events come from, and whose pipeline made them. `versions` has, by fingerprint, the version and sequence
-    that the schema registry has."""
+    that the schema registry has.
+
+    `database` is "" where a table's schema is its database. `connector` is Debezium's word for the kind of source, and
+    `log_state` what the change log holds for the source itself (`source/sink.py`), as far as it is known."""
 
     source: str
     database: str = ""
     sid: str | int | None = None
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tenant: str = ""
+    connector: str = "postgresql"
+    log_state: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        source: NamedSource,
+        sid: str | int | None,
+        versions: Mapping[str, tuple[int, int]] | None = None,
+        tenant: str | None = None,
+    ) -> Origin:
+        return cls(source.name, source.events_database, sid, versions or {}, tenant or "", source.connector)
+
+    def database_of(self, table: TableId) -> str:
+        return self.database or table.schema
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,10 @@ def avro_values(events: Events, registry: Registry, topics: pa.DictionaryArray) 
         prefix,
         avro.values(events.op),
         avro.values(events.ids),
-        *(_constant(one) for one in (origin.source, origin.database, events.table.schema, events.table.name)),
+        *(
+            _constant(one)
+            for one in (origin.source, origin.database_of(events.table), events.table.schema, events.table.name)
+        ),
         _constant(events.table_id),
         avro.values(events.places),
         *avro.union_parts(hexadecimal_texts(events.change_position)),

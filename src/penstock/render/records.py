@@ -112,7 +112,7 @@ def source_names(origin: Origin, schema: TableSchema) -> dict[str, str]:
     """Return what templates may name that is the same for all events of a table."""
     return {
         "source.name": origin.source,
-        "source.db": origin.database,
+        "source.db": origin.database_of(schema.table),
         "source.schema": schema.table.schema or origin.source,
         "source.table": schema.table.name if schema.table.schema else topic_word(schema.table),
         "tenant": origin.tenant,

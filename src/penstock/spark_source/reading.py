@@ -231,7 +231,7 @@ def _origin(pipeline: Pipeline) -> Origin:
         finally:
             store.close()
     sid = None if pipeline.sid is None else pipeline.sid.value
-    return Origin(pipeline.source.name, pipeline.source.database, sid, versions, pipeline.tenant or "")
+    return Origin.of(pipeline.source, sid, versions, pipeline.tenant)
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +88,7 @@ class LogEvents:
         self._everything = everything
         self._log = ChangeLog(pipeline.log_uri)
         sid = None if pipeline.sid is None else pipeline.sid.value
-        self._origin = Origin(pipeline.source.name, pipeline.source.database, sid, tenant=pipeline.tenant or "")
+        self._origin = Origin.of(pipeline.source, sid, tenant=pipeline.tenant)
 
     def reaches(self, after: After) -> bool:
         """Whether the log is known to have everything behind a place or moment. UsageError when there is no log yet."""
@@ -139,7 +139,8 @@ class LogEvents:
             numbers = range(first, first + len(slices))
             first += len(slices)
             changes = self._log.read(segment, wanted, numbers)
-            pieces = [piece for one in changes if (piece := self._rendered(one, wanted, after)) is not None]
+            origin = replace(self._origin, log_state=header.state)
+            pieces = [piece for one in changes if (piece := self._rendered(one, wanted, after, origin)) is not None]
             if pieces:
                 for value in in_stream_order(pieces).values.to_pylist():
                     yield value.decode()
@@ -152,21 +153,23 @@ class LogEvents:
             return self._feeds.get(table)
         return feed_to_print(self._pipeline, table)
 
-    def _rendered(self, changes: RawChanges, feeds: Mapping[str, Feed], after: After) -> Rendered | None:
+    def _rendered(
+        self, changes: RawChanges, feeds: Mapping[str, Feed], after: After, origin: Origin
+    ) -> Rendered | None:
         feed = feeds[changes.schema.fingerprint]
         batch = changes.batch.filter(pa.array(_behind(changes.batch, after)))
         if not batch.num_rows:
             return None
         carried = RawChanges(chosen(changes.schema, feed.types, feed.type_map), batch)
         try:
-            made = render_changes(carried, feed, self._origin, self._format)
+            made = render_changes(carried, feed, origin, self._format)
         except Undecodable:
             sound, bad = sift(carried)
             if not bad:
                 raise
             for message in bad:
                 self._warn(f"the message at {message.order} of {feed.table} cannot be decoded: {message.reason}")
-            made = render_changes(sound, feed, self._origin, self._format)
+            made = render_changes(sound, feed, origin, self._format)
         for letter in made.failed:
             self._warn(f"the event at {letter.place} of {feed.table} cannot be written: {letter.reason}")
         if not after.record:

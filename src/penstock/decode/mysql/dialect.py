@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from penstock.decode.connect import ConnectColumn
 from penstock.decode.dialect import Advice, Choices, Dialect, OwnType
+from penstock.decode.mysql.connect_cells import connect_column
+from penstock.decode.mysql.json_cells import json_texts
 from penstock.decode.mysql.reader import BinlogReader
 from penstock.decode.mysql.types import (
     BLOB,
@@ -22,7 +24,7 @@ from penstock.decode.mysql.types import (
     column_type,
     type_text,
 )
-from penstock.decode.mysql.values import from_texts
+from penstock.decode.mysql.values import from_written
 from penstock.decode.reader import Mask
 from penstock.model.change import RawChanges
 from penstock.model.quarantine import RawMessage
@@ -39,7 +41,6 @@ _OWN_TYPES: dict[OwnType, ColumnType] = {
     "timestamptz": column_type(TIMESTAMP2, 6),
     "text list": ColumnType(BLOB, "list", kind="array", element=_TEXT),
 }
-_NOT_RENDERED = "changes of MySQL and MariaDB are not rendered as events yet"
 
 
 class MysqlDialect:
@@ -51,6 +52,13 @@ class MysqlDialect:
     def reader(self, changes: RawChanges) -> BinlogReader:
         return BinlogReader(changes)
 
+    def without_marks(self, changes: RawChanges) -> RawChanges:
+        """A table that a statement has made another one is marked by a truncate under a schema of its own, which has
+        the transaction's position as its number (source/mysql/transactions.py)."""
+        commit = np.asarray(changes.batch.column("commit_position"))
+        marks = commit == np.uint64(changes.schema.relation_id)
+        return RawChanges(changes.schema, changes.batch.filter(pa.array(~marks))) if marks.any() else changes
+
     def explain(self, message: RawMessage) -> list[str]:
         data = message.data
         if data[:1] == b"\xff":
@@ -61,26 +69,26 @@ class MysqlDialect:
         return arrow_type(type)
 
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
-        found = from_texts(type, texts.cast(pa.binary()))
+        found = from_written(type, texts.cast(pa.binary()))
         if len(found.misfits):
             raise ValueError(f"{found.texts[0]!r} does not fit {found.values.type}")
         return found.values
 
     @property
     def writes_texts(self) -> bool:
-        return False
+        return True
 
     def fitted(self, type: ColumnType, texts: pa.Array) -> tuple[pa.Array, Mask]:
-        found = from_texts(type, texts.cast(pa.binary()))
+        found = from_written(type, texts.cast(pa.binary()))
         misfits = np.zeros(len(texts), np.bool_)
         misfits[found.misfits] = True
         return found.values, misfits
 
     def json_texts(self, type: ColumnType, texts: pa.Array, *, raw: bool = False) -> pa.Array:
-        raise NotImplementedError(_NOT_RENDERED)
+        return json_texts(type, texts, raw=raw)
 
     def connect_column(self, type: ColumnType, texts: pa.Array) -> ConnectColumn:
-        raise NotImplementedError(_NOT_RENDERED)
+        return connect_column(type, texts)
 
     def own_type(self, type: OwnType) -> ColumnType:
         return _OWN_TYPES[type]

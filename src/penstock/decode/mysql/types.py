@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.decode.mysql.packed import WIDTHS
 from penstock.model.table import ColumnType
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, DATE, YEAR = 1, 2, 3, 4, 5, 8, 9, 10, 13
 VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 15, 16, 17, 18, 19
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns
 JSON, NEWDECIMAL, ENUM, SET, BLOB, STRING, GEOMETRY = 245, 246, 247, 248, 252, 254, 255
 
 INTEGERS = {TINY: ("tinyint", 1), SHORT: ("smallint", 2), INT24: ("mediumint", 3), LONG: ("int", 4)}
@@ -22,26 +24,6 @@ NUMERIC = frozenset({*INTEGERS, NEWDECIMAL, FLOAT, DOUBLE, YEAR})  # have a sign
 BLOBS = ("", "tiny", "", "medium", "long")  # by the bytes of the length
 DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 MOST_DIGITS = 38  # of a decimal; more digits are text
-
-# Python's name for each character set that is read; "" is bytes.
-CHARSETS = {
-    "utf8mb4": "utf-8",
-    "utf8mb3": "utf-8",
-    "utf8": "utf-8",
-    "ascii": "ascii",
-    "latin1": "cp1252",
-    "latin2": "iso8859_2",
-    "latin5": "iso8859_9",
-    "cp1250": "cp1250",
-    "cp1251": "cp1251",
-    "koi8r": "koi8_r",
-    "ucs2": "utf_16_be",
-    "utf16": "utf_16_be",
-    "utf16le": "utf_16_le",
-    "utf32": "utf_32_be",
-    "binary": "",
-}
-UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 
 
 def fixed_width(type: ColumnType) -> int | None:
@@ -65,7 +47,7 @@ def fixed_width(type: ColumnType) -> int | None:
 
 def length_bytes(type: ColumnType) -> int:
     """Return how many bytes stand before a value of variable length to say it."""
-    if type.oid in (VARCHAR, STRING):
+    if type.oid in (VARCHAR, STRING, VARCHAR_COMPRESSED):
         return 2 if type.modifier > 255 else 1
     return type.modifier
 
@@ -73,7 +55,7 @@ def length_bytes(type: ColumnType) -> int:
 def arrow_type(type: ColumnType) -> pa.DataType:
     """Return the type that holds every value of a column, but for dates that are none."""
     code, modifier = type.oid, type.modifier
-    if type.carried_as == "text" or type.held_as == "text":
+    if type.carried_as or type.held_as == "text":
         return pa.string()
     if type.kind == "array" and type.element is not None:
         return pa.list_(pa.field("element", arrow_type(type.element)))
@@ -94,6 +76,8 @@ def arrow_type(type: ColumnType) -> pa.DataType:
         return pa.int64() if modifier < 64 else pa.decimal128(20, 0)
     if code in _PLAIN:
         return _PLAIN[code]
+    if type.name in WIDTHS:
+        return pa.string()
     return pa.binary() if type.charset == "binary" or code == GEOMETRY else pa.string()
 
 
@@ -123,10 +107,12 @@ def type_text(type: ColumnType) -> str:
         name = " ".join([f"{words[0]}({modifier >> 8},{modifier & 255})", *words[1:]])
     elif type.oid in (DATETIME2, TIMESTAMP2, TIME2) and modifier > 0:
         name = f"{name}({modifier})"
-    elif type.oid in (VARCHAR, STRING):
+    elif type.oid in (VARCHAR, STRING) and type.name not in WIDTHS:
         name = f"{name} of {modifier} bytes"
     elif type.oid == BIT:
         name = f"bit({modifier})"
+    if type.oid in (BLOB_COMPRESSED, VARCHAR_COMPRESSED):
+        name = f"{name} compressed"
     return f"{name} carried as {type.carried_as}" if type.carried_as else name
 
 
@@ -146,11 +132,11 @@ def column_type(
     if code in (ENUM, SET):
         return ColumnType(code, "enum" if code == ENUM else "set", modifier, charset=charset, labels=labels)
     binary = charset == "binary"
-    if code == VARCHAR:
+    if code in (VARCHAR, VARCHAR_COMPRESSED):
         return ColumnType(code, "varbinary" if binary else "varchar", modifier, charset=charset)
     if code == STRING:
         return ColumnType(code, "binary" if binary else "char", modifier, charset=charset)
-    if code == BLOB:
+    if code in (BLOB, BLOB_COMPRESSED):
         return ColumnType(code, BLOBS[modifier] + ("blob" if binary else "text"), modifier, charset=charset)
     raise ValueError(f"the binlog has a column of type {code}, which is not read")
 

@@ -7,18 +7,23 @@ dates that are none, which MySQL allows (`2024-00-00`). Everything else fits its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decode.mysql.charsets import decoded
 from penstock.decode.mysql.json_binary import json_texts
+from penstock.decode.mysql.packed import WIDTHS, named_texts, unpacked
 from penstock.decode.mysql.rows import Cells, view
+from penstock.decode.mysql.texts import likely, written
+from penstock.decode.mysql.texts import octets as read_octets
+from penstock.decode.mysql.texts import truths as read_truths
 from penstock.decode.mysql.types import (
     BIT,
-    CHARSETS,
+    BLOB_COMPRESSED,
     DATE,
     DATETIME2,
     DIGIT_BYTES,
@@ -34,7 +39,7 @@ from penstock.decode.mysql.types import (
     STRING,
     TIME2,
     TIMESTAMP2,
-    UTF8,
+    VARCHAR_COMPRESSED,
     YEAR,
     arrow_type,
     is_unsigned,
@@ -43,10 +48,6 @@ from penstock.decode.reader import Mask, Octets, Places
 from penstock.model.table import ColumnType
 
 DAY = 86_400_000_000
-# The five bytes of cp1252 that Python leaves out are control characters in MySQL's latin1.
-_LATIN1 = "".join(
-    chr(byte) if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else bytes([byte]).decode("cp1252") for byte in range(256)
-)
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,49 @@ class Typed:
 
 def from_image(type: ColumnType, octets: Octets, cells: Cells) -> Typed:
     """Read one column of some images. ValueError when bytes are no value of the type."""
-    values, misfit, texts = _read(type, octets, cells)
-    if type.carried_as == "text" and not pa.types.is_string(values.type):
-        return Typed(_as_text(type, values, misfit, texts), np.empty(0, np.int64), [])
-    return _typed(values, misfit, texts)
+    plain = _plain(type)
+    return _carried(type, plain, _typed(*_read(plain, octets, cells)))
 
 
 def from_texts(type: ColumnType, texts: pa.Array) -> Typed:
     """Read one column of a copy. `texts` is binary, null for NULL."""
-    if type.carried_as == "text":
-        plain = _parsed(_plain(type), texts)
-        none = np.zeros(len(texts), np.bool_)
-        mask = none.copy()
-        mask[plain.misfits] = True
-        kept: list[str] = [""] * len(texts)
-        for place, text in zip(plain.misfits.tolist(), plain.texts, strict=True):
-            kept[place] = text
-        if pa.types.is_string(plain.values.type):
-            return plain
-        return Typed(_as_text(type, plain.values, mask, kept), np.empty(0, np.int64), [])
-    return _parsed(type, texts)
+    plain = _plain(type)
+    return _carried(type, plain, _parsed(plain, texts))
+
+
+def from_written(type: ColumnType, texts: pa.Array) -> Typed:
+    """Read values of texts that `texts.written` made, or that another database has of them; what cannot be read is a
+    misfit. `texts` is binary, null for NULL."""
+    if type.carried_as or type.held_as == "text":
+        return _typed(texts.cast(pa.string()), None, [])
+    target = arrow_type(type)
+    if pa.types.is_binary(target) or pa.types.is_boolean(target):
+        values, failed = read_octets(texts) if pa.types.is_binary(target) else read_truths(texts)
+        return _typed(values, failed, _strings(texts) if failed.any() else [])
+    return _parsed_by_halves(type, likely(type, texts))
+
+
+def _parsed_by_halves(type: ColumnType, texts: pa.Array) -> Typed:
+    try:
+        return _parsed(type, texts)
+    except ValueError:
+        if len(texts) == 1:
+            return Typed(pa.nulls(1, arrow_type(type)), np.zeros(1, np.int64), _strings(texts))
+    middle = len(texts) // 2
+    first, second = (_parsed_by_halves(type, half) for half in (texts[:middle], texts[middle:]))
+    misfits = np.concatenate([first.misfits, second.misfits + middle])
+    return Typed(pa.concat_arrays([first.values, second.values]), misfits, [*first.texts, *second.texts])
+
+
+def _strings(texts: pa.Array) -> list[str]:
+    return ["" if one is None else one.decode(errors="backslashreplace") for one in texts.to_pylist()]
+
+
+def _carried(type: ColumnType, plain: ColumnType, found: Typed) -> Typed:
+    """Return the values as text, if that is how the column is carried."""
+    if not type.carried_as and type.held_as != "text":
+        return found
+    return Typed(written(plain, found.values, found.misfits, found.texts), np.empty(0, np.int64), [])
 
 
 def select_expression(type: ColumnType, name: str) -> str:
@@ -90,7 +114,8 @@ def select_expression(type: ColumnType, name: str) -> str:
 
 
 def _plain(type: ColumnType) -> ColumnType:
-    return ColumnType(type.oid, type.name, type.modifier, charset=type.charset, labels=type.labels)
+    """Return the type as the source has it, whatever was chosen for it."""
+    return replace(type, carried_as="", held_as="")
 
 
 def _typed(values: pa.Array, misfit: Mask | None, texts: list[str]) -> Typed:
@@ -98,24 +123,6 @@ def _typed(values: pa.Array, misfit: Mask | None, texts: list[str]) -> Typed:
         return Typed(values, np.empty(0, np.int64), [])
     places = np.flatnonzero(misfit)
     return Typed(values, places, [texts[place] for place in places.tolist()])
-
-
-def _as_text(type: ColumnType, values: pa.Array, misfit: Mask | None, texts: list[str]) -> pa.Array:
-    """Write values as SELECT does, for a column that is carried as text."""
-    shown = [None if one is None else _shown(type, one) for one in values.to_pylist()]
-    if misfit is not None:
-        for place in np.flatnonzero(misfit).tolist():
-            shown[place] = texts[place]
-    return pa.array(shown, pa.string())
-
-
-def _shown(type: ColumnType, value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
-    if type.oid in (DATETIME2, TIMESTAMP2):
-        text: str = value.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
-        return text[: 19 + (type.modifier + 1 if type.modifier > 0 else 0)]
-    return format(value, "f") if type.oid == NEWDECIMAL else str(value)
 
 
 # -- the binlog's bytes ------------------------------------------------------------------------------------------------
@@ -148,9 +155,13 @@ def _read(type: ColumnType, octets: Octets, cells: Cells) -> tuple[pa.Array, Mas
     values = _bytes(octets, cells)
     if code == JSON:
         return json_texts(values), None, []
+    if code in (BLOB_COMPRESSED, VARCHAR_COMPRESSED):
+        values = unpacked(values)
+    if type.name in WIDTHS:
+        return named_texts(type.name, values), None, []
     if type.charset == "binary" or code == GEOMETRY:
         return (_filled(values, type.modifier) if code == STRING else values), None, []
-    return _decoded(values, type.charset), None, []
+    return decoded(values, type.charset), None, []
 
 
 def _integers(type: ColumnType, octets: Octets, start: Places, null: Mask) -> pa.Array:
@@ -329,20 +340,6 @@ def _filled(values: pa.Array, size: int) -> pa.Array:
     if pc.all(pc.equal(pc.binary_length(values), size)).as_py() in (True, None):
         return values
     return pa.array([None if one is None else one.ljust(size, b"\0") for one in values.to_pylist()], pa.binary())
-
-
-def _decoded(values: pa.Array, charset: str) -> pa.Array:
-    if charset in UTF8:
-        return values.cast(pa.string())
-    distinct = pc.dictionary_encode(values)
-    name = CHARSETS[charset]
-    texts = [
-        one.decode("latin-1").translate({byte: _LATIN1[byte] for byte in range(128, 160)})
-        if charset == "latin1"
-        else one.decode(name)
-        for one in distinct.dictionary.to_pylist()
-    ]
-    return pa.array(texts, pa.string()).take(distinct.indices)
 
 
 # -- texts of a SELECT -------------------------------------------------------------------------------------------------

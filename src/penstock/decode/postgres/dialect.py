@@ -42,6 +42,9 @@ class PostgresDialect:
     def reader(self, changes: RawChanges) -> PgoutputReader:
         return PgoutputReader(changes)
 
+    def without_marks(self, changes: RawChanges) -> RawChanges:
+        return changes
+
     def explain(self, message: RawMessage) -> list[str]:
         return explain(message)
 

@@ -157,4 +157,4 @@ class StreamPipeline(RetryingReader):
 def _origin(pipeline: Pipeline) -> Origin:
     """Return what events say of the source that this view of the pipeline is of."""
     sid = None if pipeline.sid is None else pipeline.sid.value
-    return Origin(pipeline.source.name, pipeline.source.database, sid, tenant=pipeline.tenant or "")
+    return Origin.of(pipeline.source, sid, tenant=pipeline.tenant)

@@ -323,7 +323,7 @@ class _Work:
         render = partial(
             render_changes,
             feed=part.feed,
-            origin=task.origin,
+            origin=replace(task.origin, log_state=task.log.header(self._file[0]).state),
             format=task.format,
             select=self._select,
             before=before,

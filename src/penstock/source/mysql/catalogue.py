@@ -10,13 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from penstock.decode.mysql.charsets import CHARSETS
 from penstock.decode.mysql.dialect import NAME, quoted
+from penstock.decode.mysql.packed import WIDTHS
 from penstock.decode.mysql.types import (
     BIT,
     BLOB,
-    CHARSETS,
+    BLOB_COMPRESSED,
     DATE,
     DATETIME2,
     DOUBLE,
@@ -35,6 +37,7 @@ from penstock.decode.mysql.types import (
     TIMESTAMP2,
     TINY,
     VARCHAR,
+    VARCHAR_COMPRESSED,
     YEAR,
     column_type,
 )
@@ -188,11 +191,18 @@ def _described(
 def _column(raw: tuple[object, ...]) -> FoundColumn:
     name, data_type, declared, nullable, octets, precision, scale, fraction, charset = raw
     kind, words = str(data_type).lower(), str(declared).lower()
-    if "compressed" in words:
-        raise ValueError("compressed columns are not read")
     unsigned = " unsigned" in words
     type = _type(kind, str(declared), unsigned, octets, (precision, scale, fraction), str(charset or "binary"))
+    if words.endswith(" compressed*/"):
+        type = _compressed(type)
     return FoundColumn(str(name), type, nullable == "YES")
+
+
+def _compressed(type: ColumnType) -> ColumnType:
+    """A byte before the value says how it is packed."""
+    if type.oid == VARCHAR:
+        return replace(type, oid=VARCHAR_COMPRESSED, modifier=type.modifier + 1)
+    return replace(type, oid=BLOB_COMPRESSED)
 
 
 def _type(
@@ -213,14 +223,14 @@ def _type(
         return column_type(BIT, precision)
     if kind in _GEOMETRIES:
         return column_type(GEOMETRY, 4)
+    if kind in WIDTHS:
+        return ColumnType(STRING, kind, WIDTHS[kind], charset="binary")
     if kind == "json":
         return column_type(JSON, 4)
     if charset not in CHARSETS:
         raise ValueError(f"character set {charset}")
     if kind in ("enum", "set"):
         labels = tuple(one.replace("''", "'") for one in _LABEL.findall(declared))
-        if charset not in ("utf8mb4", "utf8mb3", "utf8", "ascii", "latin1") and not all(map(str.isascii, labels)):
-            raise ValueError(f"labels in character set {charset}")
         return column_type(
             ENUM if kind == "enum" else SET, _label_bytes(kind, len(labels)), charset=charset, labels=labels
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pymysql
 
 from penstock.decode.mysql.dialect import quoted
@@ -22,6 +23,7 @@ from penstock.decode.mysql.values import from_texts, select_expression
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Rescued, shown
 from penstock.decode.schema import arrow_schema
 from penstock.errors import RangeVoid, SourceError, ValueDoesNotFit
+from penstock.fold.keys import encode_keys
 from penstock.model.position import Position
 from penstock.model.record import read_record, write_record
 from penstock.model.rescue import RescueCount
@@ -29,6 +31,7 @@ from penstock.model.table import TableId, TableSchema
 from penstock.source.contract import Rescuing, Seeing
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows, source_errors
+from penstock.source.mysql.key_conditions import key_conditions
 from penstock.source.mysql.positions import FIRST_OFFSET, head, position_of
 from penstock.source.mysql.resume import await_visible
 
@@ -105,12 +108,23 @@ def visible_position(connection: Connection, address: Address) -> Position:
 
 
 @dataclass(frozen=True)
+class Own:
+    """The connection that a snapshot lives in. It stays behind when a reader goes to another process."""
+
+    connection: Connection | None = None
+
+    def __reduce__(self) -> tuple[type[Own], tuple[()]]:
+        return Own, ()
+
+
+@dataclass(frozen=True)
 class MysqlTableReader:
     """Picklable. Ranges have positions of their own, not below the snapshot's (`floor`)."""
 
     address: Address = field(repr=False)
     schema: TableSchema
     floor: Position
+    own: Own = field(default_factory=Own, repr=False)
 
     def read(
         self,
@@ -151,9 +165,27 @@ class MysqlTableReader:
     def rows_by_key(
         self, keys: pa.Table, *, statement_timeout: float, strict: bool = False, rescuing: Rescuing = ignored
     ) -> Iterator[pa.RecordBatch]:
-        raise SourceError(
-            f"rows of {self.schema.table} cannot be read by key yet", "Run `penstock resync` to copy the table again"
-        )
+        """Read them in the snapshot's own transaction, which is this process' alone."""
+        if self.own.connection is None:
+            raise SourceError(f"rows of {self.schema.table} were asked for elsewhere", "Report it as a bug")
+        names, counted = self.schema.key, KeyRange(self.schema.table, 0, 0)
+        wanted = encode_keys([keys[name] for name in names])
+        for condition in key_conditions(self.schema, keys):
+            for batch in self._batches(self.own.connection, condition):
+                typed, counts = self._typed(batch, counted, strict=strict)
+                if counts:
+                    rescuing(counts)
+                yield typed.filter(pc.is_in(encode_keys([typed[name] for name in names]), wanted))
+
+    def selected(self) -> Iterator[pa.RecordBatch]:
+        """Return all rows of the snapshot as they come, a column of bytes for each of the schema's."""
+        assert self.own.connection is not None
+        return self._batches(self.own.connection, "TRUE")
+
+    def protect(self) -> None:
+        """Keep the table from being altered while the snapshot lasts. RangeVoid when it has been."""
+        assert self.own.connection is not None
+        self._require_unaltered(self.own.connection)
 
     def _require_unaltered(self, connection: Connection) -> None:
         """Hold the table's structure for the rest of the transaction, and compare it with what was planned."""

@@ -13,7 +13,6 @@ from types import TracebackType
 import pymysql
 
 from penstock.errors import GapError, NotPublished, SourceError, TableError
-from penstock.model.feed import Mode
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
@@ -25,13 +24,13 @@ from penstock.source.finding import Finding
 from penstock.source.mysql.capture import READING
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.check import check_server
+from penstock.source.mysql.comparison import whole_figures
 from penstock.source.mysql.connect import Address, Connection, is_mariadb, named_rows, rows
+from penstock.source.mysql.copy_read import MysqlTableReader, Own
 from penstock.source.mysql.positions import head, position_of
 from penstock.source.mysql.resume import find_gap
 from penstock.source.mysql.snapshot import NO_MARKS
 from penstock.source.sink import Origin
-
-MODES = frozenset({str(Mode.CLONE), str(Mode.APPEND)})
 
 
 @dataclass(frozen=True)
@@ -113,13 +112,6 @@ class MysqlSession:
             for one in found
             if one.trouble
         }
-        for schema in schemas:
-            others = sorted(set(map(str, wanted.modes(schema.table))) - MODES)
-            if others and schema.table not in troubles:
-                troubles[schema.table] = NotPublished(
-                    f"table {schema.table}: mode {others[0]} is not there yet for MySQL and MariaDB",
-                    f"Choose one of {', '.join(sorted(MODES))} for it",
-                )
         return MysqlFollowing(troubles)
 
     def leaving(self, wanted: WantedTables) -> Sequence[Alteration]:
@@ -157,4 +149,5 @@ class MysqlSession:
         raise SourceError("labels are not looked at here", "Report it as a bug")
 
     def figures(self, schema: TableSchema) -> Figures:
-        raise SourceError("tables of MySQL and MariaDB cannot be verified yet", "Compare row counts by hand")
+        reader = MysqlTableReader(self._address, schema, 0, Own(self._connection))
+        return whole_figures(schema, reader.selected)

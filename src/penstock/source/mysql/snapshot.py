@@ -25,17 +25,23 @@ from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.source.contract import ComparableTable, WantedTables
 from penstock.source.mysql.catalogue import discover
+from penstock.source.mysql.comparison import MysqlSide
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows
-from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, begin_snapshot, visible_position
+from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, Own, begin_snapshot, visible_position
 from penstock.source.mysql.positions import head, position_of
 
 MOST_RANGES = 10_000
+TRIES = 5  # to begin a transaction on MySQL while nothing is committed
 NO_MARKS = TableMarks(0, "", ())  # the binlog says everything that happens to a table
 
 
 class MysqlSnapshotSession:
-    def __init__(self, connection: Connection, address: Address, position: Position) -> None:
+    def __init__(
+        self, connection: Connection, address: Address, position: Position, own: Own, *, is_exact: bool = True
+    ) -> None:
+        """`own` is the snapshot's connection."""
         self._connection, self._address, self._position = connection, address, position
+        self._own, self._is_exact = own, is_exact
 
     def describe(self, wanted: WantedTables, table: TableId) -> TableSchema | None:
         found = discover(self._connection, self._address, table.__eq__)
@@ -65,12 +71,18 @@ class MysqlSnapshotSession:
         ]
 
     def reader(self, schema: TableSchema) -> MysqlTableReader:
-        return MysqlTableReader(self._address, schema, self._position)
+        return MysqlTableReader(self._address, schema, self._position, self._own)
 
     def comparable(self, schema: TableSchema) -> ComparableTable:
-        raise SourceError(
-            "tables of MySQL and MariaDB cannot be verified yet", "`penstock resync` copies a table that is in doubt"
-        )
+        reader = self.reader(schema)
+        if not self._is_exact:
+            raise SourceError(
+                f"table {schema.table} cannot be compared: MySQL does not say where a snapshot stands in the binlog,"
+                " and something was committed each time while one began",
+                "Run it again when there is less traffic",
+            )
+        reader.protect()
+        return MysqlSide(schema, reader.selected)
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
         return {schema.table: NO_MARKS for schema in schemas}
@@ -94,8 +106,10 @@ class MysqlSnapshot:
         self._connection = connect(address, purpose="penstock copy")
         try:
             exact = begin_snapshot(self._connection, address) if is_mariadb(self._connection) else None
-            self._is_exact = exact is not None
-            self.position = visible_position(self._connection, address) if exact is None else exact
+            self._is_exact = self._own_is_exact = exact is not None
+            if exact is None:
+                exact, self._own_is_exact = self._cut()
+            self.position = exact
         except BaseException:
             self.close()
             raise
@@ -107,6 +121,18 @@ class MysqlSnapshot:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _cut(self) -> tuple[Position, bool]:
+        """Return a position that MySQL's readers are not behind, and whether its own transaction sees exactly what was
+        before: so it is when nothing was committed while it began. Tried several times."""
+        position = 0
+        for _ in range(TRIES):
+            position = visible_position(self._connection, self._address)
+            begin_snapshot(self._connection, self._address)
+            if position_of(*head(self._connection, self._address), self._address.epoch) == position:
+                return position, True
+            rows(self._connection, self._address, "ROLLBACK")
+        return position, False
+
     @property
     def passed(self) -> Position:
         if self._is_exact:
@@ -117,7 +143,8 @@ class MysqlSnapshot:
     @contextmanager
     def session(self) -> Iterator[MysqlSnapshotSession]:
         with self._asking() as connection:
-            yield MysqlSnapshotSession(connection, self._address, self.position)
+            own = Own(self._connection)
+            yield MysqlSnapshotSession(connection, self._address, self.position, own, is_exact=self._own_is_exact)
 
     @contextmanager
     def _asking(self) -> Iterator[Connection]:

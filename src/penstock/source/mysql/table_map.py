@@ -10,9 +10,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from penstock.decode.mysql.charsets import decoded_text
 from penstock.decode.mysql.types import (
     BIT,
     BLOB,
+    BLOB_COMPRESSED,
     DATETIME2,
     DOUBLE,
     ENUM,
@@ -26,13 +28,15 @@ from penstock.decode.mysql.types import (
     TIME2,
     TIMESTAMP2,
     VARCHAR,
+    VARCHAR_COMPRESSED,
     column_type,
 )
 from penstock.model.table import TableId
 from penstock.source.mysql.catalogue import FoundColumn
 
-_VAR_STRING, _VECTOR, _BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 253, 242, 140, 141
-_TEXTUAL = frozenset({STRING, _VAR_STRING, VARCHAR, BLOB, _BLOB_COMPRESSED, _VARCHAR_COMPRESSED})
+_VAR_STRING, _VECTOR = 253, 242
+_WITH_CHARSET = frozenset({VARCHAR, STRING, BLOB, ENUM, SET, BLOB_COMPRESSED, VARCHAR_COMPRESSED})
+_TEXTUAL = frozenset({STRING, _VAR_STRING, VARCHAR, BLOB, BLOB_COMPRESSED, VARCHAR_COMPRESSED})
 _SIGNS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS, _KEY, _KEY_PREFIXES = 1, 2, 3, 4, 5, 6, 8, 9
 _ENUM_DEFAULT_CHARSET, _ENUM_CHARSETS = 10, 11
 
@@ -108,7 +112,7 @@ def _read(
 
 def _found(column: _Column, charsets: Mapping[int, str]) -> FoundColumn:
     assert column.name is not None
-    has_charset = column.type in (VARCHAR, STRING, BLOB, ENUM, SET)
+    has_charset = column.type in _WITH_CHARSET
     charset = charsets.get(column.collation, "") if has_charset else ""
     if has_charset and not charset:
         raise Unreadable(f"column {column.name} has collation {column.collation}, which the server does not list")
@@ -121,12 +125,11 @@ def _found(column: _Column, charsets: Mapping[int, str]) -> FoundColumn:
 
 
 def _label(label: bytes, charset: str) -> str:
-    """Labels are in the column's character set; where that is not UTF-8 a wrong guess would be a wrong value."""
-    if charset in ("utf8mb4", "utf8mb3", "utf8", "ascii") or label.isascii():
-        return label.decode()
-    if charset == "latin1":
-        return label.decode("cp1252")
-    raise Unreadable(f"a label is not ASCII, in the character set {charset}")
+    """Labels are in the column's character set."""
+    try:
+        return decoded_text(label, charset)
+    except ValueError as error:
+        raise Unreadable(f"a label cannot be read, in the character set {charset} ({error})") from None
 
 
 def _take(kind: int, value: bytes, columns: list[_Column], textual: frozenset[int]) -> None:
@@ -171,7 +174,7 @@ def _type(code: int, metadata: bytes, at: int) -> tuple[int, int, int]:
         return (first if first in (ENUM, SET) else STRING), second, at + 2
     if code == BIT:
         return code, metadata[at] + 8 * metadata[at + 1], at + 2
-    if code in (VARCHAR, _VARCHAR_COMPRESSED):
+    if code in (VARCHAR, VARCHAR_COMPRESSED):
         return code, int.from_bytes(metadata[at : at + 2], "little"), at + 2
     if code in (
         BLOB,
@@ -183,7 +186,7 @@ def _type(code: int, metadata: bytes, at: int) -> tuple[int, int, int]:
         DATETIME2,
         TIME2,
         _VECTOR,
-        _BLOB_COMPRESSED,
+        BLOB_COMPRESSED,
         249,
         250,
         251,

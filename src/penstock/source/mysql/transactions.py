@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql import events
 from penstock.source.mysql.catalogue import schema_of
+from penstock.source.mysql.declared import as_declared
 from penstock.source.mysql.gtids import GtidSet, LastOfDomains
 from penstock.source.mysql.payload import unpacked
 from penstock.source.mysql.positions import FIRST_OFFSET, epoch_of, position_of
@@ -292,7 +294,7 @@ class Transactions:
             return
         try:
             _, columns, key = read_schema(body, self._charsets, mariadb=self._mariadb)
-            schema = schema_of(table, columns, key)
+            schema = schema_of(table, as_declared(columns, partial(self._tables.described, table)), key)
             self._schemas[table] = schema
             self._maps[number] = _Mapped(body, schema, len(columns))
         except Unreadable as error:

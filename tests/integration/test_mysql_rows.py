@@ -1,0 +1,207 @@
+"""What rows of MariaDB and MySQL become beyond a clone: events in every envelope, modes, and the comparison with a lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from mysql_bench import MysqlBench
+from mysql_server import SERVERS, MariadbServer, Server, numbers
+from mysql_types import MARIADB_TYPES, TYPES
+from penstock.control.query.log_events import EVERYTHING, LogEvents
+from penstock.control.verify.compare import Comparison, compare
+from penstock.control.verify.repair import net_effect
+from penstock.control.verify.sides import LakeColumn, LakeSide
+from penstock.errors import RangeVoid
+from penstock.model.table import TableId
+from penstock.render.format import Envelope, EnvelopeType, EventFormat
+from penstock.source.factory import source_of
+
+COLUMNS = """id int primary key, d decimal(12,8), f float, dt datetime(3), ts timestamp(6) null, z date, b blob,
+    e enum('a','b'), s set('x','y'), bi bigint unsigned, bt bit(10), tm time(3), y year, note text"""
+ROW = """(1, 0.00000001, 0.1, '2024-01-02 03:04:05.678', '2024-01-02 03:04:05.678901', '0000-00-00', x'00ff', 'b',
+    'x,y', 9223372036854775807, b'1000000001', '-100:00:00.5', 2024, 'h"é')"""
+NATIVE = {
+    "id": 1,
+    "d": "0.00000001",
+    "f": 0.1,
+    "dt": "2024-01-02T03:04:05.678",
+    "ts": "2024-01-02T03:04:05.678901Z",
+    "z": "0000-00-00",
+    "b": "AP8=",
+    "e": "b",
+    "s": "x,y",
+    "bi": 9223372036854775807,
+    "bt": 513,
+    "tm": "-100:00:00.500",
+    "y": 2024,
+    "note": 'h"é',
+}
+DEBEZIUM = NATIVE | {
+    "d": "AQ==",
+    "dt": 1704164645678,
+    "z": None,
+    "bt": "AQI=",
+    "tm": -360000500000,
+}
+
+
+@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def empty(server: Server) -> None:
+    server.execute("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop CHARACTER SET utf8mb4")
+
+
+def printed(bench: MysqlBench, envelope: EnvelopeType) -> list[dict[str, Any]]:
+    told: list[str] = []
+    format = EventFormat(Envelope(envelope), split_moves=envelope != "faucet")
+    lines = [json.loads(line) for line in LogEvents(bench.pipeline, None, format, told.append).lines(EVERYTHING)]
+    assert not told
+    return lines
+
+
+def test_changes_are_events_in_every_envelope_and_rows_in_every_mode(server: Server, tmp_path: Path) -> None:
+    server.execute(f"CREATE TABLE shop.t ({COLUMNS})")
+    insert = ["SET sql_mode = '', time_zone = '+00:00'", f"INSERT INTO shop.t VALUES {ROW}"]
+    with MysqlBench(tmp_path / "p", server.url, match="shop.t, mode: [clone, append, history, events]") as bench:
+        bench.settle("t")
+        later = [f"SET timestamp = {2_000_000_000 + second}" for second in range(3)]
+        update = "UPDATE shop.t SET id = 2", "UPDATE shop.t SET note = 'x'"
+        server.execute(later[0], *insert, later[1], update[0], later[2], update[1])
+        bench.settle("t")
+        server.execute("ALTER TABLE shop.t ADD extra int", "INSERT INTO shop.t (id, extra) VALUES (3, 5)")
+        server.execute("DELETE FROM shop.t WHERE id = 3", "TRUNCATE shop.t")
+        bench.settle("t")
+        native, faucet = printed(bench, "native"), printed(bench, "faucet")
+        cloud, debezium = printed(bench, "cloudevents"), printed(bench, "debezium")
+        kept = {mode: bench.rows(f"t__{mode}") for mode in ("append", "history", "events")}
+        assert bench.rows("t") == []
+
+    moved = ["insert", "delete", "insert", "update", "insert", "delete", "truncate"]
+    assert [one["op"] for one in native] == moved, "an ALTER is no event"
+    assert native[0]["after"] == NATIVE
+    assert (native[0]["database"], native[0]["schema"], native[0]["before"]) == ("shop", "shop", None)
+    assert (native[1]["before"], native[1]["moved_to"], native[2]["moved_from"]) == (NATIVE, {"id": 2}, {"id": 1})
+    assert (native[3]["before_kind"], native[3]["after"]) == ("full", NATIVE | {"id": 2, "note": "x"})
+    assert native[4]["after"] == dict.fromkeys(NATIVE) | {"id": 3, "extra": 5}
+    assert [one["place"] for one in native] == sorted(one["place"] for one in native)
+    assert len({one["id"] for one in native}) == len(native)
+
+    assert [one["op"] for one in faucet] == ["insert", "update", "update", "insert", "delete", "truncate"]
+    moments = {"dt": "2024-01-02 03:04:05.678", "ts": "2024-01-02 03:04:05.678901"}
+    assert faucet[0]["after"] == NATIVE | moments
+    assert [one["data"]["after"] for one in cloud] == [one["after"] for one in native]
+
+    assert [one["op"] for one in debezium] == [*"cdcucdt"]
+    assert debezium[0]["after"] == DEBEZIUM
+    source = debezium[0]["source"]
+    assert (source["connector"], source["db"], source["table"]) == ("mysql", "shop", "t")
+    assert (source["file"], source["row"], source["gtid"]) == ("binlog.000001", 0, None)
+    assert [one["source"]["pos"] for one in debezium] == sorted(one["source"]["pos"] for one in debezium)
+
+    versions = sorted(
+        (row["id"], row["note"], row["valid_from"].second, row["deleted"]) for row in kept["history"] if row["id"] < 3
+    )
+    assert versions == [(1, 'h"é', 0, True), (2, 'h"é', 0, False), (2, "x", 22, True)]
+    assert [row["id"] for row in kept["append"]] == [2]
+    assert [row["op"] for row in kept["events"]] == ["insert", "update", "update", "insert", "delete", "truncate"]
+    assert kept["events"][0]["after"]["bi"] == 9223372036854775807
+    assert kept["events"][0]["transaction"] == native[0]["transaction"]
+
+
+def compared(bench: MysqlBench, spark: SparkSession, table: str, folder: Path) -> Comparison:
+    """Compare a table with what is in the destination, as Spark digests it."""
+    name, rows = TableId("shop", table), bench.destination.rows(TableId("shop", table))
+    pq.write_table(rows, folder / f"{table}.parquet")
+    relation = f"parquet.`{folder}/{table}.parquet`"
+    types = {field.name: field.dataType for field in spark.sql(f"SELECT * FROM {relation}").schema.fields}
+    source = source_of(bench.pipeline.source)
+    with source.snapshot(timeout=5, waiting=lambda _: None) as snapshot, snapshot.session() as session:
+        schema = session.describe(bench.pipeline, name)
+        assert schema is not None
+        columns = {column.name: LakeColumn(column.name, types[column.name]) for column in schema.columns}
+        lake = LakeSide(spark, schema, relation, columns, "_rescued" in types)
+        side = session.comparable(bench.pipeline.carried(schema))
+        found = compare(side, lake, buckets=4, keyed=bool(schema.key), shown=20)
+        if found.differences and schema.key:
+            read = net_effect(session.reader(schema), found.differences, statement_timeout=10)
+            found.repair = read  # type: ignore[attr-defined]
+        return found
+
+
+def test_every_type_is_compared_with_what_spark_makes_of_the_lake(
+    server: Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    types = TYPES | MARIADB_TYPES if isinstance(server, MariadbServer) else TYPES
+    declared = ", ".join(f"{name} {type}" for name, (type, _) in types.items())
+    given = {name: values for name, (_, values) in types.items() if values}
+    server.execute(
+        f"CREATE TABLE shop.types (id int primary key, {declared})",
+        "CREATE TABLE shop.k (a varchar(20), b decimal(10,2), c timestamp(6), v double, primary key (a, b, c))",
+        "CREATE TABLE shop.bag (x int, y varchar(10))",
+        f"INSERT INTO shop.k SELECT concat('é', seq), seq / 7, '2024-01-01 00:00:00.5', seq * 0.1 FROM {numbers(300)}",
+        f"INSERT INTO shop.bag SELECT seq % 10, if(seq % 3, concat('a', char(31)), null) FROM {numbers(60)}",
+    )
+
+    def fill(first: int) -> None:
+        for number in range(3):
+            values = ", ".join(values[number] for values in given.values())
+            server.execute(
+                "SET sql_mode = '', time_zone = '+00:00'",
+                f"INSERT INTO shop.types (id, {', '.join(given)}) VALUES ({first + number}, {values})",
+            )
+        server.execute(f"INSERT INTO shop.types (id) VALUES ({first + 3})")
+
+    fill(0)
+    with MysqlBench(tmp_path / "p", server.url) as bench:
+        bench.settle("types", "k", "bag")
+        fill(10)
+        server.execute("UPDATE shop.k SET v = v + 1 WHERE b < 5")
+        bench.settle("types", "k", "bag")
+        for table, rows in (("types", 8), ("k", 300), ("bag", 60)):
+            found = compared(bench, spark, table, tmp_path)
+            assert found.equal, (table, found.differences)
+            assert found.source_rows == rows
+        server.execute(
+            "SET sql_log_bin = 0",
+            "UPDATE shop.k SET v = -5 WHERE a = 'é3'",
+            "DELETE FROM shop.k WHERE a = 'é4'",
+            "INSERT INTO shop.k VALUES ('NEW''', 1, '2024-01-01', 1)",
+            "UPDATE shop.types SET c_float = 7, c_zero = '2024-05-05' WHERE id = 0",
+            "DELETE FROM shop.bag LIMIT 1",
+        )
+        keyed = compared(bench, spark, "k", tmp_path)
+        assert sorted(one.kind for one in keyed.differences) == ["differs", "extra", "missing"]
+        repaired = keyed.repair.upserts.to_pylist()  # type: ignore[attr-defined]
+        assert sorted((row["a"], row["v"]) for row in repaired) == [("NEW'", 1.0), ("é3", -5.0)]
+        typed = compared(bench, spark, "types", tmp_path)
+        (difference,) = typed.differences
+        assert {cell.column for cell in difference.cells} == {"c_float", "c_zero"}
+        assert [one.kind for one in compared(bench, spark, "bag", tmp_path).differences] == ["extra"]
+
+
+def test_a_table_that_is_altered_under_the_snapshot_is_not_compared(server: Server, tmp_path: Path) -> None:
+    server.execute("CREATE TABLE shop.t (id int primary key)", "INSERT INTO shop.t VALUES (1)")
+    source = source_of(MysqlBench(tmp_path / "p", server.url).pipeline.source)
+    wanted = MysqlBench(tmp_path / "q", server.url).pipeline
+    with source.snapshot(timeout=5, waiting=lambda _: None) as snapshot:
+        server.execute("INSERT INTO shop.t VALUES (2)")
+        with snapshot.session() as session:
+            schema = session.describe(wanted, TableId("shop", "t"))
+            assert schema is not None
+            assert sum(count for count, _ in session.comparable(schema).figures(1).values()) == 1
+    with source.snapshot(timeout=5, waiting=lambda _: None) as snapshot:
+        server.execute("ALTER TABLE shop.t ADD a int")
+        with snapshot.session() as session, pytest.raises(RangeVoid):
+            session.comparable(schema)
