@@ -1,4 +1,4 @@
-"""What rows of MariaDB and MySQL become beyond a clone: events in every envelope, modes, and the comparison with a lake."""
+"""What rows of MariaDB and MySQL become beyond a clone: events, modes, and the comparison with a lake."""
 
 from __future__ import annotations
 
