@@ -120,6 +120,46 @@ def test_changes_are_events_in_every_envelope_and_rows_in_every_mode(server: Ser
     assert kept["events"][0]["transaction"] == native[0]["transaction"]
 
 
+def test_rules_choose_rows_and_columns_alike_in_copies_streams_and_events(server: Server, tmp_path: Path) -> None:
+    server.execute(
+        "CREATE TABLE shop.t"
+        " (id int primary key, n bigint unsigned, d decimal(8,2), at datetime(3), b blob, c char(3))",
+        "INSERT INTO shop.t VALUES (1, 5, 1.5, '2024-01-01', x'00ff', 'q'), (2, 7, -1, '2023-01-01', null, 'z')",
+    )
+    where = "d < 2 AND (n > 6 OR at >= '2023-06-01') AND c <> 'no'"
+    rule = f'shop.t, where: "{where}", columns: {{b: mask, c: {{rename: k}}, at: drop}}, set: {{who: shop, live: true}}'
+    with MysqlBench(tmp_path / "p", server.url, match=rule) as bench:
+        bench.settle("t")
+        copied = {row["id"]: row for row in bench.rows("t")}
+        server.execute(
+            "INSERT INTO shop.t VALUES (3, 5, 1.5, '2024-01-01', x'00ff', 'q'), (4, 5, 2.5, '2024-01-01', null, 'q')",
+            "UPDATE shop.t SET d = 1 WHERE id = 4",
+            "UPDATE shop.t SET d = 9 WHERE id = 1",
+            "UPDATE shop.t SET c = 'NO' WHERE id = 2",
+        )
+        bench.settle("t")
+        rows = {row["id"]: row for row in bench.rows("t")}
+        events = printed(bench, "native")
+    assert rows.keys() == {2, 3, 4}
+    assert rows[3] == copied[1] | {"id": 3}
+    assert (rows[2]["k"], rows[2]["b"], rows[2]["who"], rows[2]["live"]) == ("NO", None, "shop", True)
+    assert [(one["op"], one["key"]["id"]) for one in events] == [
+        ("insert", 3),
+        ("insert", 4),
+        ("delete", 1),
+        ("update", 2),
+    ]
+    assert events[0]["after"] == {
+        "who": "shop",
+        "live": True,
+        "id": 3,
+        "n": 5,
+        "d": "1.50",
+        "b": rows[3]["b"],
+        "k": "q",
+    }
+
+
 def compared(bench: MysqlBench, spark: SparkSession, table: str, folder: Path) -> Comparison:
     """Compare a table with what is in the destination, as Spark digests it."""
     name, rows = TableId("shop", table), bench.destination.rows(TableId("shop", table))

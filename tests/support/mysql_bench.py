@@ -30,6 +30,7 @@ name: shop
 source: {{type: mysql, url: "{url}", failover: {failover}}}
 destinations: [{{name: lake, type: iceberg, warehouse: "{folder}/lake"}}]
 tables: [{{match: {match}}}]
+mask_salt: pepper
 copy: {{range_bytes: 16384}}
 log: {{segment_bytes: {segment_bytes}}}
 """

@@ -12,14 +12,18 @@ from penstock.decode.connect import ConnectColumn
 from penstock.decode.dialect import Advice, Choices, Dialect, OwnType
 from penstock.decode.mysql.connect_cells import connect_column
 from penstock.decode.mysql.json_cells import json_texts
+from penstock.decode.mysql.packed import UUID
 from penstock.decode.mysql.reader import BinlogReader
 from penstock.decode.mysql.types import (
     BLOB,
+    BLOB_COMPRESSED,
     LONGLONG,
     NEWDECIMAL,
+    STRING,
     TIMESTAMP2,
     TINY,
     VARCHAR,
+    VARCHAR_COMPRESSED,
     arrow_type,
     column_type,
     type_text,
@@ -33,6 +37,7 @@ from penstock.model.type_map import TypeMap
 
 NAME = "mysql"
 PREFIX = "mysql:"
+_TEXTS = frozenset({VARCHAR, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED})
 _TEXT = column_type(BLOB, 4, charset="utf8mb4")
 _OWN_TYPES: dict[OwnType, ColumnType] = {
     "bool": ColumnType(TINY, "boolean"),
@@ -100,7 +105,7 @@ class MysqlDialect:
         return type_text(type)
 
     def compares_as_text(self, type: ColumnType) -> bool:
-        return type.oid in (VARCHAR, BLOB) and type.charset != "binary"
+        return type.name == UUID or (type.oid in _TEXTS and type.charset != "binary")
 
     def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
         wanted = dict(choices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
@@ -120,6 +121,7 @@ class StreamPipeline(RetryingReader):
 
     def _open(self, cleanup: ExitStack) -> Reading:
         pipeline = self._pipeline
+        newest = self._side.log.newest()
         rows = self._copier() if self._section.publishes_rows else None
         if rows is not None:
             cleanup.callback(rows.stop)
@@ -133,7 +135,7 @@ class StreamPipeline(RetryingReader):
             start=self._section.first_position,
             rows=rows,
             dlq=self._section.dlq,
-            origin=_origin(pipeline),
+            origin=replace(_origin(pipeline), log_state="" if newest is None else newest.state),
             format=self._section.record_format,
             bound=self._side.end.bound,
         )
