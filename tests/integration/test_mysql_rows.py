@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +19,8 @@ from penstock.control.query.log_events import EVERYTHING, LogEvents
 from penstock.control.verify.compare import Comparison, compare
 from penstock.control.verify.repair import net_effect
 from penstock.control.verify.sides import LakeColumn, LakeSide
+from penstock.decode.mysql.charset_tables import BYTES, EXCEPTIONS
+from penstock.decode.mysql.charsets import CHARSETS, decoded
 from penstock.errors import RangeVoid
 from penstock.model.table import TableId
 from penstock.render.format import Envelope, EnvelopeType, EventFormat
@@ -245,3 +248,24 @@ def test_a_table_that_is_altered_under_the_snapshot_is_not_compared(server: Serv
         server.execute("ALTER TABLE shop.t ADD a int")
         with snapshot.session() as session, pytest.raises(RangeVoid):
             session.comparable(schema)
+
+
+def test_character_sets_are_read_as_the_server_converts_them(server: Server) -> None:
+    """Every code of one and of two bytes that can stand in a column."""
+    checked = 0
+    listed = {name for (name,) in server.rows("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")}
+    assert listed - CHARSETS <= {"gb18030"}
+    for charset in sorted({*BYTES, *EXCEPTIONS, "cp932", "euckr", "gb2312", "gbk"} & listed):
+        wide = charset not in BYTES
+        first, count = (0x8000, 0x8000) if wide else (1, 255)
+        code = f"UNHEX(LPAD(HEX(seq + {first - 1}), {4 if wide else 2}, '0'))"
+        text = f"CAST({code} AS CHAR CHARACTER SET {charset})"
+        found = server.rows(
+            f"SELECT HEX({code}), HEX(CONVERT({text} USING utf8mb4)) FROM {numbers(count)}"
+            f" WHERE CHAR_LENGTH({text}) = 1 AND HEX({text}) = HEX({code})"
+        )
+        expected = [bytes.fromhex(shown).decode() for _, shown in found]
+        codes = pa.array([bytes.fromhex(code) for code, _ in found], pa.binary())
+        assert decoded(codes, charset).to_pylist() == expected, charset
+        checked += len(found)
+    assert checked > 60_000

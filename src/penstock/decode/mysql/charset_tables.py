@@ -1,6 +1,6 @@
 """Character sets of one byte as MariaDB and MySQL have them, and where theirs of several differ from Python's codecs.
 
-Made from what a server converts, code by code; tests/integration/test_mysql_types.py compares them with one again. A
+Made from what a server converts, code by code; tests/integration/test_mysql_rows.py compares them with one again. A
 "?" is what the server itself gives for a byte that its set does not define.
 """
 
