@@ -27,7 +27,7 @@ from penstock.destinations.contract import TableCommit, TableDestination, WholeB
 from penstock.destinations.iceberg.catalog import database
 from penstock.destinations.memory import MemoryDestination
 from penstock.destinations.memory_tables import MemoryStore
-from penstock.errors import StaleBase
+from penstock.errors import FileUnreadable, StaleBase
 from penstock.model.table import TableSchema
 
 LINES = table("order_lines", "id int8, amount int4, note text")
@@ -155,3 +155,24 @@ def test_which_catalogs_commit_whole_batches(tmp_path: Path) -> None:
     jdbc = embedded.model_copy(update={"catalog": {"type": "jdbc", "uri": "jdbc:postgresql://db/c", "jdbc.user": "u"}})
     assert database(jdbc) == ("jdbc:postgresql://db/c", {"user": "u"})
     assert database(embedded.model_copy(update={"catalog": {"type": "rest", "uri": "http://catalog"}})) is None
+
+
+def test_a_table_that_cannot_be_written_over_keeps_no_other_from_its_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of two ordinary changes, which Java makes ready together: the manifest list under one of them is lost."""
+    lake = iceberg_lake(spark, tmp_path, iceberg_config(tmp_path))
+    driver = opened(lake, *BOTH)
+    whole(driver).commit_batch(batch(driver, 1, START + 1, BOTH))
+    commits = batch(driver, 2, START + 2, BOTH)
+    metadata = tmp_path / "warehouse" / "public" / "order_lines" / "metadata"
+    for lost in metadata.glob("snap-*.avro"):
+        lost.rename(lost.with_suffix(".away"))
+    first, second = whole(driver).commit_batch(commits)
+    assert first is None
+    assert isinstance(second, FileUnreadable)
+    assert lake.rows(ORDERS) == [row(1, 2)]
+    for lost in metadata.glob("snap-*.away"):
+        lost.rename(lost.with_suffix(".avro"))
+    whole(driver).commit_batch(batch(driver, 3, START + 3, BOTH))
+    assert [lake.rows(one) for one in BOTH] == [[row(1, 3)]] * 2

@@ -14,12 +14,23 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+DESTINATIONS = {"destinations/factory.py", "destinations/registry.py"}
 DOORS = {  # by room: the modules outside it that may know it
     "source.postgres": {"source/factory.py"},
+    "source.mysql": {"source/factory.py"},
     "decode.postgres": {"decode/dialect.py"},
-    "destinations.iceberg": {"destinations/factory.py", "destinations/registry.py"},
+    "decode.mysql": {"decode/dialect.py"},
+    "destinations.iceberg": DESTINATIONS,
+    "destinations.delta": DESTINATIONS,
+    "destinations.postgres": DESTINATIONS,
+    "destinations.kafka": DESTINATIONS,
+    "destinations.redis": DESTINATIONS,
+    "destinations.nats": DESTINATIONS,
+    "destinations.http": DESTINATIONS,
+    "destinations.stdout": DESTINATIONS,
 }
-NEIGHBOURS = {"decode.postgres": "source/postgres"}  # Postgres' copy and capture speak its types
+# A source's copy and capture speak the types of its own database
+NEIGHBOURS = {"decode.postgres": "source/postgres", "decode.mysql": "source/mysql"}
 
 
 def _imported(tree: ast.Module) -> set[str]:

@@ -16,7 +16,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +81,8 @@ class ChangeLog:
         self._header_bytes = 0
         self._most_header_bytes = HEADER_BYTES_KEPT
         self._keeping = threading.Lock()
+        self._in_tasks = False
+        self._last_read = threading.local()
 
     def __reduce__(self) -> tuple[Callable[[str], ChangeLog], tuple[str]]:
         return _shared, (self.uri,)  # tasks of one process read the same headers again and again
@@ -295,19 +297,33 @@ class ChangeLog:
         self, text: str, crc: int, wanted: Iterable[Slice], schemas: dict[str, TableSchema]
     ) -> Iterator[RawChanges]:
         try:
-            with self._opened(text) as reader:
-                self._verify_header(text, reader, crc)
+            with self._verified(text, crc) as reader:
                 for item in wanted:
                     yield RawChanges(schemas[item.schema], self._verified_batch(text, reader, item))
         except FileNotFoundError:
             raise self._damaged(text, "it is missing") from None
 
     @contextmanager
-    def _opened(self, text: str) -> Iterator[Any]:
-        """Open the file. FileNotFoundError if it is missing, LogDamaged if it is no complete Arrow file."""
+    def _verified(self, text: str, crc: int) -> Iterator[Any]:
+        """Open a file whose header has the checksum. Each task of a batch reads its own table's slices of the same
+        files, one task after the other: a local one stays open until the thread reads another."""
+        known, reader = getattr(self._last_read, "file", ("", None))
+        if known != text:
+            with self._opened(text, stays=self._in_tasks and self.local) as reader:
+                self._verify_header(text, reader, crc)
+                if not (self._in_tasks and self.local):
+                    yield reader
+                    return
+            self._last_read.file = text, reader
+        yield reader
+
+    @contextmanager
+    def _opened(self, text: str, *, stays: bool = False) -> Iterator[Any]:
+        """Open the file. FileNotFoundError if it is missing, LogDamaged if it is no complete Arrow file. One that
+        `stays` open is closed with its reader."""
         with self._store_errors("reading"):
             file = pa.memory_map(self.path(text)) if self.local else self.filesystem.open_input_file(self.path(text))
-        with file:
+        with nullcontext() if stays else file:
             with self._content_errors(text):
                 reader = pa.ipc.open_file(file)
             yield reader
@@ -420,7 +436,7 @@ def _header_bytes(reader: Any) -> bytes:
 def _shared(uri: str) -> ChangeLog:
     """Give the log as tasks of this process have it."""
     log = ChangeLog(uri)
-    log._most_header_bytes = HEADER_BYTES_IN_TASKS
+    log._most_header_bytes, log._in_tasks = HEADER_BYTES_IN_TASKS, True
     return log
 
 

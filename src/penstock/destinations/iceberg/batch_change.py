@@ -6,12 +6,14 @@ table on when the transaction has been committed, alone (`destination`) or with 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.destinations.contract import WritePlan, WrittenPart
-from penstock.destinations.iceberg.commit import StrictTransaction, carried_on
+from penstock.destinations.iceberg.commit import Found, StrictTransaction, carried_on, placed, state_after
 from penstock.destinations.iceberg.java import Java
+from penstock.destinations.iceberg.lineage import NONE, lineage_property
 from penstock.destinations.iceberg.open_table import OpenTable, Standing, moment_property, position_property
 from penstock.destinations.iceberg.tables import Tables
 from penstock.destinations.lake.file_list import TableState
@@ -83,25 +85,64 @@ class BatchChange:
             transaction.row_delta(self.written)
         elif mark:
             transaction.mark()
+        transaction.stand(self._properties)
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        """Where the source stands after the change."""
         standing = {position_property(self.plan.source): stored_text(self.position)}
         if self.moment is not None:
             standing[moment_property(self.plan.source)] = str(self.moment)
-        transaction.stand({**standing, **self.copied})
+        return {**standing, **self.copied}
 
-    def settle(self, java: Java, tables: Tables, transaction: StrictTransaction) -> None:
-        """Carry on what the driver knows of the table: the transaction has been committed."""
+    def is_ordinary(self, *, mark: bool) -> bool:
+        """Return whether the change is no more than rows, positional deletes and properties of a table of one source,
+        which Java makes ready by itself (`group_operations`). `mark`: as for `fill`."""
+        more = self.plan.move is not None or self.truncated or any(part.rescued_as for part in self.written)
+        return not more and self.opened.slice is None and not (mark and not self.written)
+
+    def described(self) -> str:
+        """Describe an ordinary change to Java: what `fill` would put into a strict transaction on `base`."""
+        deletes = [part.delete for part in self.written if part.delete is not None]
+        return json.dumps(
+            {
+                "table": str(self.plan.target),
+                "base": self.base,
+                "local": self.opened.is_local,
+                "files": [placed(file, self.opened) for part in self.written for file in part.files],
+                "referenced": sorted({path for delete in deletes for path in delete.hits}),
+                "properties": self._properties,
+                "lineage": lineage_property(self.plan.source),
+                "none": NONE,
+            }
+        )
+
+    def settle(self, java: Java, tables: Tables, *, columns_changed: bool) -> None:
+        """Carry on what the driver knows of the table: the change has been committed."""
+        tables.follow(self.opened, self.plan.move)
+        if self.plan.move is None and columns_changed:
+            tables.make_views(self.opened)
+        files = [file for part in self.written for file in (part.added if self.truncated else part.files)]
+        removed = None if self.truncated else frozenset[str]()
+        after = None if self.before is None else carried_on(java, self.opened, self.before, files, removed)
+        self._stands(after, columns_changed=columns_changed)
+
+    def settle_ordinary(self, found: Found | None) -> None:
+        """As `settle`, of an ordinary change; `found` is what the table says, None if it could not be read."""
+        files = [file for part in self.written for file in part.files]
+        after = None
+        if self.before is not None and found is not None:
+            after = state_after(self.opened, self.before, found, files)
+        self._stands(after, columns_changed=False)
+
+    def _stands(self, after: TableState | None, *, columns_changed: bool) -> None:
+        """Take the table's state after the commit; None: it is read again before the next."""
         opened, plan = self.opened, self.plan
         opened.upkeep.commits_since_expiry += 1
         opened.strayed = ""
-        tables.follow(opened, plan.move)
-        if plan.move is None and transaction.columns_changed:
-            tables.make_views(opened)
-        files = [file for part in self.written for file in (part.added if self.truncated else part.files)]
-        removed = None if self.truncated else frozenset[str]()
-        after = None if self.before is None else carried_on(java, opened, self.before, files, removed)
         opened.state = after
         opened.look_again, opened.committed = False, None if after is None else (plan.name, after)
-        if after is not None and not transaction.columns_changed:
+        if after is not None and not columns_changed:
             moment = plan.moment if self.moment is None else self.moment
             opened.standing = Standing(after.metadata, self.position, moment, plan.rescued)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.decode.rescue import RESCUED
@@ -185,8 +186,7 @@ class StrictTransaction:
         return update.scanManifestsWith(self._java.at_once).writeManifestsWith(self._java.at_once, 1)
 
     def _added(self, file: WrittenFile) -> JavaObject:
-        placed = {**file.description, "spec-id": self._opened.spec, **self._partition}
-        return self._java.content_file(placed, self._opened.specs)
+        return self._java.content_file({**placed(file, self._opened), **self._partition}, self._opened.specs)
 
     @property
     def _partition(self) -> Mapping[str, Any]:
@@ -196,6 +196,11 @@ class StrictTransaction:
     def _of_this_source(self) -> JavaObject:
         own = self._opened.slice
         return self._java.always_true if own is None else self._java.expressions.equal(own.column.name, own.value)
+
+
+def placed(file: WrittenFile, opened: OpenTable) -> dict[str, Any]:
+    """Return the description of a file of ours, under the table's partition spec."""
+    return {**file.description, "spec-id": opened.spec}
 
 
 @contextmanager
@@ -221,11 +226,7 @@ def strict(
                 begun = present(transaction.startMetadata(), opened.target)
                 start = begun.metadataFileLocation()
                 if not opened.turns.spans(base, start, opened.source, same_columns=same_columns):
-                    opened.has_others = True
-                    raise StaleBase(
-                        f"{what}: the table has changed since its state was read",
-                        "It is read again, and the work redone",
-                    )
+                    raise refused_base(opened, what)
                 transaction.updateSchema().commit()
                 ours = StrictTransaction(java, opened, transaction, begun)
                 yield ours
@@ -235,6 +236,12 @@ def strict(
                 note_turn(opened, start, columns=ours.columns_changed)
     except TableDropped as error:
         raise StaleBase(f"{what}: the table is gone: {error}", "It is looked for again") from error
+
+
+def refused_base(opened: OpenTable, what: str) -> StaleBase:
+    """Note that somebody else has written to the table, and return the error that refuses our change."""
+    opened.has_others = True
+    return StaleBase(f"{what}: the table has changed since its state was read", "It is read again, and the work redone")
 
 
 def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
@@ -250,6 +257,18 @@ def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
                 opened.turns.note(metadata.metadataFileLocation(), Turn(start, opened.source, columns))
     except (DestinationError, TableDropped):
         return
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a table's current metadata file says of the commit that made it; of no snapshot, if there is none."""
+
+    metadata: str
+    previous: str  # the metadata file before it
+    snapshot: int | None = None
+    sequence: int = 0
+    data: int = 0
+    deletes: int = 0
 
 
 def carried_on(
@@ -269,21 +288,41 @@ def carried_on(
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):
             metadata = present(opened.operations.current(), opened.target)
-            if not opened.turns.spans(before.metadata, java.last(metadata.previousFiles()).file(), opened.source):
-                return None  # somebody else has committed since
+            previous = java.last(metadata.previousFiles()).file()
             snapshot = metadata.currentSnapshot()
             if snapshot is None:
-                return before.after(metadata.metadataFileLocation(), None, before.sequence, ())
-            said = json.loads(java.snapshot_json(snapshot))
-            sequence, totals = said["sequence-number"], said["summary"]
-            files = [live(file, sequence if aged is None else aged, opened.spec) for file in added]
-            state = before.after(metadata.metadataFileLocation(), said["snapshot-id"], sequence, files, removed)
-            counts = (int(totals["total-data-files"]), int(totals["total-delete-files"]))
-            if opened.slice is not None:
-                counts = _of_slice(counts, metadata, snapshot, before)
+                found = Found(metadata.metadataFileLocation(), previous)
+            else:
+                said = json.loads(java.snapshot_json(snapshot))
+                totals = said["summary"]
+                counts = (int(totals["total-data-files"]), int(totals["total-delete-files"]))
+                if opened.slice is not None:
+                    counts = _of_slice(counts, metadata, snapshot, before)
+                found = Found(
+                    metadata.metadataFileLocation(), previous, said["snapshot-id"], said["sequence-number"], *counts
+                )
     except (DestinationError, TableDropped):
         return None  # the commit stands; only its outcome is not in sight
-    return state if counts == (len(state.data), len(state.deletes)) else None
+    return state_after(opened, before, found, added, removed, aged=aged)
+
+
+def state_after(
+    opened: OpenTable,
+    before: TableState,
+    found: Found,
+    added: Sequence[WrittenFile] = (),
+    removed: frozenset[str] | None = frozenset(),
+    *,
+    aged: int | None = None,
+) -> TableState | None:
+    """Return the state that a commit of ours made of `before`, as `carried_on` does, from what was found of it."""
+    if not opened.turns.spans(before.metadata, found.previous, opened.source):
+        return None  # somebody else has committed since
+    if found.snapshot is None:
+        return before.after(found.metadata, None, before.sequence, ())
+    files = [live(file, found.sequence if aged is None else aged, opened.spec) for file in added]
+    state = before.after(found.metadata, found.snapshot, found.sequence, files, removed)
+    return state if (found.data, found.deletes) == (len(state.data), len(state.deletes)) else None
 
 
 def _of_slice(

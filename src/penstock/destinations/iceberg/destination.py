@@ -251,7 +251,7 @@ class IcebergDestination:
         opened, what = change.opened, change.what
         with strict(self._java, opened, change.base, what, same_columns=change.same_columns) as transaction:
             change.fill(transaction, mark=self._tables.mark)
-        change.settle(self._java, self._tables, transaction)
+        change.settle(self._java, self._tables, columns_changed=transaction.columns_changed)
 
     def plan_after(
         self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None

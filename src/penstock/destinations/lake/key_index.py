@@ -37,6 +37,7 @@ from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST, encode_rows
 
 FEW = 64
+ARROW_MAGIC = 8  # bytes, with their padding
 MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
 
 Rows = npt.NDArray[np.int64]
@@ -214,19 +215,20 @@ class KeyIndex:
             known = _open.get(identity)
             if known is None:
                 known = self._read(path, file)
-        except (OSError, pa.ArrowException, KeyError, ValueError):
+        except (OSError, pa.ArrowException, KeyError, ValueError, StopIteration):
             return None  # a cache: whatever is wrong with it, it is made again
         if known is not None:
             _open.keep(identity, known)
         return known
 
     def _read(self, path: Path, file: IndexedFile) -> Sidecar | None:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        # Behind its magic bytes an Arrow file is a stream. That is read by this thread; a file's footer by another one
+        reader = pa.ipc.open_stream(pa.memory_map(str(path)).read_buffer().slice(ARROW_MAGIC))
         told = reader.schema.metadata or {}
         if told[b"data_file"] != file.path.encode() or told[b"key"] != self.told.encode():
             return None
-        batch = reader.get_batch(0)
-        if reader.num_record_batches != 1 or batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
+        batch = reader.read_next_batch()
+        if batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
             return None
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
 
