@@ -9,7 +9,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from penstock.config.destinations import FilesDestination, HttpDestination
+from penstock.config.destinations import FilesDestination
+from penstock.config.http_destination import HttpDestination
 from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.config.python_destination import PythonDestination

@@ -9,13 +9,13 @@ from pydantic import Field
 from penstock.config.delta_destination import DeltaDestination
 from penstock.config.destinations import (
     FilesDestination,
-    HttpDestination,
     IcebergDestination,
     KafkaDestination,
     NatsDestination,
     RedisDestination,
     StdoutDestination,
 )
+from penstock.config.http_destination import HttpDestination
 from penstock.config.postgres_destination import PostgresDestination
 from penstock.config.python_destination import PythonDestination
 
