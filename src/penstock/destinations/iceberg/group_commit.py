@@ -196,7 +196,7 @@ class GroupCommit:
         """Let go of the database. Where Java has ended, its connection went with it, and whoever noticed says so."""
         self._threads.shutdown()
         with suppress(EnvironmentMissing), translated("the catalog's database cannot be closed"):
-            self._operations.end()
+            self._operations.close()
 
     def commit(self, changes: Sequence[BatchChange]) -> list[OwnError | None]:
         """Make all changes visible in one step, but for those that their own table cannot take. Return the errors of

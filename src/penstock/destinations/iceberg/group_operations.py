@@ -12,7 +12,7 @@ Compiled by the compiler that comes with Spark.
 from __future__ import annotations
 
 CLASS = "dev.penstock.GroupOperations"
-JAR = "penstock-group-operations-3.jar"
+JAR = "penstock-group-commit-1.jar"
 SOURCE = """
 package dev.penstock;
 
@@ -111,24 +111,24 @@ public class GroupOperations {
         move.close();
       }
     } catch (SQLException e) {
-      close();
+      disconnect();
       throw new UncheckedSQLException(e, "The catalog's database: " + e.getMessage(), new Object[0]);
     }
     try {
       connection.setAutoCommit(true); // commits; commit() would begin the next transaction, and hold SQLite's lock
     } catch (SQLException e) {
-      close();
+      disconnect();
       throw new CommitStateUnknownException(e);
     }
     return "";
   }
 
-  public synchronized void end() {
+  public synchronized void close() {
     threads.shutdown();
-    close();
+    disconnect();
   }
 
-  private void close() {
+  private void disconnect() {
     if (connection != null) {
       try {
         connection.close();
