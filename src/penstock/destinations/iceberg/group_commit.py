@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from penstock.destinations.iceberg.batch_change import BatchChange
 from penstock.destinations.iceberg.commit import Found, StrictTransaction, note_turn, refused_base, strict
@@ -24,6 +24,7 @@ from penstock.destinations.iceberg.tables import Tables
 from penstock.errors import (
     CommitUnknown,
     DestinationError,
+    DestinationUnreachable,
     EnvironmentMissing,
     FileUnreadable,
     PenstockError,
@@ -93,8 +94,7 @@ class StagedByJava:
         change = self.changes[number]
         if line == FAILED:
             try:
-                with translated(change.what):
-                    self._batch.fail(number)
+                self._raise_why(number)
             except (TableError, FileUnreadable) as error:
                 return error
             except TableDropped as error:
@@ -103,6 +103,12 @@ class StagedByJava:
             raise refused_base(change.opened, change.what)
         self._ready[number] = change
         return StagedChange(change, change.base, line)
+
+    def _raise_why(self, number: int) -> NoReturn:
+        what = self.changes[number].what
+        with translated(what):
+            self._batch.fail(number)
+        raise DestinationUnreachable(f"{what}: it failed without an error", "The work is redone")
 
     def settle(self) -> None:
         found: list[Found | None] = [None] * len(self.changes)
