@@ -97,6 +97,11 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     assert pipeline.log_uri == str(folder / "sub" / "l")
 
 
+def test_a_file_uri_with_one_slash_is_a_local_folder(folder: Path) -> None:
+    pipeline = loaded(folder, GOOD.replace("./warehouse", f"file:{folder}/lake"))
+    assert lake_of(pipeline).warehouse == f"file://{folder}/lake"
+
+
 def test_a_remote_warehouse_keeps_the_home_beside_the_file(folder: Path) -> None:
     pipeline = loaded(folder, GOOD.replace("./warehouse", "s3://bucket/lake"))
     assert lake_of(pipeline).warehouse == "s3://bucket/lake"

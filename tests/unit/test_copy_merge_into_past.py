@@ -70,11 +70,22 @@ class Bench:
             if read.rescued is not None:
                 table = table.append_column(pa.field(RESCUED, RESCUED_TYPE), read.rescued)
             finished.append(FinishedRange(plan.write_rows([table]), position))
-        limits, never = BatchConfig(), Event()
-        moment = taken_at * 10_000
-        args = ("shop", self.feed, self.schema, finished, taken_at, moment, never)
-        callbacks = (lambda keys: pytest.fail("nothing is in doubt"), lambda rescues: None, lambda letters: None)
-        reached = catch_up(self.lake, RUNNER, self.log, limits, *args, *callbacks)
+        reached = catch_up(
+            self.lake,
+            RUNNER,
+            self.log,
+            limits=BatchConfig(),
+            source="shop",
+            feed=self.feed,
+            schema=self.schema,
+            ranges=finished,
+            taken_at=taken_at,
+            moment=taken_at * 10_000,
+            stop=Event(),
+            reread=lambda keys: pytest.fail("nothing is in doubt"),
+            rescuing=lambda rescues: None,
+            keep=lambda letters: None,
+        )
         assert reached == self.lake.position(THINGS.table, "shop") == taken_at
 
     def follow(self) -> None:

@@ -15,8 +15,9 @@ from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.lake.compaction_choice import choose
 from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.read_cost import read_cost
-from penstock.destinations.lake.storage import local_path, safe_name
+from penstock.destinations.lake.storage import safe_name
 from penstock.errors import DestinationUnreachable
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from penstock.config.destinations import TableSection
-from penstock.config.values import Located, Name, local_path
+from penstock.config.values import Located, Name
+from penstock.model.location import local_path
 
 S3 = re.compile(r"s3[an]?://([^/?#@]+)/*([^?#]*)")
 

@@ -22,7 +22,8 @@ from penstock.config.processors import AnyProcessor
 from penstock.config.section import Section, misplaced
 from penstock.config.source_events import AnyMessages, MessagesSection, require_shape
 from penstock.config.units import Duration, Size
-from penstock.config.values import Located, Name, Properties, local_path
+from penstock.config.values import Located, Name, Properties
+from penstock.model.location import local_path
 from penstock.model.position import Position, parse_position
 from penstock.model.source_events import WantedEvents
 from penstock.render.format import EventFormat

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
@@ -22,16 +21,10 @@ def _located(text: str, info: ValidationInfo) -> str:
     """A URI as it is; a path made absolute, from the folder of the pipeline file."""
     if "://" in text:
         return text
+    if text.startswith("file:/"):
+        return f"file://{text.removeprefix('file:')}"
     folder: Path = (info.context or {}).get("folder", Path.cwd())
     return str((folder / Path(text).expanduser()).resolve())
-
-
-def local_path(located: str) -> Path | None:
-    """The path of a path or `file:` URI; None for any other store."""
-    if "://" not in located:
-        return Path(located)
-    parts = urlsplit(located)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=LONGEST_NAME)]

@@ -18,8 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.destinations.lake.storage import local_path
 from penstock.errors import EnvironmentMissing
+from penstock.model.location import local_path
 
 FOLDER = "_delta_log"
 TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")

@@ -16,10 +16,11 @@ from penstock.destinations.delta.open_table import TARGET
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import dead_rows, rows_of
 from penstock.destinations.delta.warehouse import DeltaSettings, table_location
-from penstock.destinations.lake.storage import folders_in, local_path, reaching
+from penstock.destinations.lake.storage import folders_in, reaching
 from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from penstock.destinations.delta.log_files import require_s3_client
 from penstock.destinations.lake.settings import MaintenanceSettings
-from penstock.destinations.lake.storage import folders_in, local_path, reaching, safe_name
+from penstock.destinations.lake.storage import folders_in, reaching, safe_name
 from penstock.errors import DestinationUnreachable
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.destinations.lake.settings import MaintenanceSettings
-from penstock.destinations.lake.storage import local_path, safe_name
+from penstock.destinations.lake.storage import safe_name
 from penstock.errors import DestinationUnreachable
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 BUSY_TIMEOUT_MS = 30_000

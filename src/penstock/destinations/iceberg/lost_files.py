@@ -14,7 +14,7 @@ from penstock.destinations.iceberg.catalog import IcebergSettings, require_wareh
 from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, translated
 from penstock.destinations.iceberg.open_table import read_state
 from penstock.destinations.iceberg.tables import Tables
-from penstock.destinations.lake.storage import is_readable, local_path, reaching, sizes
+from penstock.destinations.lake.storage import is_readable, reaching, sizes
 from penstock.errors import (
     DestinationUnreachable,
     FilesLost,
@@ -23,6 +23,7 @@ from penstock.errors import (
     StaleBase,
     TableDropped,
 )
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 MOST_READS = 3  # of a file that is there, before it counts as lost

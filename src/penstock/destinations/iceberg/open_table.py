@@ -21,10 +21,10 @@ from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, Turns
-from penstock.destinations.lake.storage import local_path
 from penstock.errors import OtherLayout, SchemaChanged
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Sid
+from penstock.model.location import local_path
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.destinations.iceberg.catalog import IcebergSettings
-from penstock.destinations.lake.storage import local_path
 from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable
+from penstock.model.location import local_path
 from penstock.model.table import TableId
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ from penstock.destinations.lake.file_list import TableState
 from penstock.destinations.lake.key_index import KeyIndex
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
-from penstock.destinations.lake.storage import local_path, reaching, safe_name
+from penstock.destinations.lake.storage import reaching, safe_name
 from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import numbered
 from penstock.errors import (
@@ -80,6 +80,7 @@ from penstock.errors import (
 )
 from penstock.fold.layout import Layout
 from penstock.model.feed import Sid
+from penstock.model.location import local_path
 from penstock.model.position import Position, stored_text
 from penstock.model.table import TableId, TableSchema
 

@@ -14,22 +14,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import DestinationUnreachable, FileUnreadable
+from penstock.model.location import local_path
 
 SOLUTION = "See that the warehouse is there, has room and may be written"
-
-
-def local_path(location: str) -> Path | None:
-    """Return the path of a local location (`/x`, `file:/x`, `file:///x`); None for any other store."""
-    if location.startswith("file:"):
-        return Path(unquote(urlsplit(location).path))
-    return None if "://" in location else Path(location)
 
 
 def safe_name(name: str) -> str:

@@ -96,6 +96,7 @@ class BatchWriter:
         destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
+        *,
         state: BatchState,
         tables: Mapping[TableId, FollowedTable],
         followed: Callable[[FollowedTable, TableWork], Followed | None],

@@ -85,7 +85,15 @@ class ApplyLoop:
         self.processed: Position = 0
         self.letters = DeadLetterBox(state, destination.name, dlq)
         self._writer = BatchWriter(
-            source, destination, runner, log, state, self.tables, self._followed, self.containing, self.letters
+            source,
+            destination,
+            runner,
+            log,
+            state=state,
+            tables=self.tables,
+            followed=self._followed,
+            containing=self.containing,
+            letters=self.letters,
         )
         self.in_threads = self._writer.in_threads
         self._rows_missed: dict[TableId, list[float]] = {}  # when a table was copied again for it

@@ -92,6 +92,7 @@ def tasks_for(
     position: Position,
     plan: WritePlan,
     followed: Followed,
+    *,
     doubt: UncertainRow | None = None,
     until: Position | None = None,
     slots: int = 1,

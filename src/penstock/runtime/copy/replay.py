@@ -83,6 +83,7 @@ def catch_up(
     destination: TableDestination,
     runner: JobRunner,
     log: ChangeLog,
+    *,
     limits: BatchConfig,
     source: str,
     feed: Feed,
@@ -104,7 +105,19 @@ def catch_up(
     or as soon as their keys take more than MOST_DOUBT_BYTES.
     `rescuing` is called with what each batch had to rescue, `keep` with rows that processors failed on.
     """
-    replay = _Replay(destination, runner, log, source, feed, schema, ranges, taken_at, moment, rescuing, keep)
+    replay = _Replay(
+        destination,
+        runner,
+        log,
+        source=source,
+        feed=feed,
+        schema=schema,
+        ranges=ranges,
+        taken_at=taken_at,
+        moment=moment,
+        rescuing=rescuing,
+        keep=keep,
+    )
     rereads = 0
     while not stop.is_set():
         segments = log.segments(after=replay.position)
@@ -151,6 +164,7 @@ class _Replay:
         destination: TableDestination,
         runner: JobRunner,
         log: ChangeLog,
+        *,
         source: str,
         feed: Feed,
         schema: TableSchema,
@@ -191,7 +205,16 @@ class _Replay:
             any_fetched = self.position < self._passed and bool(work.moved_keys)
             doubt = self.doubts.before(any_fetched=any_fetched) if self._schema.key else None
             plan = self._destination.plan_catchup(self._feed.target, self._source, self._parts, self.position)
-            tasks = tasks_for(self._log, work, self.position, plan, followed, doubt, end, self._runner.slots)
+            tasks = tasks_for(
+                self._log,
+                work,
+                self.position,
+                plan,
+                followed,
+                doubt=doubt,
+                until=end,
+                slots=self._runner.slots,
+            )
             results = run_tasks(self._log, self._runner, tasks)
             error = next((result.error for result in results if result.error), None)
             if error is not None:
