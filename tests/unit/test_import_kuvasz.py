@@ -111,6 +111,7 @@ def test_one_database(importer: Importer) -> None:
     assert not destination.create
     assert "# set SHOP_LOCAL_PASSWORD: the password" in done.text
     assert "slot and publication here are kuvasz_shop_local" in done.text
+    assert "if the tables lack the column sid: `source: {type: postgres, url: ...}`" in done.text
     assert done.notes == [
         "the destination's URL is in kuvasz-streamer.toml: import with --conf, or set DESTINATION_URL to it",
         "schemas are taken to be public, kuvasz-streamer's default, at the sources and at the destination",

@@ -243,6 +243,8 @@ def _sources(page: _Page, pipeline: str, chosen: Sequence[Database]) -> None:
             name = _free(slug(url.sid or database.name, LONGEST_SOURCE - 3, "sid"), taken)
             taken.add(name)
             _source(page, name, f"{pipeline}_{name}".upper(), database, url)
+    if len(taken) == 1:
+        page.comment(4, "if the tables lack the column sid: `source: {type: postgres, url: ...}` in place of this list")
 
 
 def _free(name: str, taken: set[str]) -> str:

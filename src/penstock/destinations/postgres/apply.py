@@ -206,8 +206,7 @@ def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCom
     else:
         _apply_rows(session, shape, parts, emptied=emptied)
     if plan.move.statements or emptied:
-        found = records.storage(connection, plan.target)
-        filenode = filenode if found is None else found[1]
+        filenode = records.rewrote(connection, plan.target, filenode)
     moved = replace(
         record,
         filenode=filenode,

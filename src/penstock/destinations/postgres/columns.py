@@ -46,17 +46,15 @@ def column_types(connection: Connection, schema: TableSchema, *, enums: bool) ->
 def _own_name(schema: TableSchema, column: Column, *, enums: bool) -> tuple[int, int, str]:
     """Number and modifier of a built-in type, or the name of another one; nothing where Arrow's type decides."""
     type = column.type
-    if schema.dialect != "postgres" or type.carried_as or type.kind == "composite" or type.name in _PSEUDO:
+    if schema.dialect != "postgres" or type.carried_as or type.name in _PSEUDO:
         return 0, -1, ""
-    if type.held_as and type.held_as != TEXT:
+    if type.held_as != TEXT and (type.held_as or type.kind == "composite"):
         return 0, -1, ""
     plain = type.element if type.element is not None else type
     if plain.kind == "enum" and not enums:
         return 0, -1, "text[]" if type.element is not None else "text"
     if 0 < type.oid < BUILT_IN:
         return type.oid, type.modifier, ""
-    if plain.kind == "composite":
-        return 0, -1, ""
     if type.element is not None and 0 < plain.oid < BUILT_IN:
         return 0, -1, ""
     name = '"' + plain.name.replace('"', '""') + '"'

@@ -89,13 +89,12 @@ def commit_copy(
         for part in parts:
             if part.stored is not None and part.stored.ended:
                 _remove_of_copy(session, shape, part)
-    found = records.storage(connection, shape.target)
-    assert found is not None
+    filenode = records.rewrote(connection, shape.target, record.filenode)
     records.update(
         connection,
         replace(
             record,
-            filenode=found[1],
+            filenode=filenode,
             position=position,
             history=history,
             token=plan.made,

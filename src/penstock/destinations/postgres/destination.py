@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from psycopg import errors as pg
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -51,6 +52,7 @@ from penstock.destinations.union import require_same_names
 from penstock.errors import (
     FilesLost,
     FileUnreadable,
+    LineageLost,
     OtherLayout,
     PenstockError,
     PositionLost,
@@ -226,6 +228,7 @@ class PostgresDestination:
         if known and self._create:
             for statement in moved(connection, record, shape, schema, "keep", enums=self._enums).statements:
                 connection.execute(statement)
+            record = replace(record, filenode=records.rewrote(connection, target, record.filenode))
         if not self._create:
             self._require_fit(connection, shape)
         records.insert(connection, record)
@@ -384,13 +387,32 @@ class PostgresDestination:
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
         with self._sessions.for_table(target) as session:
-            record = self._record(session.connection, target, source, lock=True)
-            filenode = records.require_descended(session.connection, record)
+            connection = session.connection
+            record = self._record(connection, target, source, lock=True)
+            self._shut_out_truncates(connection, target)
+            filenode = records.require_descended(connection, record)
+            if record.position is None or record.position < expected:
+                raise LineageLost(
+                    f"table {target}: its position went back from {position_text(expected)}: somebody restored it",
+                    f"`penstock resync` copies {target} again",
+                )
             if record.position != expected:
                 raise StaleBase(f"table {target} is not at {position_text(expected)}", "Its position is read again")
             if position != expected:
                 at = replace(record, position=position, token=records.new_token(), filenode=filenode)
-                records.update(session.connection, at)
+                records.update(connection, at)
+
+    def _shut_out_truncates(self, connection: Connection, target: TableId) -> None:
+        """Lock the table against TRUNCATE until the transaction ends: what one leaves must be younger than what is
+        noted here. StaleBase when somebody holds it."""
+        table = sql.Identifier(target.schema, target.name)
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(table))
+        except pg.LockNotAvailable as error:
+            raise StaleBase(f"table {target} is locked at the destination", "It is looked at again later") from error
+        except pg.UndefinedTable:
+            return  # it was dropped, which is found next
 
     # ------------------------------------------------------------------------------------------------- copies
 

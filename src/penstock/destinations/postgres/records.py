@@ -17,6 +17,7 @@ from psycopg import sql
 
 from penstock.destinations.postgres.connection import Connection
 from penstock.errors import LineageLost, StaleBase, TableDropped
+from penstock.fold.layout import ROWS
 from penstock.model.feed import Sid
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
@@ -164,6 +165,18 @@ def update(connection: Connection, record: Record) -> None:
     )
 
 
+def rewrote(connection: Connection, target: TableId, before: int) -> int:
+    """Note for all sources of a table that we have given it another file; return its number."""
+    found = storage(connection, target)
+    assert found is not None
+    if found[1] != before:
+        connection.execute(
+            "UPDATE penstock.tables SET filenode = %s WHERE target_schema = %s AND target_name = %s AND filenode = %s",
+            (found[1], target.schema, target.name, before),
+        )
+    return found[1]
+
+
 def delete(connection: Connection, target: TableId, source: str) -> None:
     connection.execute(
         "DELETE FROM penstock.tables WHERE target_schema = %s AND target_name = %s AND source = %s",
@@ -172,9 +185,13 @@ def delete(connection: Connection, target: TableId, source: str) -> None:
 
 
 def storage(connection: Connection, target: TableId) -> tuple[int, int] | None:
-    """Return the numbers of a table and of its file; None when there is no such table."""
+    """Return the numbers of a table and of its file; None when there is no such table. The file of a partitioned table
+    is those of its partitions, as one number."""
     row = connection.execute(
-        "SELECT c.oid::bigint, c.relfilenode::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        "SELECT c.oid::bigint, CASE c.relkind WHEN 'r' THEN c.relfilenode::bigint ELSE (SELECT"
+        " coalesce(hashtext(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid))::bigint, 0)"
+        " & 2147483647 FROM pg_partition_tree(c.oid) p WHERE p.isleaf) END"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
         (target.schema, target.name),
     ).fetchone()
@@ -183,7 +200,12 @@ def storage(connection: Connection, target: TableId) -> tuple[int, int] | None:
 
 def require_descended(connection: Connection, record: Record) -> int:
     """Return the number of the table's file. TableDropped when it is another table than we wrote to, or none;
-    LineageLost when somebody emptied it. A file that changed with rows in it was written again by VACUUM FULL."""
+    LineageLost when somebody emptied it, also if they have filled it again.
+
+    A file that changed was written anew. VACUUM FULL leaves every row the transaction that it is of, so the table has
+    rows that are no younger than what we noted last; a table that was emptied has none. One whose rows were all written
+    anew, as by ALTER TABLE, counts as emptied where a copy loses nothing.
+    """
     found = storage(connection, record.target)
     if found is None or found[0] != record.relation:
         raise TableDropped(
@@ -191,10 +213,23 @@ def require_descended(connection: Connection, record: Record) -> int:
         )
     if found[1] == record.filenode or record.position is None:
         return found[1]
-    rows = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(record.target.schema, record.target.name))
+    conditions: list[sql.Composable] = [sql.SQL("TRUE")]
+    if record.layout == ROWS.to_json():
+        noted = sql.SQL("target_schema = {} AND target_name = {} AND source = {}").format(
+            sql.Literal(record.target.schema), sql.Literal(record.target.name), sql.Literal(record.source)
+        )
+        conditions.append(
+            sql.SQL("age(t.xmin) >= (SELECT age(xmin) FROM penstock.tables WHERE {})").format(noted),
+        )
+    if record.sid is not None:
+        whose = sql.SQL("t.{} = {}").format(sql.Identifier(record.sid.column), sql.Literal(str(record.sid.value)))
+        conditions.append(whose)
+    rows = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE {})").format(
+        sql.Identifier(record.target.schema, record.target.name), sql.SQL(" AND ").join(conditions)
+    )
     if connection.execute(rows).fetchone() == (False,):
         raise LineageLost(
-            f"table {record.target}: somebody truncated it at the destination",
+            f"table {record.target}: somebody truncated it or wrote all its rows anew at the destination",
             f"`penstock resync` copies {record.target} again",
         )
     return found[1]

@@ -29,8 +29,8 @@ from penstock.destinations.contract import (
 )
 from penstock.errors import (
     CommitUnknown,
+    LineageLost,
     PenstockError,
-    PositionLost,
     StaleBase,
     StateError,
     TableError,
@@ -254,7 +254,7 @@ class BatchWriter:
                 on_drop = tracked.feed.on_column_drop
                 plan = self._destination.plan(tracked.target, self._source, followed.schema, on_drop, presumed=presumed)
                 if plan.position < tracked.position:
-                    raise PositionLost(
+                    raise LineageLost(
                         f"table {table}: its position went back from {position_text(tracked.position)} to "
                         f"{position_text(plan.position)}: somebody else restored or replaced it",
                         f"Copy it again: penstock resync FILE {table}",
