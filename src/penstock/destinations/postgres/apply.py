@@ -17,6 +17,7 @@ from psycopg import sql
 from penstock.decode.rescue import RESCUED
 from penstock.destinations.contract import TableCommit
 from penstock.destinations.postgres import records
+from penstock.destinations.postgres.afresh import may_be_removed, put_in_afresh
 from penstock.destinations.postgres.connection import Connection, Session, Sessions
 from penstock.destinations.postgres.parts import PostgresPart, ours
 from penstock.destinations.postgres.plan import (
@@ -152,11 +153,22 @@ def _apply_all(session: Session, pending: Sequence[_Pending], outcomes: list[Tab
 
 def _applied(session: Session, one: _Pending) -> TableError | None:
     """Apply one table's part, or leave the table as it was and return why."""
+    error = _tried(session, one, afresh=False)
+    if (
+        error is not None
+        and isinstance(error.__cause__, pg.UniqueViolation)
+        and may_be_removed(session, one.plan.shape)
+    ):
+        error = _tried(session, one, afresh=True)
+    return error
+
+
+def _tried(session: Session, one: _Pending, *, afresh: bool) -> TableError | None:
     connection = session.connection
     connection.execute("SAVEPOINT one_table")
     used, staging = set(session.used), dict(session.staging)
     try:
-        apply(session, one.plan, one.record, one.commit)
+        apply(session, one.plan, one.record, one.commit, afresh=afresh)
         connection.execute("RELEASE one_table")
         return None
     except psycopg.Error as error:
@@ -189,8 +201,9 @@ def _deferred(
         return one.place, own
 
 
-def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCommit) -> None:
-    """Change one table and its record, inside a transaction that has locked the record."""
+def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCommit, *, afresh: bool = False) -> None:
+    """Change one table and its record, inside a transaction that has locked the record. `afresh`: take rows that change
+    out before any is put in."""
     connection, shape, parts = session.connection, plan.shape, ours(commit.parts)
     connection.execute(sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(shape.identifier))
     filenode = records.require_descended(connection, record)
@@ -204,7 +217,7 @@ def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCom
     if shape.layout.period is not None:
         apply_versions(session, shape, parts)
     else:
-        _apply_rows(session, shape, parts, emptied=emptied)
+        _apply_rows(session, shape, parts, emptied=emptied, afresh=afresh)
     if plan.move.statements or emptied:
         filenode = records.rewrote(connection, plan.target, filenode)
     moved = replace(
@@ -304,7 +317,7 @@ def require_stored(connection: Connection, part: PostgresPart) -> None:
         raise StaleBase("rows that a task stored at the destination are gone", "The batch is redone")
 
 
-def _apply_rows(session: Session, shape: Shape, parts: Sequence[PostgresPart], *, emptied: bool) -> None:
+def _apply_rows(session: Session, shape: Shape, parts: Sequence[PostgresPart], *, emptied: bool, afresh: bool) -> None:
     connection = session.connection
     joined = _joined(parts)
     sources = _sources(session, shape, joined)
@@ -316,6 +329,9 @@ def _apply_rows(session: Session, shape: Shape, parts: Sequence[PostgresPart], *
             _delete_keys(connection, shape, gone)
         if part.removals is not None:
             _remove(session, shape, part.removals)
+    if afresh and shape.key:
+        put_in_afresh(connection, shape, [(source.table, source.where) for source in sources])
+        return
     for source in sources:
         insert(connection, shape, source.table, source.where, plain=emptied)
 

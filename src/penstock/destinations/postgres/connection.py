@@ -32,6 +32,8 @@ _KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_
 _SETTINGS = {
     "lock_timeout": LOCK_TIMEOUT,
     "synchronous_commit": "on",
+    # Servers before 18 would compile the statements of a batch, which keeps the planner from scanning (`apply`).
+    "jit": "off",
     **{f"tcp_{name}": value for name, value in _KEEPALIVES.items()},
 }
 # The server cannot do it now, and may later: nothing that one table could be blamed for.

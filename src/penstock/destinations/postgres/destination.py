@@ -348,7 +348,8 @@ class PostgresDestination:
         key = [*layout.kept(record.structure).key, *([record.sid.column] if record.sid is not None else [])]
         row = connection.execute(
             "SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = %s::bigint::oid AND i.indisunique AND"
-            " i.indpred IS NULL AND i.indisvalid AND ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY"
+            " i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate AND i.indisvalid AND"
+            " ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY"
             " AS k (number, place) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
             " WHERE k.place <= i.indnkeyatts ORDER BY 1) = ARRAY(SELECT unnest(%s::text[]) ORDER BY 1))",
             (record.relation, key),
