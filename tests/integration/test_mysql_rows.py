@@ -12,15 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from databases import Database
 from mysql_bench import MysqlBench
 from mysql_server import SERVERS, MariadbServer, Server, numbers
 from mysql_types import MARIADB_TYPES, TYPES
+from penstock.changelog.log import ChangeLog
+from penstock.config.load import load
 from penstock.control.query.log_events import EVERYTHING, LogEvents
 from penstock.control.verify.compare import Comparison, compare
 from penstock.control.verify.repair import net_effect
 from penstock.control.verify.sides import LakeColumn, LakeSide
 from penstock.decode.mysql.charset_tables import BYTES, EXCEPTIONS
 from penstock.decode.mysql.charsets import CHARSETS, decoded
+from penstock.destinations.memory import MemoryDestination
 from penstock.errors import RangeVoid
 from penstock.model.table import TableId
 from penstock.render.format import Envelope, EnvelopeType, EventFormat
@@ -269,3 +273,47 @@ def test_character_sets_are_read_as_the_server_converts_them(server: Server) -> 
         assert decoded(codes, charset).to_pylist() == expected, charset
         checked += len(found)
     assert checked > 60_000
+
+
+MANY = """
+version: 1
+name: many
+sources:
+  - {{name: old, type: mysql, url: "{mysql}", sid: maria}}
+  - {{name: new, type: postgres, url: "{postgres}", sid: postgres}}
+tables:
+  - {{match: shop.orders, target: all.orders}}
+  - {{match: public.orders, target: all.orders}}
+destinations: [{{name: lake, type: iceberg, warehouse: "{folder}/lake"}}]
+"""
+
+
+def test_postgres_and_mariadb_fill_one_table_with_a_sid(server: Server, postgres: Database, tmp_path: Path) -> None:
+    postgres.execute("CREATE TABLE orders (id int primary key, note text, price numeric(8,2), at timestamp)")
+    postgres.execute("INSERT INTO orders VALUES (1, 'p', 1.50, '2024-01-01')")
+    server.execute(
+        "CREATE TABLE shop.orders (id int primary key, note varchar(20), price decimal(8,2), at datetime(6))",
+        "INSERT INTO shop.orders VALUES (1, 'm', 2.50, '2024-01-02')",
+    )
+    (tmp_path / "many.yaml").write_text(MANY.format(mysql=server.url, postgres=postgres.url, folder=tmp_path))
+    views = [view.destination_views[0] for view in load(tmp_path / "many.yaml").source_views]
+    destination = MemoryDestination("lake")
+    benches = [MysqlBench(tmp_path / view.source.name, server.url) for view in views]
+    for bench, view in zip(benches, views, strict=True):
+        bench.pipeline, bench.destination, bench.log = view, destination, ChangeLog(view.log_uri)
+    try:
+        for bench, schema in zip(benches, ("shop", "public"), strict=True):
+            bench.start()
+            bench.settle("orders", schema=schema)
+        server.execute("INSERT INTO shop.orders VALUES (2, 'm', 3, null)", "DELETE FROM shop.orders WHERE id = 1")
+        postgres.execute("UPDATE orders SET note = 'q'")
+        for bench, schema in zip(benches, ("shop", "public"), strict=True):
+            bench.settle("orders", schema=schema)
+        rows = destination.rows(TableId("all", "orders")).to_pylist()
+    finally:
+        for bench in benches:
+            bench.stop()
+    assert sorted((row["sid"], row["id"], row["note"], str(row["price"])) for row in rows) == [
+        ("maria", 2, "m", "3.00"),
+        ("postgres", 1, "q", "1.50"),
+    ]

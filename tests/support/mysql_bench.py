@@ -103,10 +103,10 @@ class MysqlBench:
         self._capture.join()
         self.loop.close()
 
-    def status(self, table: str) -> Any:
-        return self.state.table_status("lake").get(TableId("shop", table))
+    def status(self, table: str, schema: str = "shop") -> Any:
+        return self.state.table_status("lake").get(TableId(schema, table))
 
-    def settle(self, *tables: str) -> None:
+    def settle(self, *tables: str, schema: str = "shop") -> None:
         """Wait until everything that the source has by now is applied, and these tables are Ready."""
         with source_of(self.pipeline.source).connect() as session:
             head = session.head()
@@ -118,7 +118,7 @@ class MysqlBench:
                 raise self.copier.failure
             self.tables.tend()
             self.loop.step(now=True)
-            states = [self.status(table) for table in tables]
+            states = [self.status(table, schema) for table in tables]
             errored = [one for one in states if one is not None and one.state is State.ERRORED]
             assert not errored, errored
             ready = all(one is not None and one.state is State.READY for one in states)

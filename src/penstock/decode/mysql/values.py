@@ -48,6 +48,7 @@ from penstock.decode.reader import Mask, Octets, Places
 from penstock.model.table import ColumnType
 
 DAY = 86_400_000_000
+LAST_YEAR, LAST_HOUR = 9999, 838  # the latter of a TIME
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ def _read(type: ColumnType, octets: Octets, cells: Cells) -> tuple[pa.Array, Mas
         return _decimals(type, octets, start, null), None, []
     if code == BIT:
         number = _big_endian(octets, start, (type.modifier + 7) // 8)
+        if type.modifier < 64:
+            _require(number >> np.uint64(type.modifier) == 0, null, "a bit beyond its length is set")
         return _unsigned(number, null) if type.modifier == 64 else _signed(number, null), None, []
     if code in (ENUM, SET):
         return _labels(type, _little_endian(octets, start, type.modifier), null), None, []
@@ -201,6 +204,17 @@ def _decimal_array(low: np.ndarray, high: np.ndarray, null: Mask, type: pa.DataT
     return pa.Array.from_buffers(type, len(low), [valid, pa.py_buffer(halves)])
 
 
+def _require(holds: np.ndarray, null: Mask, why: str) -> None:
+    """What a server never writes is damage: ValueError."""
+    if not (holds | null).all():
+        raise ValueError(why)
+
+
+def _is_clock(hour: np.ndarray, minute: np.ndarray, second: np.ndarray, micro: np.ndarray, *, hours: int) -> Mask:
+    found: Mask = (hour <= hours) & (minute <= 59) & (second <= 59) & (micro <= 999_999)
+    return found
+
+
 def _fraction(octets: Octets, start: Places, digits: int) -> np.ndarray:
     """Return microseconds, of which as many bytes are there as the digits need."""
     size = (digits + 1) // 2
@@ -213,6 +227,7 @@ def _fraction(octets: Octets, start: Places, digits: int) -> np.ndarray:
 def _dates(octets: Octets, start: Places, null: Mask) -> tuple[pa.Array, Mask, list[str]]:
     number = _little_endian(octets, start, 3).astype(np.int64)
     year, month, day = number >> 9, number >> 5 & 15, number & 31
+    _require(year <= LAST_YEAR, null, "its year has five digits")
     days, misfit = _days(year, month, day)
     misfit &= ~null
     values = pa.array(days.astype(np.int32), mask=null | misfit).view(pa.date32())
@@ -240,7 +255,9 @@ def _moments(type: ColumnType, octets: Octets, start: Places, null: Mask) -> tup
     digits = max(type.modifier, 0)
     if type.oid == TIMESTAMP2:
         seconds = view(octets, ">u4")[start].astype(np.int64)
-        micros = seconds * 1_000_000 + _fraction(octets, start + 4, digits)
+        fraction = _fraction(octets, start + 4, digits)
+        _require(fraction <= 999_999, null, "its fraction is a second or more")
+        micros = seconds * 1_000_000 + fraction
         misfit = (seconds == 0) & ~null
         values = pa.array(micros, mask=null | misfit).view(pa.timestamp("us", "UTC"))
         text = "0000-00-00 00:00:00" + ("." + "0" * digits if digits else "")
@@ -249,12 +266,15 @@ def _moments(type: ColumnType, octets: Octets, start: Places, null: Mask) -> tup
     clock, date = packed & 0x1FFFF, packed >> 17
     year, month, day = (date >> 5) // 13, (date >> 5) % 13, date & 31
     fraction = _fraction(octets, start + 5, digits)
+    hour, minute, second = clock >> 12, clock >> 6 & 63, clock & 63
+    sound = (packed >= 0) & (year <= LAST_YEAR) & _is_clock(hour, minute, second, fraction, hours=23)
+    _require(sound, null, "its time of day does not exist")
     days, misfit = _days(year, month, day)
     misfit &= ~null
-    seconds = (clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)
+    seconds = hour * 3600 + minute * 60 + second
     values = pa.array(days * DAY + seconds * 1_000_000 + fraction, mask=null | misfit).view(pa.timestamp("us"))
     dates = _date_texts(misfit, year, month, day)
-    times = _clock_texts(clock >> 12, clock >> 6 & 63, clock & 63, fraction, digits) if dates else []
+    times = _clock_texts(hour, minute, second, fraction, digits) if dates else []
     return values, misfit, [f"{date} {time}" for date, time in zip(dates, times, strict=True)]
 
 
@@ -271,7 +291,9 @@ def _times(type: ColumnType, octets: Octets, start: Places, null: Mask) -> pa.Ar
     packed = _big_endian(octets, start, 3 + size).astype(np.int64) - (0x800000 << 8 * size)
     number = np.abs(packed)
     clock, micro = number >> 8 * size, (number & (1 << 8 * size) - 1) * 100 ** (3 - size if size else 0)
-    texts = _clock_texts(clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro, digits)
+    hour, minute, second = clock >> 12, clock >> 6 & 63, clock & 63
+    _require(_is_clock(hour, minute, second, micro, hours=LAST_HOUR), null, "it is no time")
+    texts = _clock_texts(hour, minute, second, micro, digits)
     signed = ["-" + text if negative else text for text, negative in zip(texts, (packed < 0).tolist(), strict=True)]
     return pa.array(signed, pa.string(), mask=null)
 
@@ -293,6 +315,7 @@ def _decimals(type: ColumnType, octets: Octets, start: Places, null: Mask) -> pa
             number = number ^ np.uint64(1 << 8 * size - 1)
             first = False
         number = np.where(negative, number ^ np.uint64((1 << 8 * size) - 1), number)
+        _require(number < 10**digits, null, "a decimal has more digits than it can have")
         total = total * 10**digits + (number.astype(np.int64) if small else number.astype(object))
         at = at + size
     total = np.where(negative, -total, total)
@@ -318,6 +341,8 @@ def _labels(type: ColumnType, number: np.ndarray, null: Mask) -> pa.Array:
         if (number[~null] > len(type.labels)).any():
             raise ValueError("an enum's number has no label")
         return pa.array(["", *type.labels], pa.string()).take(pa.array(number.astype(np.int64), mask=null))
+    if len(type.labels) < 64:
+        _require(number >> np.uint64(len(type.labels)) == 0, null, "a set's number has a bit without a label")
     distinct, places = np.unique(number, return_inverse=True)
     texts = [
         ",".join(label for bit, label in enumerate(type.labels) if int(one) >> bit & 1) for one in distinct.tolist()
