@@ -317,3 +317,48 @@ def test_postgres_and_mariadb_fill_one_table_with_a_sid(server: Server, postgres
         ("maria", 2, "m", "3.00"),
         ("postgres", 1, "q", "1.50"),
     ]
+
+
+GHOST = [
+    "CREATE /* gh-ost */ TABLE `shop`.`_t_ghc` (id bigint auto_increment, hint varchar(64), primary key (id))",
+    "CREATE /* gh-ost */ TABLE `shop`.`_t_gho` LIKE `shop`.`t`",
+    "ALTER /* gh-ost */ TABLE `shop`.`_t_gho` ADD b int NOT NULL DEFAULT 5, MODIFY a bigint",
+    "INSERT /* gh-ost */ IGNORE INTO `shop`.`_t_gho` (id, a) SELECT id, a FROM `shop`.`t`",
+    "REPLACE /* gh-ost */ INTO `shop`.`_t_gho` (id, a) SELECT id, a FROM `shop`.`t` WHERE id < 3",
+    "RENAME /* gh-ost */ TABLE `shop`.`t` TO `shop`.`_t_del`, `shop`.`_t_gho` TO `shop`.`t`",
+    "DROP /* gh-ost */ TABLE IF EXISTS `shop`.`_t_ghc`, `shop`.`_t_del`",
+]
+PT = [
+    "CREATE TABLE `shop`.`_t_new` LIKE `shop`.`t`",
+    "ALTER TABLE `shop`.`_t_new` DROP b, ADD c varchar(9) DEFAULT 'x'",
+    "CREATE TRIGGER `shop`.`pt_osc_shop_t_del` AFTER DELETE ON `shop`.`t` FOR EACH ROW"
+    " DELETE IGNORE FROM `shop`.`_t_new` WHERE `shop`.`_t_new`.`id` <=> OLD.`id`",
+    "CREATE TRIGGER `shop`.`pt_osc_shop_t_upd` AFTER UPDATE ON `shop`.`t` FOR EACH ROW"
+    " REPLACE INTO `shop`.`_t_new` (`id`, `a`) VALUES (NEW.`id`, NEW.`a`)",
+    "CREATE TRIGGER `shop`.`pt_osc_shop_t_ins` AFTER INSERT ON `shop`.`t` FOR EACH ROW"
+    " REPLACE INTO `shop`.`_t_new` (`id`, `a`) VALUES (NEW.`id`, NEW.`a`)",
+    "INSERT LOW_PRIORITY IGNORE INTO `shop`.`_t_new` (`id`, `a`) SELECT `id`, `a` FROM `shop`.`t` /*pt-osc copy*/",
+    "UPDATE shop.t SET a = a + 1 WHERE id = 4",
+    "ANALYZE TABLE `shop`.`_t_new` /* pt-online-schema-change */",
+    "RENAME TABLE `shop`.`t` TO `shop`.`_t_old`, `shop`.`_t_new` TO `shop`.`t`",
+    "DROP TABLE IF EXISTS `shop`.`_t_old`",
+    "DROP TRIGGER IF EXISTS `shop`.`pt_osc_shop_t_del`",
+]
+
+
+def test_online_schema_changes_end_with_the_table_as_it_is_at_the_source(server: Server, tmp_path: Path) -> None:
+    server.execute("CREATE TABLE shop.t (id int primary key, a int)", "INSERT INTO shop.t VALUES (1, 1), (2, 2)")
+    with MysqlBench(tmp_path / "p", server.url, match="shop.t, mode: [clone, events]") as bench:
+        bench.settle("t")
+        for number, (statements, columns) in enumerate(((GHOST, "id, a, b"), (PT, "id, a, c")), 3):
+            for place, statement in enumerate(statements):
+                server.execute(statement, f"INSERT INTO shop.t (id, a) VALUES ({number * 100 + place}, 7)")
+                if place == 1:
+                    server.execute(
+                        f"INSERT INTO shop.t (id, a) VALUES ({number}, 7)", "DELETE FROM shop.t WHERE id = 1"
+                    )
+            bench.settle("t")
+            wanted = sorted(server.rows(f"SELECT {columns} FROM shop.t"))
+            assert sorted(tuple(row[one] for one in columns.split(", ")) for row in bench.rows("t")) == wanted
+        events = bench.rows("t__events")
+    assert {row["op"] for row in events} <= {"read", "insert", "update", "delete"}, "a RENAME is no truncate"
