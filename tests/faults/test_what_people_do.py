@@ -15,7 +15,7 @@ from databases import Database
 from lake import Lake
 from penstock.demo.server import PostgresServer
 from penstock.model.table_state import GONE
-from people import lake_acts, operator, rows, source
+from people import disks, lake_acts, names, operator, rows, source
 from people.judge import await_all_ready, judge
 from people.pulse import Pulse
 from people.world import CONTROL, DATABASE, World
@@ -27,6 +27,7 @@ ACTS: dict[Act, int] = {
     rows.traffic: 20,
     rows.truncate: 1,
     rows.keyless_update: 1,
+    rows.prepared: 2,
     source.drop_from_publication: 3,
     source.set_publication: 2,
     source.publish_less: 2,
@@ -38,6 +39,7 @@ ACTS: dict[Act, int] = {
     source.detach_and_attach: 3,
     source.replace_partition: 2,
     source.truncate_partition: 2,
+    source.detach_deep: 2,
     source.rewrite_untouched: 3,
     source.swap_while_older_writes: 3,
     source.swap_in_savepoint: 3,
@@ -49,11 +51,25 @@ ACTS: dict[Act, int] = {
     source.crash: 1,
     source.take_image: 2,
     source.put_back: 2,
+    names.swap_tables: 3,
+    names.rename_table: 3,
+    names.rename_schema: 1,
+    names.make_unlogged: 2,
+    names.identify_by_index: 2,
+    names.drop_publication: 1,
+    names.rename_publication: 2,
+    names.move_slot: 1,
+    disks.back_up: 2,
+    disks.put_state_back: 2,
+    disks.put_home_back: 1,
+    disks.put_lake_back: 2,
     lake_acts.drop: 2,
     lake_acts.roll_back: 3,
     lake_acts.edit: 1,
     lake_acts.rewrite: 2,
     lake_acts.expire: 2,
+    lake_acts.alter: 2,
+    lake_acts.replace: 2,
     lake_acts.lose_file: 1,
     operator.stop: 2,
     operator.kill: 2,
@@ -93,7 +109,7 @@ def test_random_acts_of_people(
     steps = 100 if full else 20
     binaries = request.getfixturevalue("debian_server").binaries if seed % 2 == 0 else None
     counts: Counter[str] = Counter()
-    with PostgresServer(binaries=binaries) as server:
+    with PostgresServer(binaries=binaries, settings={"max_prepared_transactions": "5"}) as server:
         world = _world(server, tmp_path, spark, seed)
         try:
             world.create()
@@ -124,6 +140,7 @@ def _put_right(world: World) -> None:
         other.execute("alter role pipeline reset all")
     operator.follow_everything(world)
     world.sql("alter table whole replica identity full", "alter table loose replica identity full")
+    world.sql("alter table labels replica identity default", "alter table large replica identity default")
     for kind in range(3):
         world.sql(f"create table if not exists parted_{kind} partition of parted for values in ({kind})")
     for fuzzer in world.fuzzers.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from people.world import FUZZED, World
 
 
@@ -22,7 +24,7 @@ def traffic(world: World) -> None:
         f"insert into labels select {number}, (enum_range(null::mood))[1], null, 'n' on conflict do nothing",
         f"update labels set notes = 'u{number}' where id % 5 = {picked}",
         f"delete from labels where id % 7 = {picked}",
-        f"insert into parted values ({number}, {number % 3}, 'n') on conflict do nothing",
+        f"insert into parted values ({number}, {number % 4}, 'n') on conflict do nothing",
         f"update parted set note = 'u{number}' where id % 5 = {picked}",
         f"update large set small = {number} where id % 5 = {picked}",
         f"insert into large values ({number}, 1, repeat(md5('{number}'), 200)) on conflict do nothing",
@@ -45,3 +47,17 @@ def keyless_update(world: World) -> None:
     world.connection.execute("update loose set b = b || '!' where a = 1")
     world.connection.execute("select pg_stat_force_next_flush()")
     world.say("update loose set b = b || '!' where a = 1")
+
+
+def prepared(world: World) -> None:
+    """A transaction is prepared, and later committed or rolled back by another session."""
+    number = world.random.randint(1, 10**9)
+    if world.sql(
+        "begin",
+        f"update large set small = {number % 1000} where id % 3 = 0",
+        f"insert into labels values ({number}, (enum_range(null::mood))[2], null, 'prepared')",
+        f"prepare transaction 'p{number}'",
+    ):
+        traffic(world)
+        time.sleep(world.random.choice((0.0, 1.0)))
+        world.sql(f"{world.random.choice(('commit', 'commit', 'rollback'))} prepared 'p{number}'")

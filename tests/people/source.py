@@ -163,6 +163,20 @@ def truncate_partition(world: World) -> None:
     world.sql(f"truncate parted_{world.random.randint(0, 2)}")
 
 
+def detach_deep(world: World) -> None:
+    """A partition of a partition goes, loses rows, and comes back; or the one in the middle is truncated."""
+    if world.random.random() < 0.3:
+        world.sql("truncate parted_deep")
+        return
+    side, values = world.random.choice(
+        (("low", "from (minvalue) to (5000)"), ("high", "from (5000) to (maxvalue)")),
+    )
+    if world.sql(f"alter table parted_deep detach partition parted_{side}"):
+        world.sql(f"delete from parted_{side} where id % 2 = 0")
+        _wait(world)
+        world.sql(f"alter table parted_deep attach partition parted_{side} for values {values}")
+
+
 def rewrite_untouched(world: World) -> None:
     """A table's rows are rewritten, and nobody touches it afterwards."""
     world.sql(

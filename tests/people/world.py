@@ -36,7 +36,10 @@ SCHEMA = (
     "from generate_series(1, 20) n",
     "create table parted (id int, kind int, note text, primary key (id, kind)) partition by list (kind)",
     *(f"create table parted_{kind} partition of parted for values in ({kind})" for kind in range(3)),
-    "insert into parted select n, n % 3, 'p' || n from generate_series(1, 30) n",
+    "create table parted_deep partition of parted for values in (3) partition by range (id)",
+    "create table parted_low partition of parted_deep for values from (minvalue) to (5000)",
+    "create table parted_high partition of parted_deep for values from (5000) to (maxvalue)",
+    "insert into parted select n, n % 4, 'p' || n from generate_series(1, 30) n",
     "create table large (id int primary key, small int, body text)",
     "alter table large alter body set storage external",
     "insert into large select n, n, repeat(md5(n::text), 200) from generate_series(1, 20) n",
@@ -72,6 +75,11 @@ class World:
     @property
     def database(self) -> Database:
         return self.file.database
+
+    @property
+    def backup(self) -> Path:
+        """Where a backup of the pipeline's own files is kept; it exists once there is one."""
+        return self.file.folder / "backup"
 
     @property
     def publication(self) -> str:
