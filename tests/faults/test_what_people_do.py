@@ -131,6 +131,9 @@ def test_random_acts_of_people(
             world.stop()
         finally:
             world.close()
+    print(
+        f"{counts}; the control table was {world.pulse.latest[0]:.1f} s late at most, {world.pulse.latest[1]:.1f} s by the clock"
+    )
     assert counts["Ready"] > sum(counts.values()) / 2, f"too little was judged: {counts}"
 
 

@@ -375,6 +375,20 @@ def test_a_table_that_is_ahead_of_the_log_is_copied_again(watched: Watched) -> N
     assert "ahead of the change log's end" in bench.state.table_status("lake")[name].reason
 
 
+def test_a_table_that_is_older_than_its_last_copy_is_copied_again(watched: Watched) -> None:
+    """The lake was put back, and the state store was not: what made the copy necessary is noted there as done."""
+    bench, name = watched.bench, PEOPLE.table
+    for position, again in ((100, False), (101, True)):
+        bench.loop.forget(name)
+        bench.state.set_marks("lake", name, TableMarks(1, "", (), position=position))
+        watched.membership.admit(PEOPLE)
+        watched.membership.tend()
+        assert watched.copier.holds(name) is again
+    status = bench.state.table_status("lake")[name]
+    assert (status.state, "somebody put the table back to an earlier state" in status.reason) == (State.INIT, True)
+    assert name not in bench.state.marks("lake"), "until it is copied nothing is known of it, whatever happens"
+
+
 def test_a_table_of_this_history_goes_on(watched: Watched) -> None:
     watched.bench.loop.forget(PEOPLE.table)
     watched.membership.admit(PEOPLE)

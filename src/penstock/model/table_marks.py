@@ -15,6 +15,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from penstock.model.position import Position
+
 
 @dataclass(frozen=True)
 class PublishedBy:
@@ -50,13 +52,15 @@ class Composite:
 @dataclass(frozen=True)
 class TableMarks:
     """One look. `taken` orders looks: it is the first transaction id that had not been given out by then, as 64 bits.
-    `place` is the stamp of the table's membership in its schema."""
+    `place` is the stamp of the table's membership in its schema. `position` is that of the snapshot which a copy began
+    with; None in other looks, and in records that are older than this field."""
 
     taken: int
     place: str
     published: tuple[PublishedBy, ...]
     labels: tuple[EnumLabel, ...] = ()
     composites: tuple[Composite, ...] = ()
+    position: Position | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -70,6 +74,7 @@ class TableMarks:
             tuple(PublishedBy(**{**one, "through": tuple(one["through"])}) for one in raw["published"]),
             tuple(EnumLabel(**{**one, "columns": tuple(one["columns"])}) for one in raw["labels"]),
             tuple(Composite(**one) for one in raw["composites"]),
+            raw.get("position"),
         )
 
 

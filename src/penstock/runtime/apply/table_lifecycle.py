@@ -16,7 +16,7 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import TableDestination
-from penstock.errors import KeyRequired, NotPublished, OtherLayout, Retry, StateError, TableError
+from penstock.errors import KeyRequired, LineageLost, NotPublished, OtherLayout, Retry, StateError, TableError
 from penstock.fold.layout import Layout, layout_of
 from penstock.fold.rule import noted, retyped
 from penstock.model.feed import Feed, Mode
@@ -143,6 +143,9 @@ class TableLifecycle:
             self._loop.tables[feed.name] = tracked = FollowedTable(feed, schema, position)
             self._want_resync(tracked, why)
             return
+        if older := self._older_than_its_copy(feed.name, position):
+            self._loop.track_errored(feed, schema, older, position)
+            return
         if follows.relation_id != schema.relation_id:
             self._copy_again(feed.name, MADE_ANEW)
             return
@@ -171,6 +174,18 @@ class TableLifecycle:
         if end is None or position > end:
             return f"its position {position_text(position)} lies ahead of the change log's end"
         return ""
+
+    def _older_than_its_copy(self, name: TableId, position: Position) -> LineageLost | None:
+        """Why the destination's table is not what was copied last: what the source did before that copy, and no change
+        told, is not in it; None if it is."""
+        marks = self._state.marks(self._loop.destination.name).get(name)
+        if marks is None or marks.position is None or position >= marks.position:
+            return None
+        return LineageLost(
+            f"table {name}: its position {position_text(position)} at the destination lies before its last copy, made "
+            f"at {position_text(marks.position)}: somebody put the table back to an earlier state",
+            f"penstock resync {self._pipeline.file} {name}; what only the destination keeps is lost",
+        )
 
     def _changed_rule(self, feed: Feed, schema: TableSchema, layout: Layout) -> RuleChange | None:
         """What the file says otherwise than when the table's rows were made. RuleChanged when a new copy would remove
@@ -375,6 +390,7 @@ class TableLifecycle:
         self._copier.remove(name)  # first: a copy that is just being handed over joins the loop before this returns
         self._loop.forget(name)
         self._state.end_copy(destination, name)
+        self._state.set_marks(destination, name, None)  # until it is copied, whatever becomes of that
         if why != ASKED_FOR:
             self._note("resync", f"table {name} is copied again: {why}", name)
         status = self._state.table_status(destination).get(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -62,7 +63,7 @@ class RangePlanner:
             return
         self._begin(copying, planned, void, fingerprint)
         self._state.set_partitions(name, copying.name, partitions)
-        self._state.set_marks(name, copying.name, marks)
+        self._state.set_marks(name, copying.name, replace(marks, position=snapshot.position))
         self._state.set_write_counters(name, copying.name, counters)
         copying.replay_from = snapshot.position
 
