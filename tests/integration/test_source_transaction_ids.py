@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 import psycopg
+import pytest
 
 from penstock.demo.server import PostgresServer
 from penstock.model.partitions import Partition, Partitions
+from penstock.source.postgres import publication
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.partitions import has_rows_before, read_partitions
+from penstock.source.postgres.publication import slot_sees
 
 XIDS_PER_FILE = 8192 * 4 * 32  # of the commit log
 JUMP = 1_500_000_000  # less than the server allows between two freezes
@@ -47,16 +50,28 @@ def older_rows(server: PostgresServer, since: Partitions) -> bool:
         return has_rows_before(connection, since.partitions[0], since.horizon)
 
 
-def test_rows_are_told_apart_by_age_past_two_billion_transactions() -> None:
+def old_publication_is_seen(server: PostgresServer) -> bool:
+    """By a slot that is made now, as servers before 18 have to be asked."""
+    with connect(server.url()) as connection:
+        connection.execute("select pg_create_logical_replication_slot('s', 'pgoutput')")
+        seen = slot_sees(connection, "s", "p")
+        connection.execute("select pg_drop_replication_slot('s')")
+    return seen
+
+
+def test_what_is_told_by_age_holds_past_two_billion_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "SKIPS_MISSING", 10**9)
     with PostgresServer() as server:
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute("create table t (id int primary key) partition by hash (id)")
             connection.execute("create table t_0 partition of t for values with (modulus 1, remainder 0)")
             connection.execute("insert into t values (1)")
+            connection.execute("create publication p for table t")
         first, _ = look(server)
         move_on(server)
         assert older_rows(server, first), "one and a half billion later the row is still known to be older"
         move_on(server)
+        assert old_publication_is_seen(server)
         later, partition = look(server)
         assert later.horizon - first.horizon > 2 * JUMP - 10_000, "looks count in 64 bits"
         with psycopg.connect(server.url(), autocommit=True) as connection:

@@ -83,7 +83,7 @@ def _older_than_publication(
 ) -> Iterator[Finding]:
     """Transaction ids tell whether it may be so; a look at the slot's first change, which takes nothing, if it is."""
     rows = connection.execute(
-        "SELECT age(p.xmin) <= age(s.catalog_xmin) FROM pg_publication p, pg_replication_slots s"
+        "SELECT age(p.xmin) BETWEEN 0 AND age(s.catalog_xmin) FROM pg_publication p, pg_replication_slots s"
         " WHERE p.pubname = %s AND s.slot_name = %s",
         (publication.name, slot.name),
     ).fetchall()

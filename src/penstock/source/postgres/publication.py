@@ -53,9 +53,10 @@ _ANCESTORS = """
     FROM up u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE u.oid <> u.leaf ORDER BY 1, 2, 3
 """
-# Whatever refers to the publication is no older than it. Its own row is rewritten by ALTER PUBLICATION … SET.
+# Whatever refers to the publication is no older than it. Its own row is rewritten by ALTER PUBLICATION … SET. An age
+# below zero is of a frozen row that is older than two billion transactions.
 _VISIBLE = """
-    SELECT max(age(evidence.xmin)) > age(s.catalog_xmin)
+    SELECT bool_or(age(evidence.xmin) > age(s.catalog_xmin) OR age(evidence.xmin) < 0)
     FROM pg_replication_slots s, pg_publication p, LATERAL (
         SELECT p.xmin
         UNION ALL SELECT d.xmin FROM pg_description d
