@@ -105,6 +105,35 @@ CASES = {
         ALTERED,
         made=("create publication {p} for all tables",),
     ),
+    "unlogged for a while": Case(
+        (
+            "insert into {t} values (2, 2), (3, 3)",
+            "alter table {t} set unlogged",
+            "update {t} set n = -n where id = 1",
+            "alter table {t} set logged",
+            "insert into {t} values (4, 4)",
+            "create index on {t} (n)",
+            "analyze {t}",
+        ),
+        "SET UNLOGGED and SET LOGGED",
+        made=("create publication {p} for all tables",),
+    ),
+    "unlogged for a while in a schema that is published": Case(
+        ("begin; alter table {t} set unlogged; delete from {t} where id = 9; alter table {t} set logged; commit",),
+        "SET UNLOGGED and SET LOGGED",
+        made=("create publication {p} for tables in schema public",),
+    ),
+    "housekeeping in a publication of all tables": Case(
+        (
+            "insert into {t} values (2, 2), (3, 3)",
+            "vacuum full {t}",
+            "cluster {t} using {t}_pkey",
+            "truncate {t}",
+            "insert into {t} values (4, 4)",
+            "begin; truncate {t}; insert into {t} values (5, 5); create index on {t} (n); commit",
+        ),
+        made=("create publication {p} for all tables",),
+    ),
     "its schema left the publication and came back": Case(
         ("alter publication {p} drop tables in schema public", "alter publication {p} add tables in schema public"),
         LEFT,

@@ -52,14 +52,18 @@ class Composite:
 @dataclass(frozen=True)
 class TableMarks:
     """One look. `taken` orders looks: it is the first transaction id that had not been given out by then, as 64 bits.
-    `place` is the stamp of the table's membership in its schema. `position` is that of the snapshot which a copy began
-    with; None in other looks, and in records that are older than this field."""
+
+    `place` is the stamp of the table's membership in its schema. `file` is another after the table's rows were written
+    again; 0 where a publication names the table, for then nothing can do that unseen. `position` is that of the
+    snapshot which a copy began with; None in other looks, and in records that are older than this field.
+    """
 
     taken: int
     place: str
     published: tuple[PublishedBy, ...]
     labels: tuple[EnumLabel, ...] = ()
     composites: tuple[Composite, ...] = ()
+    file: int = 0
     position: Position | None = None
 
     def to_json(self) -> str:
@@ -74,6 +78,7 @@ class TableMarks:
             tuple(PublishedBy(**{**one, "through": tuple(one["through"])}) for one in raw["published"]),
             tuple(EnumLabel(**{**one, "columns": tuple(one["columns"])}) for one in raw["labels"]),
             tuple(Composite(**one) for one in raw["composites"]),
+            raw.get("file", 0),
             raw.get("position"),
         )
 
@@ -115,12 +120,13 @@ def new_labels(before: TableMarks, now: TableMarks) -> list[EnumLabel]:
 
 
 def extended(before: TableMarks, now: TableMarks) -> TableMarks:
-    """Return `before` with the enum values and composite types that `now` has in addition."""
+    """Return `before` with the enum values and composite types that `now` has in addition, and with its file."""
     composites = {one.oid for one in before.composites}
     return replace(
         before,
         labels=(*before.labels, *new_labels(before, now)),
         composites=(*before.composites, *(one for one in now.composites if one.oid not in composites)),
+        file=now.file,
     )
 
 

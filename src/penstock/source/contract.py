@@ -301,6 +301,10 @@ class Session(CatalogueReader, Protocol):
         """Return whether rows may hold an enum's value under an earlier label."""
         ...
 
+    def was_written_again(self, table: TableId) -> bool:
+        """Return whether a command that is not sent has written the table's rows again since its file is another."""
+        ...
+
     def figures(self, schema: TableSchema) -> Figures:
         """Return the figures of a whole table at rest (model/row_digest.py)."""
         ...

@@ -33,6 +33,7 @@ from penstock.model.table_marks import TableMarks, missed_changes
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.source_partitions import SourcePartitions
+from penstock.runtime.watch.table_watch import written_again
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
 from penstock.state.store import StateStore
@@ -108,8 +109,12 @@ class StreamWatch:
             earlier = TableFacts(before, known_partitions.get(name), counted.get(name))
             inserts_only = name in catalogue.inserts_only
             compared.add(name)
-            if why := self._compare(session, schema, earlier, now, inserts_only=inserts_only):
-                missing[name] = why
+            try:
+                if why := self._compare(session, schema, earlier, now, inserts_only=inserts_only):
+                    missing[name] = why
+            except SourceLocked as error:
+                LOG.info("table not compared", table=str(name), what=error.what)
+                del facts[name]  # what it is now is not known to be fine
         in_doubt = self._partitions.in_doubt(compared)
         return StreamLook(catalogue, troubles, facts, missing, baselines, session.head(), in_doubt)
 
@@ -124,11 +129,9 @@ class StreamWatch:
             moved = now.counters.since(before.counters)
             if moved is None or moved:
                 return UNKNOWN if moved is None else f"{UNSENT}; {moved} rows were updated or deleted"
+        if why := written_again(session, schema.table, before.marks, now.marks):
+            return why
         feed = stream_feed(self._pipeline, schema.table)
         if feed is None or before.partitions is None or now.partitions is None:
             return ""
-        try:
-            return self._partitions.compare(session, feed, schema.relation_id, before.partitions, now.partitions)
-        except SourceLocked as error:
-            LOG.info("table not compared", table=str(schema.table), what=error.what)
-            return ""
+        return self._partitions.compare(session, feed, schema.relation_id, before.partitions, now.partitions)

@@ -105,7 +105,8 @@ class TableWatch:
         if now[0].taken < marks.taken:
             return ""  # the table was copied after this look
         try:
-            why = difference(marks, now[0]) or self._renamed(session, feed, marks, now[0], now[1] is not None)
+            why = difference(marks, now[0]) or written_again(session, feed.table, marks, now[0])
+            why = why or self._renamed(session, feed, marks, now[0], now[1] is not None)
             if not why and partitions is not None and now[1] is not None:
                 why = self._partitions.compare(session, feed, relation_id, partitions, now[1])
         except SourceLocked as error:
@@ -122,3 +123,10 @@ class TableWatch:
         if (known := extended(before, now)) != before:
             self._state.set_marks(self._destination, feed.name, known)
         return ""
+
+
+def written_again(session: Session, table: TableId, before: TableMarks, now: TableMarks) -> str:
+    """Say why a table that has another file now may have changes that were never sent; "" when it has none."""
+    if before.file in (0, now.file) or now.file == 0 or not session.was_written_again(table):
+        return ""
+    return "its rows were written again, as by SET UNLOGGED and SET LOGGED, and changes in between are never sent"

@@ -148,6 +148,9 @@ class MysqlSession:
     def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
         raise SourceError("labels are not looked at here", "Report it as a bug")
 
+    def was_written_again(self, table: TableId) -> bool:
+        raise SourceError("files of tables are not looked at here", "Report it as a bug")
+
     def figures(self, schema: TableSchema) -> Figures:
         reader = MysqlTableReader(self._address, schema, 0, Own(self._connection))
         return whole_figures(schema, reader.selected)

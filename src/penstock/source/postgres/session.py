@@ -48,7 +48,7 @@ from penstock.source.postgres.slot import (
     lsn_text,
     slot_state,
 )
-from penstock.source.postgres.table_marks import was_used_before
+from penstock.source.postgres.table_marks import was_used_before, was_written_again
 from penstock.source.postgres.write_counters import are_kept, read_counters
 from penstock.source.sink import Origin
 
@@ -227,6 +227,9 @@ class PostgresSession:
 
     def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
         return was_used_before(self.connection, table, label, partitioned=partitioned)
+
+    def was_written_again(self, table: TableId) -> bool:
+        return was_written_again(self.connection, table)
 
     def figures(self, schema: TableSchema) -> Figures:
         return table_figures(self.connection, schema)

@@ -7,7 +7,7 @@ and see exactly what the session's snapshot sees.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import psycopg
 
@@ -18,6 +18,7 @@ from penstock.source.postgres.partitions import unlocked
 from penstock.source.postgres.statements import literal, quoted, quoted_table
 
 _SCHEMAS_PUBLISHED_SINCE = 150000
+_BLOCKS = 1000  # 8 MiB
 _TAKEN = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _PLACES = """
     SELECT d.objid::bigint, d.refobjid || ':' || d.xmin
@@ -50,6 +51,7 @@ _BY_SCHEMA = """
     FROM line l JOIN pg_publication_namespace s ON s.pnnspid = l.schema JOIN pg_publication p ON p.oid = s.pnpubid
     WHERE p.pubname = ANY (%(names)s)
 """
+_FILES = "SELECT oid::bigint, relfilenode::bigint FROM pg_class WHERE oid = ANY (%s::oid[]) AND relkind = 'r'"
 _FIRST_OF_USERS = 16384  # types below are the server's own
 _REACHED = f"""
     WITH RECURSIVE reached AS (
@@ -96,6 +98,7 @@ def read_marks(
         (taken,) = connection.execute(_TAKEN).fetchall()[0]
         places: dict[int, str] = dict(connection.execute(_PLACES, (relations,)).fetchall())
         members = connection.execute(membership, {"relations": relations, "names": list(publications)}).fetchall()
+        files: dict[int, int] = dict(connection.execute(_FILES, (relations,)).fetchall())
         labels = connection.execute(_LABELS.encode(), (relations,)).fetchall()
         composites = connection.execute(_COMPOSITES.encode(), (relations,)).fetchall()
     published: dict[int, dict[tuple[str, str], list[str]]] = {}
@@ -115,9 +118,34 @@ def read_marks(
             tuple(PublishedBy(*of, tuple(through)) for of, through in published.get(relation, {}).items()),
             tuple(values.get(relation, ())),
             tuple(types.get(relation, ())),
+            files.get(relation, 0) if _is_unnamed(published.get(relation, {}).values()) else 0,
         )
         for relation in relations
     }
+
+
+def _is_unnamed(memberships: Collection[list[str]]) -> bool:
+    """Return whether publications have the table, all of them without naming it."""
+    return bool(memberships) and not any(one.startswith("table ") for through in memberships for one in through)
+
+
+def was_written_again(connection: Connection, table: TableId) -> bool:
+    """Tell whether ALTER TABLE has written the table's rows again, as SET UNLOGGED and SET LOGGED do.
+
+    Between those two nothing is sent. Postgres refuses the first for a table that a publication names, but not where
+    it has all tables or a schema. ALTER TABLE gives every row its own transaction, and then changes the table's entry
+    in the catalogue. VACUUM FULL and CLUSTER leave rows theirs; after a TRUNCATE in the same transaction rows come
+    later than the entry. The first blocks of the table suffice: what was written again fills them.
+    """
+    query = f"""
+        SELECT EXISTS (
+            SELECT 1 FROM ONLY {quoted_table(table)} AS row, pg_class c
+            WHERE c.oid = row.tableoid AND row.ctid < '({_BLOCKS},0)'
+              AND row.xmin = c.xmin AND row.cmin::text::bigint <= c.cmin::text::bigint
+        )
+    """
+    with unlocked(connection, table):
+        return bool(connection.execute(query.encode()).fetchall()[0][0])
 
 
 def was_used_before(connection: Connection, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
