@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.control.check.environment import check_destination
 from penstock.control.check.foresight import (
     check_catalog,
     check_renamed,
@@ -109,3 +113,12 @@ def test_a_catalog_that_cannot_be(tmp_path: Path) -> None:
     assert "s3://bucket/lake has no `catalog`" in found.what
     named = {**remote, "catalog": {"type": "rest", "uri": "http://catalog"}}
     assert list(check_catalog(load(pipeline_file(tmp_path, destinations=[named])))) == []
+
+
+def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the kernel's own, which nobody can write to, root neither; and one where the permissions say so."""
+    monkeypatch.setattr("penstock.control.check.environment.require_java", lambda: None)
+    lake = {"type": "iceberg", "warehouse": "/proc/lake"}
+    pipeline = load(pipeline_file(tmp_path, destinations=[lake], home=str(tmp_path / "own")))
+    (found,) = [one for one in check_destination(pipeline) if one.level == "error"]
+    assert re.search("warehouse /proc/lake: (nothing can|/proc may not) be written to", found.what), found.what
