@@ -58,6 +58,6 @@ def prepared(world: World) -> None:
         f"insert into labels values ({number}, (enum_range(null::mood))[2], null, 'prepared')",
         f"prepare transaction 'p{number}'",
     ):
-        traffic(world)
+        world.sql("insert into loose values (9, 'meanwhile')")
         time.sleep(world.random.choice((0.0, 1.0)))
         world.sql(f"{world.random.choice(('commit', 'commit', 'rollback'))} prepared 'p{number}'")
