@@ -265,6 +265,15 @@ def test_a_root_that_stays_hides_its_partitions(database: Database) -> None:
         assert publish(connection, "penstock_shop", schemas, "shop").troubles == {}
 
 
+def test_an_unlogged_partition_is_its_tables_trouble_until_it_is_logged(any_database: Database) -> None:
+    ensure(any_database, ROOT, A)
+    any_database.execute("ALTER TABLE leaf SET UNLOGGED")
+    [(table, trouble)] = publishing(any_database, ROOT, A).troubles.items()
+    assert (table, "sends none: public.leaf" in trouble.what) == (ROOT, True), "no other table's trouble"
+    any_database.execute(trouble.solution.removeprefix("Run: ").partition(";")[0])
+    assert publishing(any_database, ROOT, A).troubles == {}
+
+
 def test_the_second_publications_name_is_never_the_firsts() -> None:
     assert inserts_publication("penstock_shop") == "penstock_shop_inserts"
     long, other = "ü" * 31, "ü" * 30 + "xx"

@@ -44,7 +44,7 @@ def check_partitions(connection: Connection, schema: TableSchema, found: Publica
         elif persistence == "u":
             yield Finding(
                 "warning",
-                f"partition {partition} of {table} is unlogged: Postgres writes no changes of it",
+                f"partition {partition} of {table} is unlogged: no changes of it are sent, so the table is Errored",
                 f"ALTER TABLE {quoted_table(partition)} SET LOGGED",
                 table,
             )

@@ -40,8 +40,10 @@ _TREES = f"""
         JOIN pg_class child ON child.oid = i.inhrelid AND child.relispartition
     )
     SELECT t.root::bigint, bool_or(c.relkind = 'p'),
-           bool_or((c.oid = t.root OR c.relkind = 'r') AND {_NO_IDENTITY})
-    FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
+           bool_or((c.oid = t.root OR c.relkind = 'r') AND {_NO_IDENTITY}),
+           coalesce(json_agg(json_build_array(n.nspname, c.relname) ORDER BY n.nspname, c.relname)
+                    FILTER (WHERE c.relkind = 'r' AND c.relpersistence = 'u'), '[]')
+    FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace GROUP BY t.root
 """
 _ANCESTORS = """
     WITH RECURSIVE up AS (
@@ -117,13 +119,15 @@ class Member:
     """A table that the pipeline wants, with what decides how it is published.
 
     `lacks_identity`: the table, or one of its partitions, has nothing by which Postgres can name a row. `part_of` are
-    the partitioned tables above a partition that is followed by itself.
+    the partitioned tables above a partition that is followed by itself. `unlogged` are partitions whose changes are
+    written nowhere.
     """
 
     table: TableId
     lacks_identity: bool
     partitioned: bool
     part_of: tuple[TableId, ...] = ()
+    unlogged: tuple[TableId, ...] = ()
 
 
 def managed_comment(pipeline: str) -> str:
@@ -197,9 +201,15 @@ def read_members(connection: Connection, schemas: Sequence[TableSchema]) -> list
         for leaf, namespace, name in connection.execute(_ANCESTORS, (relations,)).fetchall():
             above.setdefault(leaf, []).append(TableId(namespace, name))
     return [
-        Member(schema.table, lacks_identity, partitioned, tuple(above.get(schema.relation_id, ())))
+        Member(
+            schema.table,
+            lacks_identity,
+            partitioned,
+            tuple(above.get(schema.relation_id, ())),
+            tuple(TableId(*name) for name in unlogged),
+        )
         for schema in schemas
-        for partitioned, lacks_identity in [trees.get(schema.relation_id, (False, False))]
+        for partitioned, lacks_identity, unlogged in [trees.get(schema.relation_id, (False, False, []))]
     ]
 
 

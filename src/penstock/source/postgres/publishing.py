@@ -337,6 +337,11 @@ def _trouble(
 ) -> NotPublished | None:
     """Why changes of the table do not arrive as they must; None when they do."""
     table, main = member.table, found.main
+    if member.unlogged:
+        names = shortened([str(one) for one in member.unlogged])
+        logged = "; ".join(f"ALTER TABLE {quoted_table(one)} SET LOGGED" for one in member.unlogged)
+        what = f"changes of table {table} are not sent whole: of its unlogged partitions Postgres sends none: {names}"
+        return NotPublished(what, f"Run: {logged}; {_BY_ITSELF}")
     for one in found.present:
         hiding = [root for root in member.part_of if one.via_root and one.covers(root)]
         if hiding:
