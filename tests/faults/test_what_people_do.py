@@ -57,7 +57,7 @@ ACTS: dict[Act, int] = {
     names.make_unlogged: 2,
     names.identify_by_index: 2,
     names.drop_publication: 1,
-    names.rename_publication: 2,
+    names.rename_publication: 1,
     names.move_slot: 1,
     disks.back_up: 2,
     disks.put_state_back: 2,
