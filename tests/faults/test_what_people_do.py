@@ -149,10 +149,11 @@ def _put_right(world: World) -> None:
     for fuzzer in world.fuzzers.values():
         fuzzer.settle(world.connection)
     world.ensure_up()
-    errored = [table["table"] for table in world.file.status()["tables"] if table["state"] == "Errored"]
-    if errored:
-        done = world.file.command("resync", "FILE", *errored)
-        world.say(f"resync {errored}: {done.returncode} {done.stdout} {done.stderr}")
+    errored = {one["table"]: one["solution"] for one in world.file.status()["tables"] if one["state"] == "Errored"}
+    for name, solution in errored.items():
+        words = ("drop", "FILE", name, "--yes") if f"drop {name} there" in solution else ("resync", "FILE", name)
+        done = world.file.command(*words)
+        world.say(f"{words}: {done.returncode} {done.stdout} {done.stderr}")
     await_all_ready(world)
     for table in world.file.status()["tables"]:
         if table["state"] == "Errored" and GONE in table["error"]:  # a partition that was a table for a while

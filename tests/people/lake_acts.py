@@ -83,13 +83,13 @@ def lose_file(world: World) -> None:
 
 
 def alter(world: World) -> None:
-    """Columns of a table are renamed, dropped, or added by hand."""
+    """A column of a table is dropped, or one is added, by hand."""
     name = _some(world)
 
     def act() -> None:
         theirs = [field.name for field in world.lake.spark.table(f"lake.public.{name}").schema.fields]
         column = world.random.choice(theirs)
-        change = world.random.choice(("drop column `{0}`", "rename column `{0}` to hers", "add column hers string"))
+        change = world.random.choice(("drop column `{0}`", "add column hers string"))
         world.lake.sql(f"alter table lake.public.{name} {change.format(column)}")
 
     _try(world, f"alter {name}", act)
