@@ -15,7 +15,7 @@ from databases import Database
 from lake import Lake
 from penstock.demo.server import PostgresServer
 from penstock.model.table_state import GONE
-from people import disks, lake_acts, names, operator, rows, source
+from people import lake_acts, names, operator, rows, source
 from people.judge import await_all_ready, judge
 from people.pulse import Pulse
 from people.world import CONTROL, DATABASE, World
@@ -59,17 +59,11 @@ ACTS: dict[Act, int] = {
     names.drop_publication: 1,
     names.rename_publication: 1,
     names.move_slot: 1,
-    disks.back_up: 2,
-    disks.put_state_back: 2,
-    disks.put_home_back: 1,
-    disks.put_lake_back: 2,
     lake_acts.drop: 2,
     lake_acts.roll_back: 3,
     lake_acts.edit: 1,
     lake_acts.rewrite: 2,
     lake_acts.expire: 2,
-    lake_acts.alter: 2,
-    lake_acts.replace: 2,
     lake_acts.lose_file: 1,
     operator.stop: 2,
     operator.kill: 2,

@@ -80,24 +80,3 @@ def lose_file(world: World) -> None:
 
     if _try(world, f"lose a file of {name}", act):
         world.damaged.add(name)
-
-
-def alter(world: World) -> None:
-    """A column of a table is dropped, or one is added, by hand."""
-    name = _some(world)
-
-    def act() -> None:
-        theirs = [field.name for field in world.lake.spark.table(f"lake.public.{name}").schema.fields]
-        column = world.random.choice(theirs)
-        change = world.random.choice(("drop column `{0}`", "add column hers string"))
-        world.lake.sql(f"alter table lake.public.{name} {change.format(column)}")
-
-    _try(world, f"alter {name}", act)
-
-
-def replace(world: World) -> None:
-    """A table is made again in its place, with fewer rows."""
-    name = _some(world)
-    rows = f"select * from lake.public.{name} limit {world.random.choice((0, 3))}"
-    statement = f"create or replace table lake.public.{name} using iceberg as {rows}"
-    _try(world, f"replace {name}", lambda: world.lake.sql(statement))

@@ -77,11 +77,6 @@ class World:
         return self.file.database
 
     @property
-    def backup(self) -> Path:
-        """Where a backup of the pipeline's own files is kept; it exists once there is one."""
-        return self.file.folder / "backup"
-
-    @property
     def publication(self) -> str:
         return f"penstock_{self.file.name}"
 
