@@ -23,6 +23,9 @@ class Target:
 CAPTURE_OF_RECVLOGICAL = Target(1.0, 1.5)
 DRAIN_OF_RECVLOGICAL = Target(0.7, 1.2)
 DRAIN_AGAINST_DEBEZIUM = Target(3.5, 5)
+MYSQL_CAPTURE = Target(0.8, 1.5)  # of mysqlbinlog's speed
+MYSQL_DRAIN = Target(120_000, 180_000)  # changes per second
+MYSQL_COPY_AGAINST_JDBC = Target(2, 4)
 COPY_AGAINST_JDBC = Target(1.0, 2)
 COPY_AGAINST_DEBEZIUM = Target(10, 20)
 FRESHNESS_P50 = Target(1.0, 0.5, more_is_better=False)

@@ -20,6 +20,7 @@ from mysql_bench import MysqlBench
 from mysql_server import PASSWORD, SERVERS, USER, MariadbServer, MysqlServer, Server, numbers
 from penstock.config.mysql_source import address_of
 from penstock.errors import GapError, PenstockError, SourceUnreachable
+from penstock.model.table import TableId
 from penstock.source.factory import source_of
 from penstock.source.mysql import events, transactions
 from penstock.source.mysql.connect import connect, rows
@@ -132,6 +133,14 @@ def test_events_over_16_mib_come_in_several_packets(server: Server, tmp_path: Pa
     capture_all(pipeline, sink)
     rows = sink.rows()
     assert [len(row[7].rstrip(b"x")) + row[7].count(b"x") for row in rows] == [1 + 1 + 4 + 4 + size for size in sizes]
+    source = source_of(pipeline.source)
+    with source.snapshot(timeout=10, waiting=lambda _: None) as snapshot, snapshot.session() as session:
+        schema = session.describe(pipeline, TableId("shop", "t"))
+        assert schema is not None
+        (part,) = session.plan_ranges(schema, range_bytes=1 << 40)
+        batches = list(session.reader(schema).read(part, statement_timeout=60))
+    copied = [(key, len(value)) for one in batches for key, value in zip(*one.to_pydict().values(), strict=True)]
+    assert copied == list(enumerate(sizes))
 
 
 def test_an_event_that_was_altered_on_the_way_is_never_taken(server: Server, tmp_path: Path) -> None:

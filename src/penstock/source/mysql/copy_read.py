@@ -38,6 +38,7 @@ from penstock.source.mysql.resume import await_visible
 BATCH_BYTES = 8 << 20
 _KIND, _VERSION = "range of keys", 1
 _QUERY, _END, _ERROR, _NULL = 3, 0xFE, 0xFF, 0xFB
+_LENGTH, _LARGE = struct.Struct("<I"), 0xFFFFFF
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,10 @@ class MysqlTableReader:
         )
         query = f"SELECT {wanted} FROM {quoted(self.schema.table)} WHERE {condition}"
         with source_errors(f"copying table {self.schema.table}", self.address):
-            for packets in _packets(connection, query.encode()):
-                yield pa.RecordBatch.from_arrays(_cells(packets, len(names)), names=[str(n) for n in range(len(names))])
+            numbers = [str(number) for number in range(len(names))]
+            for content, starts in _packets(connection, query.encode()):
+                if starts:
+                    yield pa.RecordBatch.from_arrays(_cells(content, starts, len(names)), names=numbers)
 
     def _typed(
         self, batch: pa.RecordBatch, part: KeyRange, *, strict: bool
@@ -229,50 +232,52 @@ class MysqlTableReader:
         return pa.RecordBatch.from_arrays(columns, schema=schema), rescued.counts
 
 
-def _packets(connection: Connection, query: bytes) -> Iterator[list[bytes]]:
-    """Send a query; yield the packets of its rows, about BATCH_BYTES at a time."""
+def _packets(connection: Connection, query: bytes) -> Iterator[tuple[bytes, list[int]]]:
+    """Send a query; yield its rows, about BATCH_BYTES at a time: bytes, and where in them each row begins."""
     connection._execute_command(_QUERY, query)
     count = connection._read_packet().read_length_encoded_integer()
     for _ in range(count + 1):  # the columns, and the packet behind them
         connection._read_packet()
-    file, buffer, parts, found, size = connection._rfile, bytearray(), list[bytes](), list[bytes](), 0
+    buffer, length_at, at = bytearray(), _LENGTH.unpack_from, 0
+    starts, parts = list[int](), list[bytes]()
     while True:
-        piece = file.read1(1 << 20)
+        piece = connection._rfile.read1(1 << 20)
         if not piece:
             raise pymysql.OperationalError(2013, "the server closed the connection")
         buffer += piece
-        at, filled = 0, len(buffer)
-        while filled - at >= 4:
-            length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
-            if filled - at < 4 + length:
+        last, filled, add = len(buffer) - 4, len(buffer), starts.append
+        while at < last:
+            size = length_at(buffer, at)[0] & _LARGE
+            following = at + 4 + size
+            if following > filled:
                 break
-            packet = bytes(memoryview(buffer)[at + 4 : at + 4 + length])
-            at += 4 + length
-            if parts or length == 0xFFFFFF:
-                parts.append(packet)
-                if length == 0xFFFFFF:
-                    continue
-                packet, parts = b"".join(parts), []
-            elif packet[0] == _ERROR:
-                (code,) = struct.unpack_from("<H", packet, 1)
-                raise pymysql.OperationalError(code, packet[9:].decode(errors="replace"))
-            elif packet[0] == _END and length < 9:
-                if found:
-                    yield found
+            if size == _LARGE or parts:  # a row of several packets
+                parts.append(bytes(memoryview(buffer)[at + 4 : following]))
+                if size < _LARGE:
+                    yield bytes(memoryview(buffer)[:following]), starts
+                    yield b"".join(parts), [0]
+                    del buffer[:following]
+                    starts, parts, following = [], [], 0
+                    last, filled, add = len(buffer) - 4, len(buffer), starts.append
+                at = following
+                continue
+            if buffer[at + 4] >= _END and (size < 9 or buffer[at + 4] == _ERROR):
+                if buffer[at + 4] == _ERROR:
+                    (code,) = struct.unpack_from("<H", buffer, at + 5)
+                    raise pymysql.OperationalError(code, bytes(buffer[at + 13 : following]).decode(errors="replace"))
+                yield bytes(memoryview(buffer)[:at]), starts
                 return
-            found.append(packet)
-            size += len(packet)
-            if size >= BATCH_BYTES:
-                yield found
-                found, size = [], 0
-        del buffer[:at]
+            add(at + 4)
+            at = following
+        if at >= BATCH_BYTES and not parts:
+            yield bytes(memoryview(buffer)[:at]), starts
+            del buffer[:at]
+            starts, at = [], 0
 
 
-def _cells(packets: list[bytes], columns: int) -> list[pa.Array]:
-    lengths = np.fromiter(map(len, packets), np.int64, len(packets))
-    octets = padded(b"".join(packets))
-    at = np.cumsum(lengths) - lengths
-    buffer, count = pa.py_buffer(octets), len(packets)
+def _cells(content: bytes, starts: list[int], columns: int) -> list[pa.Array]:
+    octets, at = padded(content), np.array(starts, np.int64)
+    buffer, count = pa.py_buffer(octets), len(starts)
     even = np.arange(0, 2 * count, 2, dtype=np.int32)
     found: list[pa.Array] = []
     for _ in range(columns):
