@@ -18,7 +18,7 @@ from penstock.errors import StreamOutOfStep
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql.events import Block
-from penstock.source.mysql.gtids import GtidSet, owned
+from penstock.source.mysql.gtids import GtidSet, LastOfSources, owned
 from penstock.source.mysql.transactions import Transactions
 
 RECORDED = Path(__file__).parents[1] / "support" / "mysql_8_0_binlog.bin"
@@ -111,3 +111,6 @@ def test_gtid_sets() -> None:
     assert not held.meets(found)
     assert held.meets(GtidSet({other: "1-9"}))
     assert not owned("")
+    written = LastOfSources("0-1-41,0-2-44,\n7-1-3")
+    assert "0-1-41" in written
+    assert not any(one in written for one in ("0-1-42", "0-3-1", "7-2-1"))

@@ -34,6 +34,18 @@ class LastOfDomains:
         return dict(self._last)
 
 
+class LastOfSources:
+    """What a MariaDB server has written: `@@GLOBAL.gtid_binlog_state`, the last one of each domain and server."""
+
+    def __init__(self, text: str) -> None:
+        parts = [one.strip().split("-") for one in text.split(",") if one.strip()]
+        self._last = {(domain, server): int(number) for domain, server, number in parts}
+
+    def __contains__(self, gtid: str) -> bool:
+        domain, server, number = gtid.split("-")
+        return self._last.get((domain, server), 0) >= int(number)
+
+
 class GtidSet:
     """MySQL's. Numbers are kept as intervals that neither meet nor overlap."""
 

@@ -16,7 +16,7 @@ from penstock.errors import GapError, SourceUnreachable
 from penstock.model.position import Position
 from penstock.source.mysql.connect import Address, Connection, endpoint, is_mariadb, named_rows, rows
 from penstock.source.mysql.events import START_OVER
-from penstock.source.mysql.gtids import GtidSet, owned
+from penstock.source.mysql.gtids import GtidSet, LastOfSources, owned
 from penstock.source.mysql.positions import epoch_of, file_number, head, position_of
 from penstock.source.sink import Origin
 
@@ -109,13 +109,12 @@ def find_gap(connection: Connection, address: Address, end: Position, origin: Or
         what = f"the change log's end has no GTID, so that what follows it at {where} cannot be known"
         return GapError(what, f"Point source.url at the former server. {START_OVER}")
     if is_mariadb(connection):
-        return None  # the server refuses a GTID that it does not have
-    ((follows, kept),) = rows(
-        connection,
-        address,
-        "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed), GTID_SUBSET(@@GLOBAL.gtid_purged, %s)",
-        (GtidSet(state.gtids).text(),) * 2,
-    )
+        # It would wait for a GTID that is still to come, and says itself if binlogs after one are purged.
+        written = LastOfSources(_global(connection, address, "gtid_binlog_state"))
+        follows, kept = all(one in written for one in state.gtids.values()), True
+    else:
+        asked = "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed), GTID_SUBSET(@@GLOBAL.gtid_purged, %s)"
+        ((follows, kept),) = rows(connection, address, asked, (GtidSet(state.gtids).text(),) * 2)
     if not follows:
         what = f"the server at {where} never executed some of the transactions that the change log has"
         return GapError(what, f"It did not follow the former server to its end: choose another replica. {START_OVER}")
