@@ -16,7 +16,7 @@ import pytest
 from binlog_capture import ListSink, capture_all, pipeline_of
 from mysql_server import MariadbServer, MysqlServer, Server
 from penstock.source.mysql.connect import connect, rows
-from penstock.source.mysql.copy_read import begin_snapshot, visible_position
+from penstock.source.mysql.copy_places import begin_snapshot, visible_position
 from penstock.source.mysql.positions import head, position_of
 
 SESSIONS = 4

@@ -17,6 +17,7 @@ from mysql_server import PASSWORD, SERVERS, MariadbServer, Server, numbers
 from mysql_types import MARIADB_TYPES, TYPES
 from penstock.errors import GapError, PenstockError, SourceMisconfigured, SourceUnreachable
 from penstock.source.factory import source_of
+from running import await_condition
 
 
 @pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
@@ -271,6 +272,8 @@ def test_gaps_are_found_and_settings_are_checked(server: Server, tmp_path: Path)
     with pytest.raises(SourceMisconfigured, match="binlog_row_metadata is MINIMAL"):
         bench.start()
     server.execute("SET GLOBAL binlog_row_metadata = FULL", "FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (1)")
+    dumps = "SELECT 1 FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
+    await_condition(lambda: not server.rows(dumps), "the server to notice that nobody reads", 20)
     last = server.rows("SHOW BINARY LOGS")[-1][0]
     server.execute(f"PURGE BINARY LOGS TO '{last}'")
     with pytest.raises(GapError, match="no longer has the binlog file"):

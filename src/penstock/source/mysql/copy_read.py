@@ -1,8 +1,8 @@
 """Read one range of a table's copy over the text protocol, as typed Arrow batches. Runs in tasks; no Spark in it.
 
 A range is read in a transaction of its own, WITH CONSISTENT SNAPSHOT. MariaDB says exactly where in the binlog it
-stands; of MySQL only bounds are known, those of the whole snapshot (snapshot.py). Rows come as packets; cells are found
-with numpy, one column of all rows at a time.
+stands; of MySQL only bounds are known (copy_places.py). Rows come as packets; cells are found with numpy, one column of
+all rows at a time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from penstock.model.table import TableId, TableSchema
 from penstock.source.contract import Rescuing, Seeing
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows, source_errors
+from penstock.source.mysql.copy_places import begin_exact, begin_snapshot
 from penstock.source.mysql.key_conditions import key_conditions
-from penstock.source.mysql.positions import FIRST_OFFSET, head, position_of
-from penstock.source.mysql.resume import await_visible
+from penstock.source.mysql.positions import head, position_of
 
 BATCH_BYTES = 8 << 20
 _KIND, _VERSION = "range of keys", 1
@@ -83,31 +83,6 @@ def unasked(position: Position) -> None:
     """`seen` for those who do not ask."""
 
 
-def begin_snapshot(connection: Connection, address: Address) -> Position | None:
-    """Begin a transaction, and return the position before which is exactly what it sees. None: MySQL does not say."""
-    rows(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    if not is_mariadb(connection):
-        return None
-    status = {
-        str(name).lower(): value for name, value in rows(connection, address, "SHOW STATUS LIKE 'binlog_snapshot_%'")
-    }
-    if not status.get("binlog_snapshot_file"):
-        raise SourceError("the server does not say where its snapshot stands in the binlog", "Check log_bin")
-    file, offset = str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])
-    return position_of(file, offset, address.epoch)
-
-
-def visible_position(connection: Connection, address: Address) -> Position:
-    """Return a position before which everything can be seen by readers, of a MySQL server. The end of the binlog is
-    none: a transaction is in it before readers see it."""
-    if rows(connection, address, "SELECT @@GLOBAL.gtid_mode")[0][0] == "ON":
-        position = position_of(*head(connection, address), address.epoch)
-        await_visible(connection, address)
-        return position
-    rows(connection, address, "FLUSH BINARY LOGS")  # a new file begins when all of the former one is visible
-    return position_of(head(connection, address)[0], FIRST_OFFSET, address.epoch)
-
-
 @dataclass(frozen=True)
 class Own:
     """The connection that a snapshot lives in. It stays behind when a reader goes to another process."""
@@ -144,7 +119,10 @@ class MysqlTableReader:
             if not is_mariadb(connection):
                 limit = f"max_execution_time = {int(statement_timeout * 1000)}"
             rows(connection, self.address, f"SET SESSION {limit}")
-            position = begin_snapshot(connection, self.address)
+            if self.schema.key or is_mariadb(connection):
+                position = begin_snapshot(connection, self.address)
+            else:
+                position = begin_exact(connection, self.address, part.table)
             reached = position_of(*head(connection, self.address), self.address.epoch) if position is None else position
             if reached < self.floor:
                 raise RangeVoid(f"the server went back behind the snapshot of {part.table}", "Its copy starts again")

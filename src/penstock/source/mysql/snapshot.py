@@ -27,7 +27,8 @@ from penstock.source.contract import ComparableTable, WantedTables
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.comparison import MysqlSide
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows
-from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, Own, begin_snapshot, visible_position
+from penstock.source.mysql.copy_places import begin_snapshot, visible_position
+from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, Own
 from penstock.source.mysql.positions import head, position_of
 
 MOST_RANGES = 10_000
