@@ -290,6 +290,16 @@ def test_a_server_without_gtids_is_copied_and_followed(tmp_path: Path) -> None:
             bench.settle("t")
             found = sorted((row["id"], row["note"]) for row in bench.rows("t"))
             assert found == sorted(server.rows("SELECT id, note FROM shop.t"))
+        server.execute(
+            "CREATE TABLE shop.j (id int primary key, doc json)", "INSERT INTO shop.j VALUES (1, '[1, 2, 3]')"
+        )
+        with MysqlBench(tmp_path / "q", server.url, match="shop.j") as bench:
+            bench.settle("j")
+            server.execute(
+                "SET SESSION binlog_row_value_options = PARTIAL_JSON",
+                "UPDATE shop.j SET doc = JSON_SET(doc, '$[1]', 7)",
+            )
+            assert "a part of a JSON value" in bench.await_errored("j").reason
 
 
 def test_each_ssl_mode_does_what_it_says(tmp_path: Path) -> None:

@@ -21,19 +21,18 @@ def check_server(connection: Connection, address: Address, wanted: WantedTables)
     oldest, product = ((10, 6), "MariaDB 10.6") if is_mariadb(connection) else ((8, 0), "MySQL 8.0")
     if version(connection) < oldest:
         found.append(Finding("error", f"the server is older than {product}", "Upgrade it"))
-    if _variable(connection, address, "log_bin") not in ("1", "ON"):
+    if variable(connection, address, "log_bin") not in ("1", "ON"):
         fix = "Put log_bin and a server_id into the server's configuration and restart it"
         return [*found, Finding("error", "the server writes no binlog", fix)]
     for name, needed, fix, why in _SETTINGS:
-        value = _variable(connection, address, name)
+        value = variable(connection, address, name)
         if value.upper() != needed:
             text = f"{name} is {value or 'unknown'}: {why}"
             found.append(Finding("error", text, f"{fix} (and in the configuration; then reconnect applications)"))
     found += _rights(connection, address)
     if not is_mariadb(connection):
         found += _of_mysql(connection, address)
-    expire = int(float(_variable(connection, address, "expire_logs_days") or "0") * 86_400)
-    seconds = int(_variable(connection, address, "binlog_expire_logs_seconds") or "0") or expire
+    seconds = kept_seconds(connection, address)
     if 0 < seconds < _SHORT_SECONDS:
         text = f"binlogs are kept for {seconds} s only: a pipeline that is stopped for longer copies everything again"
         found.append(Finding("warning", text, "SET GLOBAL binlog_expire_logs_seconds = 604800"))
@@ -49,11 +48,11 @@ def check_server(connection: Connection, address: Address, wanted: WantedTables)
 
 def _of_mysql(connection: Connection, address: Address) -> list[Finding]:
     found: list[Finding] = []
-    if _variable(connection, address, "binlog_row_value_options"):
+    if variable(connection, address, "binlog_row_value_options"):
         text = "binlog_row_value_options is PARTIAL_JSON: of a changed document the binlog would have a part alone"
         fix = "SET GLOBAL binlog_row_value_options = '' (and in the configuration; then reconnect applications)"
         found.append(Finding("error", text, fix))
-    if _variable(connection, address, "gtid_mode").upper() != "ON":
+    if variable(connection, address, "gtid_mode").upper() != "ON":
         on = "Set gtid_mode = ON and enforce_gtid_consistency = ON (docs/source-mysql.md)"
         text = "gtid_mode is not ON: a replica that takes over cannot be followed, and each copy begins a binlog file"
         found.append(Finding("warning", text, on))
@@ -89,6 +88,12 @@ def _rights(connection: Connection, address: Address) -> list[Finding]:
     ]
 
 
-def _variable(connection: Connection, address: Address, name: str) -> str:
+def kept_seconds(connection: Connection, address: Address) -> int:
+    """Return for how long the server keeps a binlog; 0: for ever."""
+    days = int(float(variable(connection, address, "expire_logs_days") or "0") * 86_400)
+    return int(variable(connection, address, "binlog_expire_logs_seconds") or "0") or days
+
+
+def variable(connection: Connection, address: Address, name: str) -> str:
     found = rows(connection, address, "SHOW GLOBAL VARIABLES LIKE %s", (name,))
     return str(found[0][1]) if found else ""

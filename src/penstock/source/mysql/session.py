@@ -23,7 +23,7 @@ from penstock.source.contract import Alteration, Fact, Retained, Retention, Sour
 from penstock.source.finding import Finding
 from penstock.source.mysql.capture import READING
 from penstock.source.mysql.catalogue import discover
-from penstock.source.mysql.check import check_server
+from penstock.source.mysql.check import check_server, kept_seconds
 from penstock.source.mysql.comparison import whole_figures
 from penstock.source.mysql.connect import Address, Connection, is_mariadb, named_rows, rows
 from penstock.source.mysql.copy_read import MysqlTableReader, Own
@@ -78,13 +78,14 @@ class MysqlSession:
             "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'",
         )
         is_read = int(dumps[0][0]) > 0
-        oldest = min(logs, default="none")
+        oldest, kept = min(logs, default="none"), kept_seconds(self._connection, self._address)
         facts = (
             Fact("binlog", f"{file}:{offset}", "ok" if is_read else "warning"),
             Fact("read by capture", "yes" if is_read else "no", "ok" if is_read else "warning"),
             Fact("oldest binlog", oldest),
+            Fact("binlogs are kept", f"for {kept / 3600:g} hours" if kept else "for ever"),
         )
-        details = {"binlog": {"file": file, "offset": offset, "oldest": oldest, "read": is_read}}
+        details = {"binlog": {"file": file, "offset": offset, "oldest": oldest, "kept_seconds": kept, "read": is_read}}
         return SourceHealth(position_of(file, offset, self._address.epoch), is_read, facts, details)
 
     def find_gap(self, end: Position, origin: Origin) -> GapError | None:
