@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from databases import Database
 from destination_rows import ORDERS, SOURCE, START, apply, net
+from penstock.decode.schema import arrow_schema
 from penstock.errors import RowRefused, SchemaChanged
 from penstock.model.feed import Sid
 from postgres_lake import postgres_lake
@@ -20,6 +22,19 @@ def test_columns_that_the_table_lacks_are_left_out(postgres: Database) -> None:
     driver.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
     apply(driver, ORDERS, START + 1, net(ORDERS, [{"id": 1, "amount": 5, "note": "left out"}]))
     assert lake.rows(ORDERS) == [{"id": 1, "amount": 5}]
+    unsent = net(ORDERS, [{"id": 1, "amount": 6}], fetches=[("note", 0, {"id": 1})])
+    apply(driver, ORDERS, START + 2, unsent)
+    assert lake.rows(ORDERS) == [{"id": 1, "amount": 6}]
+    row = {"id": 1, "amount": 6, "note": None}
+    assert driver.plan(ORDERS.table, SOURCE).held(0, ["note", "id", "amount"]).to_pylist() == [row]
+    copy = driver.plan_copy(ORDERS.table, SOURCE)
+    part = copy.write_rows([pa.Table.from_pylist([{**row, "note": "left out"}], schema=arrow_schema(ORDERS))])
+    catchup = driver.plan_catchup(ORDERS.table, SOURCE, [part], START + 3)
+    assert catchup.held(0, ["id", "note", "amount"]).to_pylist() == [row]
+    later = catchup.write(unsent)
+    assert (later.rows, later.unresolved) == (1, 0)
+    driver.commit_copy(ORDERS.table, SOURCE, [part, later], START + 4)
+    assert lake.rows(ORDERS) == [{"id": 1, "amount": 6}]
 
 
 def test_a_table_of_several_sources_needs_the_column_that_tells_them_apart(postgres: Database) -> None:

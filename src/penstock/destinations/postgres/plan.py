@@ -94,7 +94,11 @@ class PostgresPlan:
         if net.touched_keys is not None and net.upsert_keys is not None:
             ending = net.touched_keys.filter(pc.invert(pc.is_in(net.touched_keys, value_set=net.upsert_keys)))
             gone = None if net.truncated else key_table(self.shape, ending)
-            fetches = tuple(FetchedCells(one.column, one.rows, key_table(self.shape, one.keys)) for one in net.fetches)
+            fetches = tuple(
+                FetchedCells(one.column, one.rows, key_table(self.shape, one.keys))
+                for one in net.fetches
+                if one.column in self.shape.names
+            )
         part = PostgresPart(
             upserts if upserts.num_rows else None,
             gone=gone if gone is not None and gone.num_rows else None,
@@ -191,14 +195,11 @@ class PostgresPlan:
             own_share(shape, "t"),
         )
         rows = read_rows(connection, query, shape.kept, names, pa.schema(others))
-        lacking = [column.name for column in shape.kept.columns if column.name not in names]
-        for name in lacking:
-            rows = rows.append_column(name, pa.nulls(rows.num_rows, arrow_schema(shape.kept).field(name).type))
-        return rows
+        return _with_lacking(shape, rows, [column.name for column in shape.kept.columns])
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
         shape, period = self.shape, self.layout.period
-        names = [name for name in columns if name != RESCUED]
+        names = [name for name in columns if name in shape.names]
         wanted = [*names, *([RESCUED] if RESCUED in columns and shape.rescued else [])]
         where = [own_share(shape, "t")]
         if period is not None:
@@ -217,7 +218,7 @@ class PostgresPlan:
             rows = read_rows(session.connection, query, shape.kept, names, others)
         if RESCUED in columns and RESCUED not in rows.column_names:
             rows = rows.append_column(pa.field(RESCUED, RESCUED_TYPE), pa.nulls(rows.num_rows, RESCUED_TYPE))
-        return rows.select(list(columns))
+        return _with_lacking(shape, rows, columns).select(list(columns))
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         shape, period = self.shape, self.layout.period
@@ -296,7 +297,7 @@ class PostgresCatchup:
         """Rows of the copy that no part of it has ended, the older ones first."""
         shape, connection = self.shape, session.connection
         others = pa.schema([pa.field(RESCUED, RESCUED_TYPE)])
-        plain = [name for name in names if name != RESCUED]
+        plain = [name for name in names if name in shape.names]
         order = part_order(session, self.base)
         found = []
         for table in dict.fromkeys(part.stored.table for part in self.base if part.stored is not None):
@@ -314,10 +315,9 @@ class PostgresCatchup:
                 sql.SQL(" AND ").join(where),
             )
             found.append(read_rows(connection, query, shape.kept, plain, others))
-        if found:
-            return pa.concat_tables(found)
         schema = arrow_schema(shape.kept)
-        return pa.schema([*(schema.field(name) for name in plain), *others]).empty_table()
+        empty = pa.schema([*(schema.field(name) for name in plain), *others]).empty_table()
+        return _with_lacking(shape, pa.concat_tables(found) if found else empty, names)
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
         with self.sessions.for_table(self.target) as session:
@@ -424,6 +424,15 @@ def key_table(shape: Shape, keys: pa.Array) -> pa.Table:
     schema = arrow_schema(shape.kept)
     types = [schema.field(name).type for name in shape.key]
     return pa.table(decode_keys(keys, types), names=list(shape.key))
+
+
+def _with_lacking(shape: Shape, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows with NULL in those of these columns that the table was made without."""
+    schema = arrow_schema(shape.kept)
+    for name in names:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
+    return rows
 
 
 def _columns(alias: str, names: Sequence[str]) -> sql.Composed:
