@@ -31,7 +31,8 @@ POLL_SECONDS = 0.05
 PARTITIONED = "public.partitioned"
 TRUNCATED_EVERY = 5  # rounds of traffic
 CAPTURE_POINTS = tuple(name for name in FAILPOINTS if name.startswith("capture."))
-# See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills
+# See test_copy_kills, test_upkeep_kills, test_huge_transaction, test_batch_writer_kills, test_stream_kills,
+# test_three_tables_kills
 ELSEWHERE = (
     "copy.",
     "publish.",
