@@ -123,9 +123,11 @@ def test_changes_are_events_in_every_envelope_and_rows_in_every_mode(server: Ser
     assert [one["source"]["pos"] for one in debezium] == sorted(one["source"]["pos"] for one in debezium)
 
     versions = sorted(
-        (row["id"], row["note"], row["valid_from"].second, row["deleted"]) for row in kept["history"] if row["id"] < 3
+        (row["id"], row["note"], row["deleted"], row["valid_from"]) for row in kept["history"] if row["id"] < 3
     )
-    assert versions == [(1, 'h"é', 0, True), (2, 'h"é', 0, False), (2, "x", 22, True)]
+    assert [one[:3] for one in versions] == [(1, 'h"é', True), (2, 'h"é', False), (2, "x", True)]
+    if isinstance(server, MariadbServer):  # MySQL's commit times are the server's clock, whatever a session says
+        assert versions[2][3].second == 22
     assert [row["id"] for row in kept["append"]] == [2]
     assert [row["op"] for row in kept["events"]] == ["insert", "update", "update", "insert", "delete", "truncate"]
     assert kept["events"][0]["after"]["bi"] == 9223372036854775807
@@ -272,6 +274,7 @@ def test_character_sets_are_read_as_the_server_converts_them(server: Server) -> 
         found = server.rows(
             f"SELECT HEX({code}), HEX(CONVERT({text} USING utf8mb4)) FROM {numbers(count)}"
             f" WHERE CHAR_LENGTH({text}) = 1 AND HEX({text}) = HEX({code})"
+            f" AND CONVERT({text} USING utf8mb4) IS NOT NULL"
         )
         expected = [bytes.fromhex(shown).decode() for _, shown in found]
         codes = pa.array([bytes.fromhex(code) for code, _ in found], pa.binary())

@@ -169,7 +169,12 @@ class MysqlTableReader:
     def _require_unaltered(self, connection: Connection) -> None:
         """Hold the table's structure for the rest of the transaction, and compare it with what was planned."""
         rows(connection, self.address, f"SELECT 1 FROM {quoted(self.schema.table)} LIMIT 0")
-        found = discover(connection, self.address, self.schema.table.__eq__)
+        # Another connection looks: to this one, MySQL shows the catalogue as its transaction began.
+        looking = connect(self.address, purpose="penstock copy")
+        try:
+            found = discover(looking, self.address, self.schema.table.__eq__)
+        finally:
+            looking._force_close()
         if not found or found[0].schema.relation_id != self.schema.relation_id:
             raise RangeVoid(
                 f"table {self.schema.table} was altered while it was copied", "Its copy starts again by itself"
