@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
@@ -75,7 +75,8 @@ def test_deltaforge_to_the_key() -> None:
     ids = [event["event_id"] for event in (came, changed, gone, emptied)]
     again = render_changes(changes, Feed.clone(schema.table), origin, form)
     assert ids == [event["event_id"] for event in values(again)], "made again it is the same event"
-    assert len({UUID(one) for one in ids}) == len(ids)
+    names = [f"shop/{schema.relation_id}/{place}" for place in made.places.to_pylist()]
+    assert ids == [str(uuid5(uuid5(NAMESPACE_URL, "penstock:event"), name)) for name in names]
 
 
 def test_faucet_to_the_key() -> None:
