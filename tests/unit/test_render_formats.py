@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
+from penstock.destinations.key_layout import KeyLayout
 from penstock.model.feed import Feed
 from penstock.model.place import place_at
 from penstock.model.table import ColumnType, TableSchema
 from penstock.render.event import Origin
 from penstock.render.events import Rendered, render_changes
 from penstock.render.format import Envelope, EventFormat
+from penstock.render.own_changes import FEWEST
 from penstock.render.template import compiled
 from pgoutput_messages import (
     INT4,
@@ -77,6 +80,34 @@ def test_deltaforge_to_the_key() -> None:
     assert ids == [event["event_id"] for event in values(again)], "made again it is the same event"
     names = [f"shop/{schema.relation_id}/{place}" for place in made.places.to_pylist()]
     assert ids == [str(uuid5(uuid5(NAMESPACE_URL, "penstock:event"), name)) for name in names]
+
+
+def test_debezium_has_keys_of_connect() -> None:
+    """Also where each of several shards leaves out what belongs to others before it is decoded."""
+    schema = table_schema({"id": INT8, "at": TIMESTAMP, "name": TEXT}, key=("id", "at"))
+    moment = "2026-01-02 03:04:05.5"
+    messages = [insert(str(number), moment, "x") for number in range(FEWEST)]
+    plain = b'{"id":%d,"at":1767323045500000}'
+    fields = (
+        b'[{"type":"int64","optional":false,"field":"id"},'
+        b'{"type":"int64","optional":false,"name":"io.debezium.time.MicroTimestamp","version":1,"field":"at"}]'
+    )
+    name = f"shop.{schema.table}.Key".encode()
+    described = b'{"schema":{"type":"struct","fields":%s,"optional":false,"name":"%s"},"payload":%s}'
+    for schemas, expected in (("none", plain), ("inline", described % (fields, name, plain))):
+        form = EventFormat(Envelope("debezium", schemas))  # type: ignore[arg-type]
+        changes = Stream().transaction(*messages).raw(schema)
+        layout = KeyLayout(2)
+        shards = [
+            render_changes(
+                changes, Feed.clone(schema.table), ORIGIN, form, select=partial(layout.select, shard), shared=True
+            )
+            for shard in (0, 1)
+        ]
+        keys = [set(made.keys.to_pylist()) for made in shards]
+        assert all(keys)
+        assert not keys[0] & keys[1]
+        assert keys[0] | keys[1] == {expected % number for number in range(FEWEST)}
 
 
 def test_faucet_to_the_key() -> None:

@@ -24,7 +24,7 @@ from penstock.model.table import ColumnType, TableSchema
 from penstock.render.connect_avro import connect_schema, connect_values
 from penstock.render.debezium_source import LONG, STRING, Values, source_type, source_values
 from penstock.render.event import Events, Origin
-from penstock.render.format import Envelope, Registry
+from penstock.render.format import Envelope, Registry, Schemas
 from penstock.render.images import unsent
 from penstock.render.json_text import JsonRows, json_texts
 from penstock.render.registry import prefixes
@@ -225,17 +225,43 @@ def avro_keys(
     valid = np.asarray(images.is_valid())
     if not schema.key or not valid.any():
         return pa.nulls(len(images), pa.binary())
-    there = images.filter(pa.array(valid))
-    dialect = dialect_of(schema)
-    made = {name: dialect.connect_column(typed(types[name]), pc.struct_field(there, name)) for name in schema.key}
-    name = f"{origin.source}.{schema.table.schema}.{schema.table.name}.Key"
-    fields = tuple((one, column.type, False) for one, column in made.items())
-    kind = ConnectType(pa.null(), "struct", name, version=0, fields=fields)
-    prefix = prefixes(registry, topics, connect_schema(kind), name, "key")
+    kind, made = _keys(images.filter(pa.array(valid)), schema, types, origin)
+    prefix = prefixes(registry, topics, connect_schema(kind), kind.name, "key")
     if isinstance(prefix, pa.Array):
         prefix = prefix.filter(pa.array(valid))
-    values = connect_values(prefix, kind, {one: column.values for one, column in made.items()}, len(there))
+    values = connect_values(prefix, kind, made, int(valid.sum()))
     return values if valid.all() else values.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+
+def json_keys(
+    images: pa.StructArray, schema: TableSchema, types: Mapping[str, ColumnType], origin: Origin, schemas: Schemas
+) -> pa.Array:
+    """Return the keys of rows as JsonConverter writes them, byte for byte, so that they are in the same partitions as
+    Debezium's. Null where there is no row."""
+    valid = np.asarray(images.is_valid())
+    if not schema.key or not valid.any():
+        return pa.nulls(len(images), pa.binary())
+    kind, made = _keys(images.filter(pa.array(valid)), schema, types, origin)
+    rows = JsonRows()
+    if schemas == "inline":
+        described = json.dumps(kind.schema(optional=False), ensure_ascii=False, separators=(",", ":"))
+        rows.text(f'{{"schema":{described},"payload":')
+    for number, (name, values) in enumerate(made.items()):
+        rows.name(name, first=not number).texts(json_texts(values))
+    texts = rows.text("}}" if schemas == "inline" else "}").joined(int(valid.sum())).cast(pa.binary())
+    return texts if valid.all() else texts.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+
+def _keys(
+    images: pa.StructArray, schema: TableSchema, types: Mapping[str, ColumnType], origin: Origin
+) -> tuple[ConnectType, dict[str, pa.Array]]:
+    """Return the schema of a table's keys, and their columns."""
+    dialect = dialect_of(schema)
+    made = {name: dialect.connect_column(typed(types[name]), pc.struct_field(images, name)) for name in schema.key}
+    fields = tuple((name, column.type, False) for name, column in made.items())
+    name = f"{origin.source}.{schema.table.schema}.{schema.table.name}.Key"
+    kind = ConnectType(pa.null(), "struct", name, version=0, fields=fields)
+    return kind, {name: column.values for name, column in made.items()}
 
 
 def _objects(row: Row) -> pa.Array:

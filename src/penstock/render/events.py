@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from penstock.model.source_events import WantedEvents, is_source_event
 from penstock.model.table import ColumnType, TableSchema
 from penstock.processors.batch import Route
 from penstock.processors.chain import Failure
+from penstock.render.debezium import json_keys
 from penstock.render.envelopes import native
 from penstock.render.event import Events, Mask, Numbers, Origin, TableOrders
 from penstock.render.format import NATIVE, EventFormat
@@ -51,7 +53,7 @@ from penstock.render.records import (
     parted,
 )
 from penstock.render.source_events import has_shape, topic_word
-from penstock.render.values import avro_keys, rendered_values
+from penstock.render.values import avro_keys, debezium_keys, has_debezium_keys, rendered_values
 
 Selection = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]  # indexes of records, and the partition of each
 Select = Callable[[pa.DictionaryArray, pa.Array, Mask], Selection]  # by topic, key, and whether it concerns every key
@@ -161,7 +163,11 @@ def _own(changes: RawChanges, feed: Feed, origin: Origin, format: EventFormat, s
     def of_shard(keys: pa.Array) -> npt.NDArray[np.int64]:
         return select(_constant(topic, len(keys)), keys, np.zeros(len(keys), np.bool_))[0]
 
-    return own_changes(changes, of_shard)
+    if not has_debezium_keys(format, changes.schema.table):
+        return own_changes(changes, of_shard)
+    types = {column.name: column.type for column in changes.schema.columns}
+    write = partial(json_keys, schema=changes.schema, types=types, origin=origin, schemas=format.envelope.schemas)
+    return own_changes(changes, of_shard, write)
 
 
 def _published(made: pa.Table, feed: Feed, format: EventFormat) -> pa.Table:
@@ -211,6 +217,8 @@ def render_events(
         keys = named.filled(format.key).cast(pa.binary())
     elif format.registry is not None:
         keys = avro_keys(columns, records, schema, types, origin, format, topics)
+    elif has_debezium_keys(format, schema.table):
+        keys = debezium_keys(columns, records, schema, types, origin, format)
     else:
         keys = texts.cast(pa.binary())
     if done.route is not None:

@@ -27,6 +27,7 @@ from penstock.render.records import has_one_topic
 
 FEWEST = 500  # changes for which it is worth the trouble
 
+WriteKeys = Callable[[pa.StructArray], pa.Array]
 OfShard = Callable[[pa.Array], npt.NDArray[np.int64]]  # by keys of records, which of them are the shard's
 
 
@@ -47,16 +48,17 @@ def can_tell(feed: Feed, format: EventFormat) -> bool:
     return is_as_sent and has_one_topic(format) and format.key is None and format.registry is None
 
 
-def own_changes(changes: RawChanges, of_shard: OfShard) -> Own | None:
-    """Return the changes that concern a shard. `changes` are under a verbatim schema (`decode/verbatim.py`).
+def own_changes(changes: RawChanges, of_shard: OfShard, write: WriteKeys | None = None) -> Own | None:
+    """Return the changes that concern a shard. `changes` are under a verbatim schema (`decode/verbatim.py`). `write`
+    makes keys of images of the key columns; without it they are JSON objects.
 
     None where a key cannot be read: decoding all of them finds out what is wrong."""
     try:
         reader = read(changes)
         everywhere = reader.op == TRUNCATE
-        counted = _own(reader, np.flatnonzero(~everywhere), of_shard, old=False)
+        counted = _own(reader, np.flatnonzero(~everywhere), of_shard, write, old=False)
         replaced = np.flatnonzero(reader.has_old & (reader.op != DELETE) & ~everywhere)
-        left = _own(reader, replaced, of_shard, old=True)
+        left = _own(reader, replaced, of_shard, write, old=True)
     except TableError:
         return None
     concerned = counted | left | everywhere
@@ -65,20 +67,22 @@ def own_changes(changes: RawChanges, of_shard: OfShard) -> Own | None:
     return Own(RawChanges(changes.schema, changes.batch.filter(pa.array(concerned))), counted[concerned])
 
 
-def _own(reader: RowReader, rows: Places, of_shard: OfShard, *, old: bool) -> Mask:
+def _own(reader: RowReader, rows: Places, of_shard: OfShard, write: WriteKeys | None, *, old: bool) -> Mask:
     """Return which changes have a key of the shard, among these rows: the one that they have, or the one they had."""
     own = np.zeros(len(reader), np.bool_)
     if len(rows):
-        own[rows[of_shard(_keys(reader, rows, old=old))]] = True
+        own[rows[of_shard(_keys(reader, rows, write, old=old))]] = True
     return own
 
 
-def _keys(reader: RowReader, rows: Places, *, old: bool) -> pa.Array:
-    """Return keys as records have them: as `records.key_texts` writes them."""
+def _keys(reader: RowReader, rows: Places, write: WriteKeys | None, *, old: bool) -> pa.Array:
+    """Return keys as records have them."""
     schema = reader.schema
     if not schema.key:
         return pa.nulls(len(rows), pa.binary())
     columns = reader.old_keys(rows) if old else reader.keys(rows)
-    types = {column.name: column.type for column in schema.columns}
     images = pa.StructArray.from_arrays(columns, names=list(schema.key))
+    if write is not None:
+        return write(images)
+    types = {column.name: column.type for column in schema.columns}
     return ImageWriter(types, schema.dialect).objects(images).cast(pa.binary())

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.source_events import is_source_event
-from penstock.model.table import ColumnType, TableSchema
+from penstock.model.table import ColumnType, TableId, TableSchema
 from penstock.render import debezium, native_avro
 from penstock.render.deltaforge import deltaforge
 from penstock.render.envelopes import cloudevents, faucet, native
@@ -43,14 +43,38 @@ def avro_keys(
     topics: pa.DictionaryArray,
 ) -> pa.Array:
     """Return the keys of records in Avro, null for records without one."""
-    taken = pa.array(records.index)
-    images = image_of(columns["after"], columns["before"]).take(taken)
-    if records.from_old.any():
-        images = pc.if_else(pa.array(records.from_old), columns["before"].take(taken), images)
+    images = _rows(columns, records)
     assert format.registry is not None
     if format.envelope.type == "debezium":
         return debezium.avro_keys(images, schema, types, origin, format.registry, topics)
     return native_avro.avro_keys(images, schema, types, origin, format.registry, topics)
+
+
+def has_debezium_keys(format: EventFormat, table: TableId) -> bool:
+    """Return whether records of a table have keys as Debezium has them in JSON."""
+    is_plain = format.key is None and format.registry is None and not is_source_event(table)
+    return is_plain and format.envelope.type == "debezium"
+
+
+def debezium_keys(
+    columns: Mapping[str, pa.Array],
+    records: Divided,
+    schema: TableSchema,
+    types: Mapping[str, ColumnType],
+    origin: Origin,
+    format: EventFormat,
+) -> pa.Array:
+    """Return the keys of records as Debezium has them in JSON, null for records without one."""
+    return debezium.json_keys(_rows(columns, records), schema, types, origin, format.envelope.schemas)
+
+
+def _rows(columns: Mapping[str, pa.Array], records: Divided) -> pa.StructArray:
+    """Return the row whose key each record has."""
+    taken = pa.array(records.index)
+    images = image_of(columns["after"], columns["before"]).take(taken)
+    if records.from_old.any():
+        images = pc.if_else(pa.array(records.from_old), columns["before"].take(taken), images)
+    return images
 
 
 def _written(events: Events, format: EventFormat, topics: pa.DictionaryArray) -> tuple[pa.Array, Failures]:
