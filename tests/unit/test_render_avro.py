@@ -181,6 +181,11 @@ def test_debezium_in_avro(twin: RegistryTwin) -> None:
     assert (came["op"], left["op"], arrived["op"]) == ("c", "d", "c")
     assert (left["before"]["id"], arrived["after"]["id"]) == (1, 2)
     assert [decoded(twin, key) for key in made.keys.to_pylist()] == [{"id": 1}] * 3 + [{"id": 2}]
+    alone = Envelope("debezium", unwrap="row and whether it is deleted")
+    unwrapped = rendered(twin, KINDS, insert(*ROW), delete("1", *[None] * 12), envelope=alone, truncates="skip")
+    row, gone = (decoded(twin, one) for one in unwrapped.values.to_pylist())
+    assert row == {**came["after"], "__deleted": "false"}
+    assert (gone["id"], gone["n"], gone["__deleted"]) == (1, None, "true")
     schema = twin.schema(int.from_bytes(made.values[0].as_py()[1:5], "big"))
     assert (schema["name"], schema["namespace"]) == ("Envelope", "shop.public.things")
     assert next(one for one in schema["fields"] if one["name"] == "source")["type"]["connect.name"] == (

@@ -82,6 +82,29 @@ def test_deltaforge_to_the_key() -> None:
     assert ids == [str(uuid5(uuid5(NAMESPACE_URL, "penstock:event"), name)) for name in names]
 
 
+def test_debezium_unwrapped() -> None:
+    """The row alone, as the transform of that name leaves it; of a delete a tombstone, or the old row."""
+    messages = (insert("1", "a", "1"), update("1", "b", UNSENT), delete("1", None, None), truncate())
+    rewritten = rendered(
+        THINGS,
+        *messages,
+        envelope=Envelope("debezium", unwrap="row and whether it is deleted"),
+        truncates="skip",
+        deletes="both",
+    )
+    first, second, gone, tombstone = values(rewritten)
+    assert first == {"id": 1, "name": "a", "price": {"scale": 0, "value": "AQ=="}, "__deleted": "false"}
+    assert (second["name"], second["__deleted"]) == ("b", "false")
+    assert gone == {"id": 1, "name": None, "price": None, "__deleted": "true"}
+    assert tombstone is None
+    form = {"truncates": "skip", "deletes": "tombstone"}
+    plain = rendered(THINGS, *messages, envelope=Envelope("debezium", "inline", unwrap="row"), **form)
+    first, _, gone = values(plain)
+    assert first["payload"] == {"id": 1, "name": "a", "price": {"scale": 0, "value": "AQ=="}}
+    assert [field["field"] for field in first["schema"]["fields"]] == ["id", "name", "price"]
+    assert gone is None
+
+
 def test_debezium_has_keys_of_connect() -> None:
     """Also where each of several shards leaves out what belongs to others before it is decoded."""
     schema = table_schema({"id": INT8, "at": TIMESTAMP, "name": TEXT}, key=("id", "at"))

@@ -240,6 +240,8 @@ class StreamSection(DestinationSection):
             raise misplaced("headers", "must be left out: records of this type of destination have none")
         if self.deletes != "event" and not self.takes_tombstones:
             raise misplaced("deletes", "must be `event`: this type of destination has no tombstones")
+        if self.envelope.unwrap and self.truncates != "skip":
+            raise misplaced("truncates", "must be `skip` with `unwrap`: a truncate has no row")
         require_shape(self.wanted_events, self.envelope, self.encoding)
         if self.ordering == "source" and self.shards > 1:
             raise misplaced("shards", "must be 1 with `ordering: source`: all events are in one sequence")

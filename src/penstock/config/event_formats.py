@@ -14,10 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from penstock.config.section import Section, misplaced
 from penstock.config.units import Duration
-from penstock.render.format import Deletes, Envelope, EnvelopeType, EventFormat, Registry, Schemas, SubjectName
+from penstock.render.format import Deletes, Envelope, EnvelopeType, EventFormat, Registry, Schemas, SubjectName, Unwrap
 from penstock.render.template import compiled
 
-_OWN_OPTIONS = {"schemas": "debezium", "prefix": "cloudevents", "null_images": "cloudevents"}
+_OWN_OPTIONS = {"schemas": "debezium", "prefix": "cloudevents", "null_images": "cloudevents", "unwrap": "debezium"}
 
 
 def _template(text: str) -> str:
@@ -50,12 +50,13 @@ HeaderTemplates = Annotated[dict[str, TemplateText], AfterValidator(_header_name
 
 
 class EnvelopeSection(Section):
-    """The shape of records. `schemas` belongs to debezium, the rest to cloudevents."""
+    """The shape of records. `schemas` and `unwrap` belong to debezium, the rest to cloudevents."""
 
     type: EnvelopeType = "native"
     schemas: Schemas = "none"
     prefix: Annotated[str, Field(min_length=1)] = "penstock"
     null_images: bool = True
+    unwrap: bool = False
 
     @model_validator(mode="after")
     def _options_of_the_type(self) -> EnvelopeSection:
@@ -100,8 +101,11 @@ def event_format(
     transactions: bool = False,
 ) -> EventFormat:
     """Return the format that a stream's section describes."""
+    unwrap: Unwrap = ""
+    if envelope.unwrap:
+        unwrap = "row" if deletes == "tombstone" else "row and whether it is deleted"
     return EventFormat(
-        Envelope(envelope.type, envelope.schemas, envelope.prefix, envelope.null_images),
+        Envelope(envelope.type, envelope.schemas, envelope.prefix, envelope.null_images, unwrap),
         _registry_of(encoding),
         None if topic is None else compiled(topic),
         None if key is None else compiled(key),

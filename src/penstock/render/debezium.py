@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ from penstock.render.json_text import JsonRows, json_texts
 from penstock.render.registry import prefixes
 
 UNAVAILABLE = "__debezium_unavailable_value"
+DELETED = "__deleted"
 OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "read": "r", "truncate": "t"}
 Failures = dict[int, str]
 
@@ -176,6 +177,8 @@ class ConnectEvents:
 def json_values(events: Events, envelope: Envelope) -> tuple[pa.Array, Failures]:
     """Return events as JsonConverter writes them, and those that have no such form."""
     made = ConnectEvents(events)
+    if envelope.unwrap:
+        return _unwrapped_json(made, envelope)
     before, after = made.row("before"), made.row("after")
     rows = JsonRows()
     if envelope.schemas == "inline":
@@ -196,9 +199,13 @@ def json_values(events: Events, envelope: Envelope) -> tuple[pa.Array, Failures]
     return rows.joined(len(events)).cast(pa.binary()), before.failed | after.failed
 
 
-def avro_values(events: Events, registry: Registry, topics: pa.DictionaryArray) -> tuple[pa.Array, Failures]:
+def avro_values(
+    events: Events, registry: Registry, topics: pa.DictionaryArray, envelope: Envelope
+) -> tuple[pa.Array, Failures]:
     """Return events as Confluent's converter writes Debezium's records."""
     made = ConnectEvents(events)
+    if envelope.unwrap:
+        return _unwrapped_avro(made, registry, topics, envelope)
     before, after = made.row("before"), made.row("after")
     kind = made.envelope_type
     prefix = prefixes(registry, topics, connect_schema(kind), f"{made.name}.Envelope", "value")
@@ -211,6 +218,39 @@ def avro_values(events: Events, registry: Registry, topics: pa.DictionaryArray) 
         **made.moments,
     }
     return connect_values(prefix, kind, content, len(events)), before.failed | after.failed
+
+
+def _unwrapped_json(made: ConnectEvents, envelope: Envelope) -> tuple[pa.Array, Failures]:
+    """Return the rows of events alone: of a delete, the row that is gone."""
+    row, columns, kind = _unwrapped(made, envelope)
+    rows = JsonRows()
+    if envelope.schemas == "inline":
+        schema = kind.schema(optional=envelope.unwrap == "row")
+        rows.text('{"schema":' + json.dumps(schema, ensure_ascii=False) + ',"payload":')
+    elif envelope.schemas == "empty":
+        rows.text('{"schema":null,"payload":')
+    for number, (name, values) in enumerate(columns.items()):
+        rows.name(name, first=not number).texts(json_texts(values))
+    rows.text("}" if envelope.schemas == "none" else "}}")
+    return rows.joined(len(made.events)).cast(pa.binary()), row.failed
+
+
+def _unwrapped_avro(
+    made: ConnectEvents, registry: Registry, topics: pa.DictionaryArray, envelope: Envelope
+) -> tuple[pa.Array, Failures]:
+    row, columns, kind = _unwrapped(made, envelope)
+    prefix = prefixes(registry, topics, connect_schema(kind), kind.name, "value")
+    return connect_values(prefix, kind, columns, len(made.events)), row.failed
+
+
+def _unwrapped(made: ConnectEvents, envelope: Envelope) -> tuple[Row, dict[str, pa.Array], ConnectType]:
+    """Return the rows, their columns, and the schema of these."""
+    row, kind = made.row("after"), made.value_type
+    columns = dict(zip(row.names, row.columns, strict=True))
+    if envelope.unwrap == "row":
+        return row, columns, kind
+    columns[DELETED] = pc.if_else(pc.equal(made.events.op, "delete"), "true", "false")
+    return row, columns, replace(kind, fields=(*kind.fields, (DELETED, _STRING, True)))
 
 
 def avro_keys(

@@ -16,17 +16,20 @@ ENVELOPES: tuple[EnvelopeType, ...] = ("native", "debezium", "cloudevents", "fau
 Schemas = Literal["none", "empty", "inline"]
 SubjectName = Literal["topic_name", "record_name", "topic_record_name"]
 Deletes = Literal["event", "tombstone", "both"]
+Unwrap = Literal["", "row", "row and whether it is deleted"]
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """The shape of an event. `schemas` is Debezium's: the payload alone (none), under `payload` beside a null `schema`
-    (empty), or beside its schema (inline). `prefix` and `null_images` are those of CloudEvents."""
+    """The shape of an event. Of Debezium's, `schemas` is the payload alone (none), under `payload` beside a null
+    `schema` (empty), or beside its schema (inline), and `unwrap` the row alone. `prefix` and `null_images` are those of
+    CloudEvents."""
 
     type: EnvelopeType = "native"
     schemas: Schemas = "none"
     prefix: str = "penstock"
     null_images: bool = True
+    unwrap: Unwrap = ""
 
 
 @dataclass(frozen=True)

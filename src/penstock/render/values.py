@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -83,9 +84,12 @@ def _written(events: Events, format: EventFormat, topics: pa.DictionaryArray) ->
     kind = format.envelope.type
     if is_source_event(events.table):
         return source_values(events, format), {}
+    if format.envelope.unwrap:
+        events = replace(events, after=image_of(events.after, events.before))
+    if format.registry is not None and kind == "debezium":
+        return debezium.avro_values(events, format.registry, topics, format.envelope)
     if format.registry is not None:
-        write = debezium.avro_values if kind == "debezium" else native_avro.avro_values
-        return write(events, format.registry, topics)
+        return native_avro.avro_values(events, format.registry, topics)
     if kind == "debezium":
         return debezium.json_values(events, format.envelope)
     if kind == "cloudevents":
