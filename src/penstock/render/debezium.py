@@ -250,7 +250,7 @@ def _unwrapped(made: ConnectEvents, envelope: Envelope) -> tuple[Row, dict[str, 
     if envelope.unwrap == "row":
         return row, columns, kind
     columns[DELETED] = pc.if_else(pc.equal(made.events.op, "delete"), "true", "false")
-    return row, columns, replace(kind, fields=(*kind.fields, (DELETED, _STRING, True)))
+    return row, columns, replace(kind, fields=(*kind.fields, (DELETED, STRING, True)))
 
 
 def avro_keys(

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from penstock.decode.verbatim import is_verbatim, typed
 from penstock.model.table import ColumnType
 from penstock.render.debezium import OPERATIONS
+from penstock.render.debezium_source import source_values
 from penstock.render.event import Events, position_texts
 from penstock.render.images import ImageWriter, unsent
 from penstock.render.json_text import JsonRows
@@ -55,16 +56,10 @@ def deltaforge(events: Events) -> pa.Array:
     writer = _Writer(events)
     rows = JsonRows().text('{"before":').texts(writer.objects(events.before))
     rows.text(',"after":').texts(_after(events, writer))
-    rows.text(f',"source":{{"version":"penstock-{__version__}","connector":"postgresql"')
-    rows.name("name").value(events.origin.source).text(',"ts_ms":').value(events.milliseconds)
-    rows.name("db").value(events.origin.database).name("schema").value(events.table.schema)
-    rows.name("table").value(events.table.name)
-    rows.texts(pc.if_else(pc.equal(events.op, "read"), ',"snapshot":"true"', ""))
-    rows.text(',"lsn":').plain(_positions(events))
-    rows.texts(_sometimes(',"txId":', events.transaction.cast(pa.string())))
+    _write_source(rows, events)
     kinds = events.op.dictionary_encode()
     words = pa.array([OPERATIONS[one] for one in kinds.dictionary.to_pylist()], pa.string())
-    rows.text('},"op":').plain(words.take(kinds.indices)).text(',"ts_ms":').value(events.milliseconds)
+    rows.text(',"op":').plain(words.take(kinds.indices)).text(',"ts_ms":').value(events.milliseconds)
     rows.texts(_sometimes(',"transaction":{"id":"', events.transaction.cast(pa.string()), '"}'))
     rows.text(',"event_id":').plain(_uuids(events.ids))
     if events.origin.tenant:
@@ -73,6 +68,27 @@ def deltaforge(events: Events) -> pa.Array:
     if events.version is not None:
         rows.name("schema_sequence").value(events.version[1])
     return rows.text("}").joined(len(events))
+
+
+def _write_source(rows: JsonRows, events: Events) -> None:
+    """Write the block that says where an event comes from."""
+    origin = events.origin
+    rows.name("source").text(f'{{"version":"penstock-{__version__}","connector":').value(origin.connector)
+    rows.name("name").value(origin.source).text(',"ts_ms":').value(events.milliseconds)
+    rows.name("db").value(origin.database_of(events.table))
+    is_postgres = origin.connector == "postgresql"
+    if is_postgres:
+        rows.name("schema").value(events.table.schema)
+    rows.name("table").value(events.table.name)
+    rows.texts(pc.if_else(pc.equal(events.op, "read"), ',"snapshot":"true"', ""))
+    if is_postgres:
+        rows.text(',"lsn":').plain(_positions(events))
+        rows.texts(_sometimes(',"txId":', events.transaction.cast(pa.string())))
+    else:
+        found = source_values(events)
+        for name in ("file", "pos", "row"):
+            rows.name(name).value(found[name])
+    rows.text("}")
 
 
 def _after(events: Events, writer: ImageWriter) -> pa.Array:
