@@ -11,6 +11,9 @@ from databases import Database
 from lake import Lake
 from penstock.cli import run as cli
 from penstock.config.load import load
+from penstock.errors import SourceMisconfigured
+from penstock.source.contract import Following
+from penstock.source.factory import source_of
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.publishing import publish
@@ -191,3 +194,59 @@ def test_run_asks_before_tables_leave(
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"alter publication {file.slot} drop table b".encode())
     assert cli._confirmed_leaving(load(file.path)) is False
+
+
+def test_tables_follow_whatever_the_publication_has(postgres: Database, tmp_path: Path) -> None:
+    """Nobody alters it: tables come and go as its owner has them; without it nothing begins."""
+    file = make_pipeline(tmp_path, postgres, tables="publication", source={"type": "postgres", "publication": "theirs"})
+    postgres.execute(*(f"create table {name} (id int primary key)" for name in ("orders", "items", "people")))
+    pipeline = load(file.path)
+    with source_of(pipeline.source).connect() as session:
+
+        def seen() -> list[str]:
+            return [schema.table.name for schema in session.discover(pipeline)]
+
+        def follow() -> Following:
+            schemas, reading = session.discover(pipeline), session.readable()
+            return session.follow(pipeline, schemas, reading=reading, may_leave=True, before=lambda _: None)
+
+        assert seen() == []
+        with pytest.raises(SourceMisconfigured, match="publication theirs is missing"):
+            follow()
+        assert "FOR ALL TABLES" in next(one for one in session.check(pipeline) if one.level == "error").fix
+        postgres.execute("create publication theirs for table orders")
+        assert seen() == ["orders"]
+        postgres.execute("alter publication theirs add table items")
+        assert seen() == ["items", "orders"]
+        postgres.execute("alter publication theirs drop table orders")
+        assert (seen(), follow().done, follow().troubles) == (["items"], (), {})
+        assert not [one for one in session.check(pipeline) if one.level == "error"]
+        postgres.execute("drop publication theirs", "create publication theirs for all tables")
+        assert (seen(), follow().done, follow().troubles) == (["items", "orders", "people"], (), {})
+        assert postgres.value("select count(*) from pg_publication") == 1
+
+
+def test_a_run_takes_tables_in_as_they_are_published(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
+    postgres.execute(
+        *(f"create table {name} (id int primary key)" for name in ("orders", "items")),
+        "insert into orders values (1)",
+        "insert into items values (1)",
+        "create publication theirs for table orders",
+    )
+    file = pipeline(tables="publication", source={"publication": "theirs"}, copy=QUICK)
+    with running(file) as run:
+        await_state(run, file, "orders", "Ready")
+        assert "items" not in tables(file)
+        postgres.execute("alter publication theirs add table items")
+        await_state(run, file, "items", "Ready")
+        postgres.execute("insert into items values (2)", "insert into orders values (2)")
+        run.drain()
+        lake.assert_equals(postgres, ["public.orders", "public.items"])
+        postgres.execute("alter publication theirs drop table orders", "insert into orders values (3)")
+        await_state(run, file, "orders", "Errored", "no longer published")
+        assert file.command("forget", "FILE", "public.orders").returncode == 0
+        assert "orders" not in tables(file)
+        postgres.execute("alter publication theirs add table orders")
+        await_state(run, file, "orders", "Ready")
+        run.drain()
+        lake.assert_equals(postgres, ["public.orders", "public.items"])

@@ -16,7 +16,7 @@ from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.errors import ConfigError, UsageError
 from penstock.model.feed import ColumnChoice, Feed, Mode, Projection
 from penstock.model.table import TableId
-from pipeline_files import of_postgres
+from pipeline_files import of_postgres, pipeline_file
 
 SECRET = "s3cr3t-hunter2"
 GOOD = """\
@@ -452,3 +452,18 @@ def test_only_a_strict_run_rescues_nothing(folder: Path) -> None:
     pipeline, table = loaded(folder, text), TableId("public", "t")
     assert [feed.strict for feed in pipeline.feeds(table)] == [False] * 4
     assert [feed.strict for feed in pipeline.strictly().feeds(table)] == [True] * 4
+
+
+def test_tables_may_be_whatever_the_publication_has(tmp_path: Path) -> None:
+    pipeline = load(pipeline_file(tmp_path, tables="publication"))
+    orders = TableId("public", "orders")
+    assert pipeline.wants(orders)
+    assert pipeline.by_publication(orders)
+    named = [{"match": "public.orders", "mode": "history"}, {"match": "published", "exclude": ["audit.*"]}]
+    pipeline = load(pipeline_file(tmp_path, tables=named))
+    assert not pipeline.by_publication(orders)
+    assert pipeline.by_publication(TableId("public", "items"))
+    assert not pipeline.wants(TableId("audit", "log"))
+    source = {"type": "mysql", "url": "mysql://u@127.0.0.1/shop"}
+    with pytest.raises(ConfigError, match="has no publication"):
+        load(pipeline_file(tmp_path, tables="publication", source=source))

@@ -18,6 +18,7 @@ from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, poli
 from penstock.config.destinations import StreamSection, TableSection
 from penstock.config.installed_types import with_installed_types
 from penstock.config.mysql_source import MysqlSource
+from penstock.config.patterns import PUBLISHED
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
@@ -131,6 +132,8 @@ class Pipeline(Section):
         data = with_installed_types(data, (info.context or {}).get("folder", Path.cwd()))
         pipeline = data.get("name")
         filled = dict(data)
+        if data.get("tables") == "publication":
+            filled["tables"] = [{"match": PUBLISHED}]
         if isinstance(data.get("source"), dict):
             filled["source"] = with_names({"name": pipeline, **data["source"]}, f"penstock_{pipeline}"[:63])
         if isinstance(data.get("sources"), list):
@@ -161,6 +164,15 @@ class Pipeline(Section):
         for destination in self.destinations:
             if self.tenant is None and isinstance(destination, StreamSection) and destination.names_tenant:
                 raise misplaced("tenant", f"is missing, and destination {destination.name} names ${{tenant}}")
+        return self
+
+    @model_validator(mode="after")
+    def _publications_to_follow(self) -> Pipeline:
+        lacking = next((source for source in self.sources if source.type != "postgres"), None)
+        for number, rule in enumerate(self.tables):
+            if lacking is not None and rule.only_published:
+                problem = f"is published, and source {lacking.name}, of type {lacking.type}, has no publication"
+                raise misplaced(("tables", number, "match"), problem)
         return self
 
     @model_validator(mode="after")
@@ -351,6 +363,11 @@ class Pipeline(Section):
 
     def wants(self, table: TableId) -> bool:
         return self.rule_for(table) is not None
+
+    def by_publication(self, table: TableId) -> bool:
+        """Whether the table is wanted only while the source's publication has it."""
+        rule = self.rule_for(table)
+        return rule is not None and rule.only_published
 
     def modes(self, table: TableId) -> tuple[Mode, ...]:
         """The modes that a source table is wanted in."""

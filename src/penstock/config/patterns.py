@@ -2,7 +2,7 @@
 
 `%` stands for any run of characters, also none; `*` for a whole part. Everything else, `_` too, stands for itself,
 upper and lower case as the catalogue has them. A part in double quotes is taken literally, so that a name may hold a
-dot or `%`.
+dot or `%`. `published` alone stands for every table, of which a source gives those that its publication has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from functools import lru_cache
 from penstock.model.table import TableId
 
 ALLOWED = 'schema.table, schema.*, schema.pre% or %.table (a name with a dot, * or % in double quotes: "odd.name")'
+
+PUBLISHED = "published"
 
 _PART = r'"(?:[^"]|"")+"|\*|[^".*]+'
 _PATTERN = re.compile(rf"({_PART})\.({_PART})")
@@ -30,12 +32,14 @@ def matches(pattern: str, table: TableId) -> bool:
 
 def names_one_table(pattern: str) -> bool:
     """Whether the pattern can stand for one table only."""
-    return not any(wild in re.sub(r'"(?:[^"]|"")+"', "", pattern) for wild in "%*")
+    return pattern != PUBLISHED and not any(wild in re.sub(r'"(?:[^"]|"")+"', "", pattern) for wild in "%*")
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Expressions for schema and table. BadPattern when it is no pattern."""
+    if pattern == PUBLISHED:
+        return _expression("*"), _expression("*")
     parts = _PATTERN.fullmatch(pattern)
     if parts is None:
         raise BadPattern(f"{pattern!r} is not {ALLOWED}")

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from penstock.config.facts import FACTS, expand_facts
-from penstock.config.patterns import compile_pattern, matches, names_one_table
+from penstock.config.patterns import PUBLISHED, compile_pattern, matches, names_one_table
 from penstock.config.processors import AnyProcessor
 from penstock.config.section import Identifier, Section
 from penstock.decode.choices import parse_choice, parse_key
@@ -295,6 +295,11 @@ class TableRule(Section):
         namespace, name = target.split(".")
         names = {"schema": table.schema, "table": table.name, "source": source}
         return TableId(namespace.format(**names), name.format(**names))
+
+    @property
+    def only_published(self) -> bool:
+        """Whether it is about what the source's publication has."""
+        return self.match == PUBLISHED
 
     def covers(self, table: TableId) -> bool:
         return matches(self.match, table) and not any(matches(pattern, table) for pattern in self.exclude)

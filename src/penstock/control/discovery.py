@@ -25,6 +25,9 @@ class _Everything:
     def wants(self, table: TableId) -> bool:
         return True
 
+    def by_publication(self, table: TableId) -> bool:
+        return False
+
     def each_partition(self, table: TableId) -> bool:
         return self.view.each_partition(table)
 

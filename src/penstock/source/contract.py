@@ -80,6 +80,10 @@ class WantedTables(Protocol):
 
     def wants(self, table: TableId) -> bool: ...
 
+    def by_publication(self, table: TableId) -> bool:
+        """Return whether the table is wanted only while the source publishes it; nobody alters that then."""
+        ...
+
     def each_partition(self, table: TableId) -> bool:
         """Return whether a partition of that name is a table of its own, and a partitioned table of that name
         is none."""

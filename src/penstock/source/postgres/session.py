@@ -31,6 +31,7 @@ from penstock.source.postgres.discover import discover
 from penstock.source.postgres.partitions import has_rows, has_rows_before
 from penstock.source.postgres.publication import (
     SKIPS_MISSING,
+    Publications,
     inserts_publication,
     publications,
     read_members,
@@ -48,11 +49,13 @@ from penstock.source.postgres.slot import (
     lsn_text,
     slot_state,
 )
+from penstock.source.postgres.statements import quoted
 from penstock.source.postgres.table_marks import was_used_before, was_written_again
 from penstock.source.postgres.write_counters import are_kept, read_counters
 from penstock.source.sink import Origin
 
 LOG = structlog.get_logger("source")
+_ANY_TABLE = TableId("\0", "\0")  # whose name no rule has
 
 
 class PostgresSection(SourceNames, Protocol):
@@ -95,10 +98,37 @@ class PostgresSession:
         return f"Postgres {self.connection.info.parameter_status('server_version')}"
 
     def check(self, wanted: WantedTables) -> list[Finding]:
-        return check_source(self.connection, self._section, wanted.wants, wanted.each_partition, wanted.modes)
+        findings = check_source(
+            self.connection, self._section, self._wants(wanted), wanted.each_partition, wanted.modes
+        )
+        missing = self._missing_publication(wanted)
+        return findings if missing is None else [Finding("error", *missing), *findings]
 
     def discover(self, wanted: WantedTables) -> list[TableSchema]:
-        return discover(self.connection, wanted.wants, self._section.publication, wanted.each_partition)
+        return discover(self.connection, self._wants(wanted), self._section.publication, wanted.each_partition)
+
+    def _wants(self, wanted: WantedTables) -> Callable[[TableId], bool]:
+        """Return which tables are wanted; of those that are by the publication, what it has now."""
+        found: list[Publications] = []
+
+        def wants(table: TableId) -> bool:
+            if not wanted.wants(table) or not wanted.by_publication(table):
+                return wanted.wants(table)
+            if not found:
+                found.append(read_publications(self.connection, self._section.publication))
+            return found[0].covers(table)
+
+        return wants
+
+    def _missing_publication(self, wanted: WantedTables) -> tuple[str, str] | None:
+        """Say what is wrong, and what to do, when a publication is to be followed that is not there."""
+        name = self._section.publication
+        if not wanted.by_publication(_ANY_TABLE) or read_publications(self.connection, name).main is not None:
+            return None
+        return (
+            f"publication {name} is missing, and `tables` follows what it has",
+            f"CREATE PUBLICATION {quoted(name)} FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        )
 
     def head(self) -> Position:
         return flush_position(self.connection)
@@ -142,6 +172,9 @@ class PostgresSession:
         before: Callable[[Change], None],
     ) -> Published:
         main = self._section.publication
+        missing = self._missing_publication(wanted)
+        if missing is not None:
+            raise SourceMisconfigured(*missing)
         return publish(
             self.connection,
             main,
