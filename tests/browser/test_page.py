@@ -58,6 +58,10 @@ def picture(page: Page, name: str) -> None:
     folder = os.environ.get("PENSTOCK_SCREENSHOTS")
     if not folder:
         return
+    page.evaluate(
+        "document.querySelectorAll('.dim').forEach((one) => { if (/^[/]/.test(one.textContent))"
+        " one.textContent = '/etc/penstock/' + one.textContent.split('/').pop(); })"
+    )
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for kind, size in (("wide", WIDE), ("phone", PHONE)):
