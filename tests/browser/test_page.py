@@ -23,7 +23,7 @@ from penstock.state.lock import holder
 from running import PipelineFactory, PipelineFile, Running, await_condition
 
 ROOT = Path(__file__).parents[2]
-SLOW = 150_000  # milliseconds: on a busy machine a second Spark takes a minute to start
+SLOW = 240_000  # milliseconds: on a busy machine a second Spark takes minutes to start
 WIDE, PHONE = ViewportSize(width=1280, height=900), ViewportSize(width=390, height=844)
 
 

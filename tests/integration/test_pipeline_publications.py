@@ -224,29 +224,3 @@ def test_tables_follow_whatever_the_publication_has(postgres: Database, tmp_path
         postgres.execute("drop publication theirs", "create publication theirs for all tables")
         assert (seen(), follow().done, follow().troubles) == (["items", "orders", "people"], (), {})
         assert postgres.value("select count(*) from pg_publication") == 1
-
-
-def test_a_run_takes_tables_in_as_they_are_published(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
-    postgres.execute(
-        *(f"create table {name} (id int primary key)" for name in ("orders", "items")),
-        "insert into orders values (1)",
-        "insert into items values (1)",
-        "create publication theirs for table orders",
-    )
-    file = pipeline(tables="publication", source={"publication": "theirs"}, copy=QUICK)
-    with running(file) as run:
-        await_state(run, file, "orders", "Ready")
-        assert "items" not in tables(file)
-        postgres.execute("alter publication theirs add table items")
-        await_state(run, file, "items", "Ready")
-        postgres.execute("insert into items values (2)", "insert into orders values (2)")
-        run.drain()
-        lake.assert_equals(postgres, ["public.orders", "public.items"])
-        postgres.execute("alter publication theirs drop table orders", "insert into orders values (3)")
-        await_state(run, file, "orders", "Errored", "no longer published")
-        assert file.command("forget", "FILE", "public.orders").returncode == 0
-        assert "orders" not in tables(file)
-        postgres.execute("alter publication theirs add table orders")
-        await_state(run, file, "orders", "Ready")
-        run.drain()
-        lake.assert_equals(postgres, ["public.orders", "public.items"])
