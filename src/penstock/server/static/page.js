@@ -98,6 +98,7 @@ async function charts() {
   const data = await ask(boxes[0].dataset.from);
   for (const box of boxes) draw(box, data);
 }
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { plots.length = 0; charts().catch(() => {}); });
 charts().catch(failed); setInterval(() => charts().catch(() => {}), 5000);
 
 // Verify and repair: a job that is asked for until it has ended.
