@@ -24,11 +24,18 @@ from penstock.source.postgres.connect import connect
 from penstock.source.postgres.slot import create_slot, flush_position
 from pipelines import Backlog, copy_slot
 from slot_readers import capture, recvlogical
-from source_rows import BIG_WAL, change_eight_columns, create_eight_columns, pgbench_tables, pgbench_transactions
+from source_rows import (
+    BIG_WAL,
+    PEERS_PUBLICATION,
+    change_eight_columns,
+    create_eight_columns,
+    pgbench_tables,
+    pgbench_transactions,
+    publish_to_peers,
+)
 from targets import CAPTURE_OF_RECVLOGICAL, DRAIN_AGAINST_DEBEZIUM, DRAIN_OF_RECVLOGICAL
 from watch import Usage
 
-PUBLICATION = "penstock_bench"
 RECVLOGICAL, CAPTURE, PENSTOCK = "pg_recvlogical", "capture alone", "penstock"
 
 
@@ -48,6 +55,7 @@ def _measure(server: PostgresServer, scratch: Path, options: argparse.Namespace)
     say(f"pgbench at scale {scale}, and its copy into the lake")
     pgbench_tables(server, scale)
     create_eight_columns(url, "w1")
+    publish_to_peers(url)
     backlog = Backlog(scratch, url)
     with connect(url) as connection:
         create_slot(connection, url, "kept")
@@ -63,8 +71,8 @@ def _measure(server: PostgresServer, scratch: Path, options: argparse.Namespace)
     for _ in range(options.rounds):
         for slot in ("recvlogical", "capture"):
             copy_slot(url, "kept", slot)
-        took[RECVLOGICAL].append(recvlogical(server, "recvlogical", PUBLICATION, end))
-        captured = capture(server, "capture", PUBLICATION, end)
+        took[RECVLOGICAL].append(recvlogical(server, "recvlogical", PEERS_PUBLICATION, end))
+        captured = capture(server, "capture", PEERS_PUBLICATION, end)
         drained = backlog.drain()
         took[CAPTURE].append(captured.seconds)
         took[PENSTOCK].append(drained.seconds)
@@ -73,7 +81,7 @@ def _measure(server: PostgresServer, scratch: Path, options: argparse.Namespace)
     counted = None
     if not options.without_debezium:
         copy_slot(url, "kept", "debezium")
-        counted = debezium.stream(server, "debezium", PUBLICATION, changes, options.debezium_seconds)
+        counted = debezium.stream(server, "debezium", PEERS_PUBLICATION, changes, options.debezium_seconds)
     _report(options, took, roles, changes, counted)
 
 

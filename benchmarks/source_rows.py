@@ -18,6 +18,7 @@ EIGHT_COLUMN_ROWS = """
 """
 TRANSACTION_ROWS = 100
 PGBENCH_CLIENTS = 4
+PEERS_PUBLICATION = "bench_peers"
 BIG_WAL = {"max_wal_size": "8GB"}  # so that a checkpoint does not fall into one of two rounds
 
 
@@ -28,6 +29,13 @@ def create_eight_columns(url: str, table: str, rows: int = 0) -> None:
         if rows:
             connection.execute(EIGHT_COLUMN_ROWS.format(table=table).encode(), (1, rows))
         connection.execute(f"vacuum analyze {table}".encode())
+
+
+def publish_to_peers(url: str) -> None:
+    """Publish every table, those without a key too, which penstock has in a publication of their own: a peer reads just
+    one. To be called before there are changes: a slot sees a publication as it was when they were made."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"create publication {PEERS_PUBLICATION} for all tables".encode())
 
 
 def insert_at_once(url: str, table: str, rows: int) -> None:

@@ -43,11 +43,13 @@ from pipelines import Drained, Run, copy_slot, drop_slot, run_once, write_pipeli
 from source_rows import (
     BIG_WAL,
     EIGHT_COLUMN_ROWS,
+    PEERS_PUBLICATION,
     change_eight_columns,
     create_eight_columns,
     insert_at_once,
     pgbench_tables,
     pgbench_transactions,
+    publish_to_peers,
 )
 from stream_places import PARTITIONS, ReadBack, Target, consumer, kafka_section, targets
 from targets import (
@@ -65,7 +67,6 @@ from confluent_kafka import TopicPartition
 
 from kafka_server import KafkaServer
 
-PUBLICATION = "penstock_bench"
 QUICK = ("-Xmx384m", "-Xms256m")
 SETTLE_SECONDS = 10.0
 LATE_SECONDS = 120.0
@@ -113,10 +114,8 @@ def _measure_drain(
     say(f"pgbench at scale {scale}")
     pgbench_tables(server, scale)
     create_eight_columns(url, "w1")
-    backlogs = {  # the first one makes the publication that Debezium reads, too
-        name: StreamBacklog(scratch, url, f"bench_{name}" if number else "bench", place.section)
-        for number, (name, place) in enumerate(places.items())
-    }
+    publish_to_peers(url)
+    backlogs = {name: StreamBacklog(scratch, url, f"bench_{name}", place.section) for name, place in places.items()}
     with connect(url) as connection:
         create_slot(connection, url, "kept")
     say("writing W1")
@@ -142,7 +141,7 @@ def _measure_drain(
     counted = None
     if not options.without_debezium:
         copy_slot(url, "kept", "debezium")
-        counted = debezium.stream(server, "debezium", PUBLICATION, changes, options.debezium_seconds)
+        counted = debezium.stream(server, "debezium", PEERS_PUBLICATION, changes, options.debezium_seconds)
     _report_drain(options, took, roles, changes, performance, counted)
 
 
