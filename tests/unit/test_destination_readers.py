@@ -52,6 +52,17 @@ def test_the_policy_says_who_holds_the_log(among: str, least: int, needed: Posit
     assert unknown.held_from == 0, "one that has not begun may need everything"
 
 
+@pytest.mark.parametrize(
+    ("failed", "least", "needed"),
+    [("a", 2, 100), ("a", 1, 300), ("a", 3, 100), ("b", 2, 100), ("c", 2, 300), ("ab", 2, 100), ("abc", 2, NEVER)],
+)
+def test_one_that_failed_for_good_does_not_count_as_the_most_advanced(
+    failed: str, least: int, needed: Position
+) -> None:
+    needs = {name: need.only_held() if name in failed else need for name, need in NEEDS.items()}
+    assert needed_by(CommitPolicy(frozenset("abc"), least), needs) == LogNeed(needed, 50)
+
+
 class Slow(LoopReader):
     """A reader of another destination that stands still, and answers when it is told to."""
 
