@@ -259,7 +259,7 @@ def test_a_batch_ends_at_its_limit_and_never_inside_a_transaction(bench: Bench) 
 
 
 def housekeeping(bench: Bench) -> Housekeeping:
-    return Housekeeping(bench.loop, Maintenance())
+    return Housekeeping(bench.loop, Maintenance(advance_idle_every=0.0))
 
 
 def retain(bench: Bench, max_bytes: int = 1 << 30) -> None:
@@ -274,7 +274,7 @@ def test_idle_tables_move_on_and_the_log_lets_go(bench: Bench) -> None:
     drain(bench)
     retain(bench)
     assert bench.log.start() == 100, "people, which is idle, still holds the log"
-    housekeeping(bench).advance_idle()
+    housekeeping(bench).run()
     assert bench.lake.position(PEOPLE.table, "shop") == 300
     retain(bench)
     assert bench.log.start() == 200, "the newest segment stays: it says where the log ends"
@@ -508,13 +508,13 @@ def test_a_table_that_somebody_rolled_back_is_copied_again_or_errored(bench: Ben
     bench.follow(feed, PEOPLE)
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 120, insert("7", "Ada", "p")))
     drain(bench)
-    housekeeping(bench).advance_idle()
+    housekeeping(bench).run()
     bench.store.roll_back(feed.target, bench.lake.rows(feed.target).slice(0, 0))
     if noticed == "by a batch":
         bench.seal(300, (ORDERS, 210, insert("2", "new")), (PEOPLE, 220, insert("8", "Bob", "p")))
         drain(bench)
     else:
-        housekeeping(bench).advance_idle()
+        housekeeping(bench).run()
     assert bench.loop.tables[feed.name].errored
     status = bench.state.table_status("lake")[feed.name]
     assert "rolled back" in status.reason

@@ -100,11 +100,10 @@ def test_an_unexpected_exception_in_a_batch_is_its_tables(
 def test_an_unexpected_exception_between_batches_is_its_tables(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    housekeeping = Housekeeping(bench.loop, Maintenance())
+    housekeeping = Housekeeping(bench.loop, Maintenance(advance_idle_every=0.0))
     bench.seal(200, (schema("other", 9, id=INT8), 110, insert("1")))
     drain(bench)
     break_for_orders(monkeypatch, bench.lake, step)
-    housekeeping.advance_idle()
     housekeeping.run()
     assert_only_orders_is_errored(bench, "unexpected RuntimeError", BOOM)
     assert bench.lake.position(PEOPLE.table, "shop") == bench.loop.processed
@@ -204,7 +203,7 @@ def test_java_that_has_ended_is_nobodys_table(bench: Bench, monkeypatch: pytest.
 def test_a_table_dropped_at_the_destination_is_copied_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    housekeeping = Housekeeping(bench.loop, Maintenance())
+    housekeeping = Housekeeping(bench.loop, Maintenance(advance_idle_every=0.0))
     seal(bench)
     drain(bench)
     if step == "while it is written":
@@ -216,7 +215,7 @@ def test_a_table_dropped_at_the_destination_is_copied_again(
     else:
         seal(bench)
     drain(bench)
-    housekeeping.advance_idle()
+    housekeeping.run()
     table, why = bench.loop.resyncs.get_nowait()
     assert table == ORDERS.table
     assert "dropped at the destination" in why

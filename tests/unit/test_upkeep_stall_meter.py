@@ -119,8 +119,8 @@ def test_segments_go_a_few_at_a_time(bench: Bench) -> None:
     for end in (200, 300, 400, 500):
         bench.seal(end, (ORDERS, end - 50, insert(str(end), "a")))
         bench.loop.step(now=True)
-    keeper = Housekeeping(bench.loop, Maintenance())
-    keeper.advance_idle()
+    keeper = Housekeeping(bench.loop, Maintenance(advance_idle_every=0.0))
+    keeper.run()
     retention = LogRetention(bench.log, LogConfig(), [LoopReader(bench.loop)], lambda needs: needs["lake"])
     retention.retain(until=0.0)
     assert bench.log.start() == 200

@@ -61,16 +61,6 @@ class TableSlice:
     slice: Slice
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Figures for `status`. `bytes` counts everything in the folder."""
-
-    bytes: int
-    segments: int
-    start: Position | None
-    end: Position | None
-
-
 class ChangeLog:
     """`uri` is a local path or anything that `pyarrow.fs` knows."""
 
@@ -198,10 +188,6 @@ class ChangeLog:
     def bytes(self) -> int:
         """Count the bytes of everything in the folder."""
         return sum(info.size or 0 for info in self._listing())
-
-    def usage(self) -> Usage:
-        chain = self.segments()
-        return Usage(self.bytes(), len(chain), chain[0].start if chain else None, chain[-1].end if chain else None)
 
     def remove_garbage(self) -> list[str]:
         """Remove unfinished files, leftovers and parts that no segment lists. For the one writer only."""

@@ -55,7 +55,6 @@ class SegmentWriter:
         self.log = log
         self.end: Position | None = None
         self.last: SegmentHeader | None = None
-        self.bytes_written = 0
         self._max_bytes = max_bytes
         self.last_commit: tuple[Position, int] | None = None
         self._system_id, self._timeline, self._replica, self._state = "", 0, False, ""
@@ -205,7 +204,6 @@ class SegmentWriter:
         except OSError as error:
             raise self._store_error(error) from error
         self._used += file.bytes
-        self.bytes_written += file.bytes
 
     def _store_locally(self, path: Path, file: SegmentFile) -> None:
         temporary = path.with_name(path.name + TEMPORARY)

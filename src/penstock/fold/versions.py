@@ -120,14 +120,6 @@ def with_rescued(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
     return rows.append_column(pa.field(RESCUED, RESCUED_TYPE), cells)
 
 
-def first_versions(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Rows of which nothing was known before, each open from BEGINNING."""
-    count = rows.num_rows
-    everything = np.arange(count)
-    begins, ends = np.full(count, BEGINNING), np.full(count, OPEN)
-    return _dated(rows, everything, begins, ends, np.ones(count, np.bool_), layout, deleted=False)
-
-
 def closed_versions(open_versions: pa.Table, moment: int, layout: Layout) -> pa.Table:
     """Open versions, whole, as they are when their rows are deleted at a moment."""
     count = open_versions.num_rows

@@ -140,7 +140,7 @@ def _finished(opened: OpenTable, merging: Merging) -> Choice:
             entry = Entry(opened)
             removed = [file for file in opened.files() if file.location in gone]
             added = [file for file in written if file is not None]
-            entry.rewrite(removed, added, _dead_since(opened, merging, written, state))
+            entry.rewrite(removed, added, _dead_since(merging, written, state))
             entry.stand()
             if merging.beside:
                 reach("merge.committing")
@@ -155,9 +155,7 @@ def _finished(opened: OpenTable, merging: Merging) -> Choice:
     return merging.choice
 
 
-def _dead_since(
-    opened: OpenTable, merging: Merging, written: Sequence[WrittenFile | None], state: TableState
-) -> Mapping[str, BitMap]:
+def _dead_since(merging: Merging, written: Sequence[WrittenFile | None], state: TableState) -> Mapping[str, BitMap]:
     """Return the rows of merged files that have died since the merge began."""
     records = {file.path: file.records for file in merging.choice.data}
     now, dead = [file.path for file in state.deletes], {}

@@ -92,10 +92,6 @@ class Structure:
     def configuration(self) -> Mapping[str, str]:
         return self.metadata.get("configuration") or {}
 
-    @property
-    def next_number(self) -> int:
-        return max(self.numbers.values(), default=0) + 1
-
     def rescued(self) -> LakeColumn:
         """Return the column RESCUED, or what it will be when it comes."""
         return rescued_column(self.fields) or self.with_rescued().rescued()

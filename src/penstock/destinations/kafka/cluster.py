@@ -59,7 +59,6 @@ AWAY = frozenset(
     }
 )
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-_WRONG_SETTINGS = frozenset({KafkaError._INVALID_ARG, KafkaError._CONFLICT, KafkaError._NOT_CONFIGURED})
 _SAYS_WHY = REFUSED_LOGIN | {KafkaError._SSL, KafkaError._RESOLVE}
 
 
@@ -146,7 +145,3 @@ def kafka_error(error: KafkaException) -> KafkaError:
     """Return the library's error in an exception."""
     found: KafkaError = error.args[0]
     return found
-
-
-def is_misconfigured(error: KafkaException) -> bool:
-    return kafka_error(error).code() in _WRONG_SETTINGS

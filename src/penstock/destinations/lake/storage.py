@@ -106,14 +106,6 @@ def sizes(locations: Sequence[str]) -> list[int | None]:
     return found
 
 
-def names_in(location: str) -> list[str]:
-    """Return the names of the files right in a folder; none if there is no such folder."""
-    system, path = opened(location)
-    return [
-        info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)) if info.is_file
-    ]
-
-
 def files_in(location: str) -> dict[str, float]:
     """Return the names of the files right in a folder, and when each was last written, in seconds since 1970."""
     system, path = opened(location)

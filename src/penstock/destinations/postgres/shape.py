@@ -204,7 +204,7 @@ def moved(
         return Move(replace(before, kept=kept, columns=columns, layout=now), after)
     wanted = wanted_columns(connection, kept, enums=enums)
     if record.sid is not None:
-        return _united(connection, record, before, replace(before, kept=kept, columns=wanted, layout=now), after)
+        return _united(connection, record, replace(before, kept=kept, columns=wanted, layout=now), after)
     table, held = before.identifier, _held(connection, record, before)
     numbers = [one.number for one in held if one.number is not None]
     unkept_numbers = unkept(numbers, after, kept)
@@ -267,7 +267,7 @@ def _held(connection: Connection, record: Record, shape: Shape) -> list[Held]:
     return held
 
 
-def _united(connection: Connection, record: Record, before: Shape, after: Shape, structure: TableSchema) -> Move:
+def _united(connection: Connection, record: Record, after: Shape, structure: TableSchema) -> Move:
     """A source adds and widens columns of a table that it shares, and takes none."""
     assert record.sid is not None
     held = _union_held(connection, record.target, after)

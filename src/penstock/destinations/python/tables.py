@@ -147,21 +147,21 @@ class TableChange:
                 self.net.clear()
                 self.added.clear()
             case Insert() | Read():
-                self._put(event, _NetRow(dict(event.row)))
+                self._put(_NetRow(dict(event.row)))
             case Update():
                 self._update(event)
             case Delete():
-                self.net[self._key(event, event.old)] = None
+                self.net[self._key(event.old)] = None
 
-    def _put(self, event: Event, row: _NetRow) -> None:
+    def _put(self, row: _NetRow) -> None:
         if self.table.key:
-            self.net[self._key(event, row.values)] = row
+            self.net[self._key(row.values)] = row
         else:
             self.added.append(row)
 
     def _update(self, event: Update) -> None:
-        key = self._key(event, event.row)
-        old = key if event.old is None else self._key(event, event.old)
+        key = self._key(event.row)
+        old = key if event.old is None else self._key(event.old)
         before = self.net.get(old)
         values = {**({} if before is None else before.values), **event.row}
         missing = [name for name in event.unchanged if name not in values]
@@ -172,7 +172,7 @@ class TableChange:
             self.net[old] = None
         self.net[key] = _NetRow(values, tuple(missing), base)
 
-    def _key(self, event: Event, row: Row) -> Key:
+    def _key(self, row: Row) -> Key:
         if not self.table.key:
             raise KeyRequired(
                 f"table {self.table}: it has no key, and a row was changed",

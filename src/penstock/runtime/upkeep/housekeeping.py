@@ -8,7 +8,6 @@ little longer: what is left comes first the next time. How long a batch waited f
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from datetime import UTC, datetime
@@ -64,12 +63,8 @@ class Housekeeping:
         pause = self._maintenance.pause
         return max(pause, min(now - self._ended_at, 2 * pause))
 
-    def advance_idle(self) -> None:
-        """Move the position of tables that had nothing to apply to what has been processed."""
-        self._behind = self._idle()
-        self._advance_some(math.inf)
-
     def _idle(self) -> list[FollowedTable]:
+        """Return the tables that had nothing to apply: their positions move on to what has been processed."""
         return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
 
     def _is_behind(self, tracked: FollowedTable) -> bool:

@@ -22,7 +22,6 @@ from penstock.source.sink import CapturedSlice
 
 _FORMS = pa.array([bytes([WHOLE]), bytes([REFUSED])], pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
-UNREADABLE = "its row event cannot be read ({why}); `penstock resync` copies the table again"
 
 
 @dataclass(frozen=True)

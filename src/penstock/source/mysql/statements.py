@@ -38,7 +38,6 @@ _HARMLESS = frozenset(
         "UNINSTALL",
     ]
 )
-_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "SELECT"])
 _NOT_TABLES = frozenset(
     [
         "USER",
@@ -174,12 +173,12 @@ class _Statement:
 def effects(database: str, text: str) -> list[Effect]:
     """Return what the statement does; nothing for one that touches no rows."""
     try:
-        return _effects(_Statement(text, database), database)
+        return _effects(_Statement(text, database))
     except IndexError:
         return [Effect(Doing.UNKNOWN)]
 
 
-def _effects(statement: _Statement, database: str) -> list[Effect]:
+def _effects(statement: _Statement) -> list[Effect]:
     verb = statement.next()
     if verb in _HARMLESS:
         return []

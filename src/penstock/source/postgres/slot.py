@@ -35,7 +35,6 @@ class SlotState:
     database: str | None
     active_pid: int | None
     confirmed_flush_lsn: Position | None
-    restart_lsn: Position | None
     wal_status: str | None
     invalidation: str | None
     retained_bytes: int
@@ -68,7 +67,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
     with source_errors(f"reading slot {name}"):
         row = connection.execute(
             """
-            SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
+            SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, wal_status,
                    to_jsonb(s) ->> 'invalidation_reason', (to_jsonb(s) ->> 'conflicting')::bool,
                    coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                                                  ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
@@ -78,7 +77,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
         ).fetchone()
     if row is None:
         return None
-    plugin, database, active_pid, confirmed, restart, wal_status, reason, conflicting, retained = row
+    plugin, database, active_pid, confirmed, wal_status, reason, conflicting, retained = row
     if reason is None and conflicting:
         reason = "conflict with recovery"
     if reason is None and wal_status == "lost":
@@ -89,7 +88,6 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
         database=database,
         active_pid=active_pid,
         confirmed_flush_lsn=parse_lsn(confirmed) if confirmed else None,
-        restart_lsn=parse_lsn(restart) if restart else None,
         wal_status=wal_status,
         invalidation=reason,
         retained_bytes=max(retained, 0),
