@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from penstock.source.postgres.connect import connect
-from watch import Usage, Watch
+from watch import Usage, Watch, busy_seconds
 
 STOP_SECONDS = 180
 
@@ -138,13 +138,16 @@ class Run:
 @dataclass(frozen=True)
 class Drained:
     """`seconds` are from the moment when capture reads the slot (the start of Spark lies within), `whole` from the
-    start of the process; both until the last commit."""
+    start of the process; both until the last commit. `steps` says what happened when in between, and `busy` how many
+    CPU seconds the machine and its servers took meanwhile."""
 
     seconds: float
     whole: float
     changes: int
     rows_copied: int
     roles: dict[str, Usage]
+    steps: tuple[tuple[float, str], ...] = ()
+    busy: dict[str, float] = field(default_factory=dict)
 
 
 def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Drained:
@@ -158,16 +161,20 @@ def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Draine
     bound.start()
     began = ended = 0.0
     changes, rows, said = 0, 0, []
+    steps: list[tuple[float, str]] = []
+    before, after = busy_seconds(), dict[str, float]()
     with Watch(process.pid) as watch:
         for line in process.stderr:
             said.append(line)
+            steps.append((time.monotonic(), _without_time(line)))
             if "capture started" in line and not began:
                 began = time.monotonic()
+                before = busy_seconds()
             elif " applied " in line:
                 ended = time.monotonic()
                 changes += int(line.partition("changes=")[2].split()[0])
             elif " published " in line and "events=" in line:
-                ended = time.monotonic()
+                ended, after = time.monotonic(), busy_seconds()
                 changes += int(line.partition("events=")[2].split()[0])
             elif "stream begins" in line:
                 ended = time.monotonic()
@@ -178,7 +185,14 @@ def run_once(file: Path, seconds: float = 3600, *, idle: bool = False) -> Draine
     bound.cancel()
     if process.returncode or not (ended or idle):
         raise SystemExit("penstock run --once failed:\n" + "".join(said[-30:]))
-    return Drained(ended - began, ended - began_whole, changes, rows, watch.roles)
+    told = tuple((round(at - began, 3), what) for at, what in steps if began <= at <= ended)
+    busy = {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in after.items()}
+    return Drained(ended - began, ended - began_whole, changes, rows, watch.roles, told, busy)
+
+
+def _without_time(line: str) -> str:
+    """What a line of the log says, without the time and its blanks."""
+    return " ".join(line.split()[1:])
 
 
 class Backlog:

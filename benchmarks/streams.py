@@ -124,13 +124,16 @@ def _measure_drain(
 
     took: dict[str, list[float]] = {name: [] for name in backlogs}
     roles: dict[str, dict[str, Usage]] = {}
+    told: dict[str, list[Any]] = {name: [] for name in backlogs}
     changes, performance = 0, list[Performance]()
     for number in range(1, options.rounds + 1):
         for name, backlog in backlogs.items():
             drained = backlog.drain(number)
             took[name].append(drained.seconds)
             changes, roles[name] = drained.changes, drained.roles
-            say(f"{name}: {drained.changes:,} changes in {drained.seconds:.2f} s")
+            told[name].append({"busy": drained.busy, "steps": drained.steps})
+            busy = ", ".join(f"{one} {seconds:.1f}" for one, seconds in drained.busy.items())
+            say(f"{name}: {drained.changes:,} changes in {drained.seconds:.2f} s; CPU seconds: {busy}")
             read = places[name].read(number)
             if read.records != changes:
                 raise SystemExit(f"{changes:,} changes were published, and {read.records:,} are in {name}")
@@ -142,13 +145,14 @@ def _measure_drain(
     if not options.without_debezium:
         copy_slot(url, "kept", "debezium")
         counted = debezium.stream(server, "debezium", PEERS_PUBLICATION, changes, options.debezium_seconds)
-    _report_drain(options, took, roles, changes, performance, counted)
+    _report_drain(options, took, roles, told, changes, performance, counted)
 
 
 def _report_drain(
     options: argparse.Namespace,
     took: dict[str, list[float]],
     roles: dict[str, dict[str, Usage]],
+    told: dict[str, list[Any]],
     changes: int,
     performance: list[Performance],
     counted: debezium.Counted | None,
@@ -180,6 +184,7 @@ def _report_drain(
         results=results,
         processes=roles,
         seconds=took,
+        rounds=told,
     )
 
 

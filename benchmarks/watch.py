@@ -23,6 +23,7 @@ from penstock.runtime.spark import worker_daemon
 LOOK_SECONDS = 0.25
 OTHER = "other"
 CAPTURE, WORKERS = capture_process.__name__, worker_daemon.__name__  # as `python -m` names them
+SERVERS = {"kafka": "kafka.Kafka", "redis": "redis-server", "nats": "nats-server", "postgres": "postgres"}
 FORGET_PEAK = "5"  # what Linux wants to hear in clear_refs
 HEAP_AFTER = re.compile(r"Pause .*?(\d+)M->(\d+)M\((\d+)M\)")
 
@@ -148,6 +149,25 @@ class Watch:
             usage.cpu_seconds = times.user + times.system - self._before.get(process.pid, 0.0)
             # A shell becomes Java; one that ends has no command line any more.
             self._seen[process.pid] = (known if role == OTHER else role, usage)
+
+
+def busy_seconds() -> dict[str, float]:
+    """CPU seconds since their start: of the whole machine (`machine`), and of the servers that a pipeline talks to."""
+    cpu = psutil.cpu_times()
+    idle = cpu.idle + getattr(cpu, "iowait", 0.0) + getattr(cpu, "steal", 0.0)
+    guest = getattr(cpu, "guest", 0.0) + getattr(cpu, "guest_nice", 0.0)  # the system counts them as user and nice too
+    found = {"machine": sum(cpu) - idle - guest}
+    for process in psutil.process_iter():
+        try:
+            command, times = " ".join(process.cmdline()), process.cpu_times()
+            server = next((name for name, word in SERVERS.items() if word in command), None)
+            if server is None or WORKERS in command or CAPTURE in command:
+                continue
+            ended = times.children_user + times.children_system if server == "postgres" else 0.0  # its backends
+            found[server] = found.get(server, 0.0) + times.user + times.system + ended
+        except psutil.Error:
+            continue  # it has ended in this moment
+    return found
 
 
 def _family(pid: int) -> Iterator[tuple[str, psutil.Process]]:
