@@ -28,7 +28,7 @@ from destination_rows import (
 )
 from penstock.destinations.delta.destination import DeltaDestination
 from penstock.destinations.delta.log import TableLog, entry_name
-from penstock.destinations.delta.warehouse import table_location
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.errors import LineageLost, SchemaChanged, StaleBase
 from penstock.model.table import TableSchema
 
@@ -51,7 +51,7 @@ def opened(lake: Lake, schema: TableSchema = ORDERS) -> DeltaDestination:
 
 
 def location(lake: Lake, schema: TableSchema = ORDERS) -> str:
-    return table_location(delta_config(lake.root), schema.table)
+    return table_folder(delta_config(lake.root), schema.table)
 
 
 def by_delta_rs(lake: Lake, schema: TableSchema = ORDERS) -> list[Row]:

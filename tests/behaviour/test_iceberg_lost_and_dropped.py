@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, table, write
 from penstock.destinations.contract import TableDestination
-from penstock.destinations.iceberg.lost_files import MOST_READS
+from penstock.destinations.lake.lost_files import MOST_READS
 from penstock.destinations.lake.upsert_plan import UpsertPlan
 from penstock.errors import (
     DestinationUnreachable,

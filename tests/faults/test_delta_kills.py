@@ -19,7 +19,7 @@ from lake import WORK_TABLES, split_name
 from penstock.config.delta_destination import DeltaDestination
 from penstock.demo.server import PostgresServer
 from penstock.destinations.delta.reading import read_table
-from penstock.destinations.delta.warehouse import table_location
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.model.table import TableId
 from running import PipelineFile, Running, make_pipeline
 from workload import Workload, create_tables
@@ -32,7 +32,7 @@ KEPT = {"expire_every": 4, "keep_snapshots": 3, "keep_for": "1s", "compact_files
 
 def read(pipeline: PipelineFile, table: str) -> pa.Table:
     config = DeltaDestination(type="delta", warehouse=str(pipeline.folder / "delta"))
-    found = read_table(table_location(config, TableId(*split_name(table))))
+    found = read_table(table_folder(config, TableId(*split_name(table))))
     return found.scan(list(found.types), None)
 
 

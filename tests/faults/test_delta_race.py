@@ -26,7 +26,7 @@ from penstock.destinations.delta.destination import DeltaDestination
 from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.open_table import position_of
 from penstock.destinations.delta.reading import read_table
-from penstock.destinations.delta.warehouse import table_location
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.errors import DestinationUnreachable, StaleBase
 
 SUPPORT = Path(delta_racer.__file__).parent
@@ -39,7 +39,7 @@ class Warehouse:
 
     @property
     def table(self) -> str:
-        return table_location(delta_racer.config_of(self.location), ORDERS.table)
+        return table_folder(delta_racer.config_of(self.location), ORDERS.table)
 
     def rows(self) -> list[Row]:
         """What our own reader sees, which must be what delta-rs sees."""

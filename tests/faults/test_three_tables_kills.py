@@ -34,7 +34,7 @@ from level import level
 from penstock.config.delta_destination import DeltaDestination
 from penstock.demo.server import PostgresServer
 from penstock.destinations.delta.reading import read_table
-from penstock.destinations.delta.warehouse import table_location
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.failpoints import FAILPOINTS
 from penstock.model.table import TableId
 from running import PipelineFile, Running, await_condition, make_pipeline
@@ -63,7 +63,7 @@ COPIED_AGAIN = "public.text_key"
 
 def delta_rows(pipeline: PipelineFile, table: str) -> Any:
     config = DeltaDestination(type="delta", warehouse=str(pipeline.folder / "delta"))
-    found = read_table(table_location(config, TableId(*split_name(table))))
+    found = read_table(table_folder(config, TableId(*split_name(table))))
     return found.scan(list(found.types), None)
 
 

@@ -27,10 +27,10 @@ from penstock.destinations.delta.actions import Action
 from penstock.destinations.delta.destination import DeltaDestination
 from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.reading import read_table
-from penstock.destinations.delta.warehouse import table_location
 from penstock.destinations.iceberg import local_file_io
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.destinations.memory import MemoryDestination
 from penstock.destinations.memory_tables import MemoryStore
 from penstock.fold.keys import bucket_of, encode_keys
@@ -203,11 +203,11 @@ def delta_lake(root: Path, config: DeltaConfig, index: Path | None = None) -> La
         return destination
 
     def read(target: TableId) -> pa.Table:
-        table = read_table(table_location(config, target))
+        table = read_table(table_folder(config, target))
         return table.scan(list(table.types), None)
 
     def roll_back(target: TableId) -> None:
-        restore(table_location(config, target), 1)
+        restore(table_folder(config, target), 1)
 
     return Lake(driver, read, roll_back, root, root / "warehouse")
 

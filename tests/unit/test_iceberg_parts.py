@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.config.destinations import IcebergDestination
-from penstock.destinations.iceberg.catalog import open_warehouse, spark_settings, table_location
+from penstock.destinations.iceberg.catalog import spark_settings, table_location
 from penstock.destinations.iceberg.metrics import Metrics
 from penstock.destinations.lake.compaction_choice import choose
 from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.read_cost import read_cost
 from penstock.destinations.lake.storage import safe_name
+from penstock.destinations.lake.warehouse import open_warehouse
 from penstock.errors import DestinationUnreachable
 from penstock.model.location import local_path
 from penstock.model.table import TableId

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.destinations.iceberg.maintenance import takes_long
 from penstock.destinations.lake.compaction_choice import LARGE, MOST_AT_ONCE, Choice, choose
+from penstock.destinations.lake.compaction_tasks import takes_long
 from penstock.destinations.lake.file_list import LiveFile, TableState
 
 MIB = 1 << 20

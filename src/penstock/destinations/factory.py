@@ -14,7 +14,6 @@ from typing import Any
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.delta.destination import DeltaDestination
 from penstock.destinations.delta.reading import DeltaTables
-from penstock.destinations.delta.warehouse import DeltaSettings
 from penstock.destinations.destination_type import DestinationSettings
 from penstock.destinations.files.destination import FilesDestination
 from penstock.destinations.files.growing import GrowingFile, is_growing
@@ -24,6 +23,7 @@ from penstock.destinations.http.settings import HttpSettings
 from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.destination import IcebergDestination
 from penstock.destinations.iceberg.reading import IcebergTables
+from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.nats.destination import NatsDestination, NatsSettings
 from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.postgres.destination import PostgresDestination, PostgresSettings
@@ -78,7 +78,7 @@ def _iceberg(settings: IcebergSettings, spark: Session, index: Path) -> TableDes
     return IcebergDestination(settings, spark, index=index)
 
 
-def _delta(settings: DeltaSettings, spark: Session, index: Path) -> TableDestination:
+def _delta(settings: LakeSettings, spark: Session, index: Path) -> TableDestination:
     return DeltaDestination(settings, index=index)
 
 

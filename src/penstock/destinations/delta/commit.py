@@ -14,17 +14,11 @@ from pyroaring import BitMap
 from penstock.destinations.delta.actions import Action, AddedFile, add_file, transaction
 from penstock.destinations.delta.data_files import named_rows
 from penstock.destinations.delta.evolution import structure_after
-from penstock.destinations.delta.open_table import (
-    OpenTable,
-    entry_app,
-    moment_app,
-    position_app,
-    stored_position,
-    structure_property,
-)
+from penstock.destinations.delta.open_table import OpenTable, entry_app, moment_app, position_app, stored_position
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import Vector, dead_rows, write_vectors
 from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.properties import structure_property
 from penstock.destinations.lake.recorded_structure import Move
 from penstock.destinations.lake.source_partition import Turn
 from penstock.destinations.lake.storage import reaching, remove

@@ -6,13 +6,13 @@ Tables are written without Spark's SQL, so the jars are for reading back alone: 
 from __future__ import annotations
 
 from penstock.destinations.delta.type_map import DELTA_TYPES
-from penstock.destinations.delta.warehouse import DeltaSettings
 from penstock.destinations.destination_type import DestinationType
+from penstock.destinations.lake.settings import LakeSettings
 
 PACKAGES = ("io.delta:delta-spark_4.1_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
 
 
-def _settings(settings: DeltaSettings, /, *, compiled: bool) -> dict[str, str]:
+def _settings(settings: LakeSettings, /, *, compiled: bool) -> dict[str, str]:
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -8,41 +8,39 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from penstock.destinations.contract import Capabilities, JobRunner, MaintenanceReport, WritePlan, WrittenPart
 from penstock.destinations.delta.commit import Entry, require_base
-from penstock.destinations.delta.evolution import beside, move_again, move_to, structure_after
-from penstock.destinations.delta.leftovers import sweep
+from penstock.destinations.delta.evolution import move_again, move_to, structure_after
+from penstock.destinations.delta.leftovers import still_unknown, unknown
 from penstock.destinations.delta.lost_files import Diagnosis
-from penstock.destinations.delta.maintenance import compact, expire, shape_of
-from penstock.destinations.delta.open_table import (
-    COPIED,
-    OpenTable,
-    copy_property,
-    history_property,
-    made_under,
-    require_lineage,
-    rule_property,
-)
+from penstock.destinations.delta.maintenance import as_read, compact, expire
+from penstock.destinations.delta.open_table import OpenTable, require_lineage
 from penstock.destinations.delta.tables import Tables
 from penstock.destinations.delta.type_map import DELTA_TYPES
-from penstock.destinations.delta.warehouse import DeltaSettings, require_warehouse
 from penstock.destinations.lake.background_work import BackgroundWork
+from penstock.destinations.lake.compaction_tasks import shape_of
 from penstock.destinations.lake.copy_plan import LakeCopyPlan
-from penstock.destinations.lake.data_files import COPY_PREFIX
 from penstock.destinations.lake.file_list import LiveFile, TableState
-from penstock.destinations.lake.history_files import Kind, kind_of
-from penstock.destinations.lake.history_plan import HistoryPlan
-from penstock.destinations.lake.key_index import IndexedFile
+from penstock.destinations.lake.orphan_sweep import sweep
+from penstock.destinations.lake.planning import (
+    batch_plan,
+    copy_plan,
+    lake_parts,
+    plan_after,
+    replay_plan,
+    require_joinable,
+)
+from penstock.destinations.lake.properties import copied_under, history_property, rule_property
+from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.lake.storage import reaching, remove, sizes
-from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
+from penstock.destinations.lake.warehouse import require_warehouse
 from penstock.destinations.structure import OnDrop
-from penstock.destinations.union import require_same_names
-from penstock.errors import FileUnreadable, PenstockError, PositionLost, RangeVoid, StaleBase
+from penstock.errors import FileUnreadable, PenstockError, RangeVoid, StaleBase
 from penstock.fold.layout import ROWS, Layout
 from penstock.model.feed import Mode, Sid
 from penstock.model.position import Position, position_text
@@ -52,7 +50,7 @@ from penstock.model.table import TableId, TableSchema
 class DeltaDestination:
     capabilities = Capabilities(modes=frozenset(Mode), maintained=True, bookmarks=True, types=DELTA_TYPES)
 
-    def __init__(self, settings: DeltaSettings, *, index: Path) -> None:
+    def __init__(self, settings: LakeSettings, *, index: Path) -> None:
         """`index` is the folder of key indexes: a cache, this pipeline's own."""
         self.name = settings.name
         self._settings = settings
@@ -77,7 +75,7 @@ class DeltaDestination:
         layout: Layout = ROWS,
         sid: Sid | None = None,
     ) -> Position | None:
-        kept = [file.path for part in _ours(keep) for file in part.added]
+        kept = [file.path for part in lake_parts(keep) for file in part.added]
         return self._tables.ensure(target, schema, source, start=start, keep=kept, layout=layout, sid=sid)
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -112,13 +110,7 @@ class DeltaDestination:
         require_lineage(opened)
         plan, position = self._planned(opened, state, schema, on_drop)
         opened.look_again = True  # unless this plan is committed
-        if position is None:
-            raise PositionLost(
-                f"table {target} has no position of {source}",
-                f"Drop {target}, then `penstock retry`: it is copied again",
-            )
-        if plan.slice is not None:
-            require_same_names(target, opened.following.schema, schema)
+        require_joinable(opened, plan, position, schema)
         return replace(plan, thorough=thorough)
 
     def _planned(
@@ -126,30 +118,17 @@ class DeltaDestination:
     ) -> tuple[UpsertPlan, Position | None]:
         move = move_to(opened, schema, on_drop)
         structure = structure_after(opened, move)
-        versions = opened.layout.period is not None
-        position = opened.position
-        plan = (HistoryPlan if versions else UpsertPlan)(
+        plan = batch_plan(
+            opened,
+            state,
             table_format=structure.table_format(opened.root),
-            target=opened.target,
-            source=opened.source,
-            position=position or 0,
-            metadata=state.metadata,
-            folder=opened.folder,
-            columns=move.columns if move else opened.columns,
+            position=opened.position,
+            moment=opened.moment,
             rescued=structure.rescued(),
             index=self._tables.index_of(opened, move),
             move=move,
-            files=_indexed(state, "open" if versions else None),
-            delete_files=tuple(file.path for file in state.deletes),
-            layout=opened.layout,
-            around=opened.around,
-            beside=beside(opened, move) if versions else (),
-            moment=opened.moment,
-            ended_files=_indexed(state, "ended") if versions else (),
-            slice=move.slice if move else opened.slice,
-            sequence=state.sequence,
         )
-        return plan, position
+        return plan, opened.position
 
     def commit(
         self,
@@ -176,11 +155,10 @@ class DeltaDestination:
         if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
-        written = [part for part in _ours(parts) if not part.empty]
+        written = [part for part in lake_parts(parts) if not part.empty]
         opened, what = self._tables.known(plan.target, plan.source), f"table {plan.target}: its commit"
         with opened.turns.lock:
-            base = plan.metadata if plan.follows is None else _base_after(opened, plan, what)
-            require_base(opened, base, what, same_columns=plan.move is not None)
+            require_base(opened, opened.base_of(plan), what, same_columns=plan.move is not None)
             entry = Entry(opened)
             if plan.move is not None:
                 entry.evolve(plan.move)
@@ -205,39 +183,19 @@ class DeltaDestination:
     ) -> UpsertPlan | None:
         if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
-        opened, written = (
-            self._tables.known(plan.target, plan.source),
-            [part for part in _ours(parts) if not part.empty],
-        )
-        state = opened.state
-        gets_rescued = any(part.rescued_as for part in written) and (
-            opened.structure.with_rescued() is not opened.structure
-        )
-        if (
-            state is None
-            or not _is_base(opened, plan)
-            or plan.move is not None
-            or plan.slice is not None
-            or gets_rescued
-        ):
-            return None
-        sequence, now, versions = state.sequence + 1, int(time.time() * 1000), opened.layout.period is not None
-        data = [LiveFile(file.path, file.records, file.size, now, "data", 0) for part in written for file in part.added]
-        dead = [part.delete for part in written if part.delete is not None]
-        deletes = [LiveFile(one.path, one.records, 0, now, "position-deletes", 0, one.hits) for one in dead]
-        after = state.after("", None, sequence, [*data, *deletes])
-        return replace(
-            plan,
-            name=uuid.uuid4().hex,
-            follows=plan.name,
-            position=position,
-            moment=plan.moment if moment is None else moment,
-            metadata="",
-            sequence=sequence,
-            files=_indexed(after, "open" if versions else None),
-            delete_files=tuple(file.path for file in after.deletes),
-            ended_files=_indexed(after, "ended") if versions else (),
-        )
+        opened = self._tables.known(plan.target, plan.source)
+        written = [part for part in lake_parts(parts) if not part.empty]
+        comes = opened.structure.with_rescued() is not opened.structure
+        gets_rescued = comes and any(part.rescued_as for part in written)
+        now = int(time.time() * 1000)
+
+        def files(_: int) -> list[LiveFile]:
+            added = [file for part in written for file in part.added]
+            data = [LiveFile(file.path, file.records, file.size, now, "data", 0) for file in added]
+            dead = [part.delete for part in written if part.delete is not None]
+            return [*data, *(LiveFile(one.path, one.records, 0, now, "position-deletes", 0, one.hits) for one in dead)]
+
+        return plan_after(opened, plan, position=position, moment=moment, gets_rescued=gets_rescued, files=files)
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
@@ -246,47 +204,30 @@ class DeltaDestination:
         opened.copy_base = opened.copy_base_now()
         opened.copy_move = move = move_to(opened, schema, on_drop, copied=True)
         structure = structure_after(opened, move)
-        return LakeCopyPlan(
+        return copy_plan(
+            opened,
             table_format=structure.table_format(opened.root),
-            target=target,
-            folder=opened.folder,
-            columns=move.columns if move else opened.columns,
             rescued=structure.rescued(),
             index=self._tables.index_of(opened, move),
-            slice=move.slice if move else opened.slice,
         )
 
     def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> UpsertPlan:
         opened = self._tables.known(target, source)
-        files, delete_files = as_one_age(_ours(base))
         structure = structure_after(opened, opened.copy_move)
-        rescued = structure.rescued()
-        if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in _ours(base)):
-            raise RangeVoid(
-                f"table {target}: its columns have changed since rows of its copy were written",
-                "What was read of it is void; its copy starts again by itself",
-            )
-        return UpsertPlan(
+        return replay_plan(
+            opened,
+            lake_parts(base),
+            position,
             table_format=structure.table_format(opened.root),
-            target=target,
-            source=source,
-            position=position,
-            metadata="",
-            folder=opened.folder,
-            columns=opened.copy_move.columns if opened.copy_move else opened.columns,
-            rescued=rescued,
+            rescued=structure.rescued(),
             index=self._tables.index_of(opened, opened.copy_move),
-            files=files,
-            delete_files=delete_files,
-            prefix=COPY_PREFIX,
-            slice=opened.copy_move.slice if opened.copy_move else opened.slice,
         )
 
     def commit_copy(
         self, target: TableId, source: str, parts: Sequence[WrittenPart], position: Position, history: str = ""
     ) -> None:
         what = f"table {target}: the commit of its copy"
-        written = [part for part in _ours(parts) if not part.empty]
+        written = [part for part in lake_parts(parts) if not part.empty]
         with self._tables.known(target, source).turns.lock:
             opened, _ = self._tables.current(target, source)
             _require_copied_over(opened, what)
@@ -298,7 +239,7 @@ class DeltaDestination:
             entry.rescue(written, RangeVoid)
             with reaching(f"{what} cannot be written"):
                 entry.replace(written)
-            entry.set_properties(_copied(opened, history))
+            entry.set_properties(copied_under(opened.source, opened.layout, history))
             entry.stand(position)
             entry.put("WRITE", what)
             opened.upkeep.commits_since_expiry += 1
@@ -334,7 +275,9 @@ class DeltaDestination:
         with self._tables.known(plan.target, plan.source).turns.lock:
             opened, _ = self._tables.current(plan.target, plan.source)
             _require_copied_over(opened, f"table {plan.target}: the commit of its copy")
-            self._commit(plan, parts, False, position, moment, copied=_copied(opened, history))
+            self._commit(
+                plan, parts, False, position, moment, copied=copied_under(opened.source, opened.layout, history)
+            )
             opened.copy_base = opened.copy_move = None
             self._tables.clean_up_after_copy(opened)
 
@@ -344,7 +287,8 @@ class DeltaDestination:
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
         with reaching("the files of a copy cannot be looked at"):
             return [
-                sizes([file.path for file in part.added]) == [file.size for file in part.added] for part in _ours(parts)
+                sizes([file.path for file in part.added]) == [file.size for file in part.added]
+                for part in lake_parts(parts)
             ]
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:
@@ -380,17 +324,25 @@ class DeltaDestination:
         require_warehouse(self._settings)
         tables, opened, settings = self._tables, self._tables.known(target, source), self._settings.maintenance
         index, marker = tables.index_of(opened), tables.swept_marker(opened)
-        swept = sweep(opened, settings=settings, background=self._background, marker=marker)
+        swept = sweep(
+            opened,
+            search=lambda: unknown(opened, settings.sweep_age),
+            shut_out=lambda left: still_unknown(opened, left),
+            settings=settings,
+            background=self._background,
+            marker=marker,
+        )
         choice = compact(opened, index=index, settings=settings, run=run, background=self._background)
         index.remove([file.path for file in choice.data])
         expired = expire(opened, settings, tables.bookmarks(target))
         if expired and opened.state is not None and opened.upkeep.merging is None:
             index.remove_all_but([file.path for file in opened.state.data])
-        return MaintenanceReport(len(choice.data), 0, expired, swept, shape_of(opened))
+        shape = shape_of(opened, snapshots=opened.log.version + 1, as_read=as_read)
+        return MaintenanceReport(len(choice.data), 0, expired, swept, shape)
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         with reaching("files that will not be committed cannot be removed"):
-            for part in _ours(parts):
+            for part in lake_parts(parts):
                 for file in part.added:
                     remove(file.path)
 
@@ -402,43 +354,3 @@ def _require_copied_over(opened: OpenTable, what: str) -> None:
     """StaleBase if another driver has taken the table over since its copy was planned."""
     if opened.copy_base_now() != opened.copy_base:
         raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
-
-
-def _is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
-    """Return whether the table, as we know it, is what the plan was made for."""
-    if plan.follows is None:
-        return opened.state is not None and opened.state.metadata == plan.metadata
-    if opened.committed is None or opened.state is None:
-        return False
-    name, made = opened.committed
-    return name == plan.follows and opened.state is made and made.sequence == plan.sequence
-
-
-def _base_after(opened: OpenTable, plan: UpsertPlan, what: str) -> str:
-    """Return the version that the commit before has made. StaleBase if it made none, or something came after."""
-    if opened.state is None or not _is_base(opened, plan):
-        raise StaleBase(f"{what}: the commit before it is not what it was planned for", "The work is redone")
-    return opened.state.metadata
-
-
-def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
-    """Return the data files in which rows of a kind may be; None: all of them."""
-    return tuple(
-        IndexedFile(file.path, file.records, file.sequence)
-        for file in state.data
-        if kind is None or kind_of(file.path) in (kind, "foreign")
-    )
-
-
-def _copied(opened: OpenTable, history: str) -> dict[str, str]:
-    """Return the properties of a table that has been copied under that history and its present rule."""
-    source = opened.source
-    copied = {copy_property(source): COPIED, history_property(source): history}
-    return {**copied, **made_under(source, opened.layout)}
-
-
-def _ours(parts: Sequence[WrittenPart]) -> list[LakePart]:
-    for part in parts:
-        if not isinstance(part, LakePart):
-            raise TypeError(f"{type(part).__name__} is not a part of a Delta table")
-    return [part for part in parts if isinstance(part, LakePart)]

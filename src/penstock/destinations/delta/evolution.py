@@ -18,12 +18,13 @@ from penstock.destinations.delta.open_table import OpenTable
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.type_map import DELTA_TYPES
 from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.planning import require_copied_columns
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import require_free_name, with_sid
 from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.destinations.structure import OnDrop, Steps, steps, unkept
 from penstock.destinations.union import holds, united
-from penstock.errors import RangeVoid, SchemaChanged
+from penstock.errors import SchemaChanged
 from penstock.model.feed import Sid
 from penstock.model.table import TableId, TableSchema
 
@@ -116,26 +117,9 @@ def move_again(opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:
     numbers now."""
     planned_for = opened.copy_move
     move = move_to(opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
-    numbers = tuple(column.id for column in (move.columns if move else opened.columns))
-    if any(part.data is not None and part.columns != numbers for part in parts):
-        raise RangeVoid(
-            f"table {opened.target}: its columns have changed at the destination since its copy began",
-            "What was read of it is void; its copy starts again by itself",
-        )
+    require_copied_columns(opened, move, parts)
     return move
 
 
 def structure_after(opened: OpenTable, move: Move | None) -> Structure:
     return opened.structure if move is None else opened.structure.evolved(move.steps)
-
-
-def beside(opened: OpenTable, move: Move | None) -> tuple[LakeColumn, ...]:
-    """Return the columns that follow no column of the source after the move, as they are called then; but for the
-    layout's."""
-    around = [column.id for column in opened.around]
-    others = [column for column in opened.others or () if column.id not in around]
-    if move is None:
-        return tuple(others)
-    followed, names = {column.id for column in move.columns}, dict(move.steps.renamed)
-    left = [column for column in (*opened.columns, *others) if column.id not in followed]
-    return tuple(replace(column, name=names.get(column.name, column.name), required=False) for column in left)

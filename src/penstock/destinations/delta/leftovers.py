@@ -12,7 +12,6 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import structlog
 
@@ -20,12 +19,8 @@ from penstock.destinations.delta.commit import Entry, require_base
 from penstock.destinations.delta.log_files import FOLDER as LOG_FOLDER
 from penstock.destinations.delta.open_table import OpenTable
 from penstock.destinations.delta.vectors import FOLDER as VECTORS
-from penstock.destinations.lake.background_work import BackgroundWork, Sweeping
 from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.lake.deferred_deletes import AT_ONCE, remove_some
-from penstock.destinations.lake.settings import MaintenanceSettings
 from penstock.destinations.lake.storage import files_in, reaching, remove
-from penstock.errors import DestinationError
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("delta")
@@ -69,6 +64,12 @@ def remove_orphans(opened: OpenTable, orphans: Collection[str]) -> None:
             remove(location)
 
 
+def still_unknown(opened: OpenTable, left: Collection[str]) -> list[str]:
+    """Shut out older writers, and return the files that are unknown after that."""
+    shut_out(opened)
+    return [path for path in left if path not in _known(opened)]
+
+
 def shut_out(opened: OpenTable) -> None:
     """Make an entry, after which whatever was planned before cannot be committed. StaleBase if somebody has committed
     meanwhile."""
@@ -82,53 +83,9 @@ def shut_out(opened: OpenTable) -> None:
         opened.state = opened.read_state()
 
 
-def is_due(marker: Path, settings: MaintenanceSettings) -> bool:
-    """Return whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
-    try:
-        return time.time() - marker.stat().st_mtime >= settings.sweep_every
-    except FileNotFoundError:
-        return True
-
-
-def note_swept(marker: Path) -> None:
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
-
-
-def sweep(opened: OpenTable, *, settings: MaintenanceSettings, background: BackgroundWork, marker: Path) -> int:
-    """Begin a sweep that is due, or continue it, and return how many files it has removed. StaleBase if somebody else
-    commits at this very moment."""
-    sweeping = opened.upkeep.sweeping
-    if opened.state is None or opened.upkeep.merging is not None:
-        return 0
-    if sweeping is None:
-        if not background.busy and is_due(marker, settings):
-            opened.upkeep.sweeping = Sweeping(background.submit(lambda: _unknown(opened, settings.sweep_age)))
-        return 0
-    if not sweeping.found.done():
-        return 0
-    opened.upkeep.sweeping = None  # an error ends it: it is begun again
-    failed = sweeping.found.exception()
-    if isinstance(failed, DestinationError):
-        LOG.warning("folder not swept", table=str(opened.target), what=failed.what)
-        note_swept(marker)
-        return 0
-    left = sweeping.left if sweeping.is_shut else sweeping.found.result()
-    if left and not sweeping.is_shut:
-        shut_out(opened)
-        left = [path for path in left if path not in _known(opened)]
-        reach("sweep.shut")
-    with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
-        removed = remove_some(left, AT_ONCE, "sweep.file_removed")
-    if left[removed:]:
-        opened.upkeep.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
-    else:
-        note_swept(marker)
-    return removed
-
-
-def _unknown(opened: OpenTable, age: float) -> list[str]:
-    """List files first, then ask what is known: whatever is committed meanwhile is known then."""
+def unknown(opened: OpenTable, age: float) -> list[str]:
+    """Return files older than a safe age that nobody knows. What is known is asked after they were listed: whatever is
+    committed meanwhile is known then."""
     before = time.time() - age
     with reaching(f"table {opened.target}: its folder cannot be listed"):
         listed = {path for path, changed in _listed(opened) if changed < before and not _is_copied(path)}
@@ -141,7 +98,7 @@ def _unknown(opened: OpenTable, age: float) -> list[str]:
     if not listed:
         return []
     with opened.turns.lock:
-        unknown = sorted(listed - _known(opened))
-    if unknown:
+        found = sorted(listed - _known(opened))
+    if found:
         reach("sweep.found")
-    return unknown
+    return found

@@ -28,21 +28,16 @@ from penstock.destinations.delta.vectors import bitmap_of
 from penstock.destinations.lake.background_work import BackgroundWork, Merging, discard
 from penstock.destinations.lake.compaction import Merged, MergeData, merge, moved_rows
 from penstock.destinations.lake.compaction_choice import Choice, choose
-from penstock.destinations.lake.data_files import PREFIX, WrittenFile
+from penstock.destinations.lake.compaction_tasks import NOTHING, data_merges, takes_long
+from penstock.destinations.lake.data_files import WrittenFile
 from penstock.destinations.lake.file_list import LiveFile, TableState
-from penstock.destinations.lake.history_files import kind_index, kind_prefix
 from penstock.destinations.lake.key_index import KeyIndex
-from penstock.destinations.lake.read_cost import dead_rows, read_cost
 from penstock.destinations.lake.settings import MaintenanceSettings
 from penstock.destinations.lake.storage import reaching
 from penstock.errors import DestinationError, StaleBase
 from penstock.failpoints import reach
-from penstock.model.upkeep import TableShape
 
 LOG = structlog.get_logger("delta")
-WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
-MOST_FILES_HERE = 64
-NOTHING = Choice((), ())
 
 
 def compact(
@@ -71,8 +66,8 @@ def compact(
     if not choice:
         opened.upkeep.settled = state
         return NOTHING
-    is_long = choice.size >= WORTH_A_JOB or len(choice.data) > MOST_FILES_HERE
-    tasks = _tasks(opened, state, choice, index, versions=versions, beside=is_long)
+    is_long = takes_long(choice)
+    tasks = _tasks(opened, state, choice, index, beside=is_long)
     fence = str(opened.log.state.transaction(opened.fence))
     if is_long:
         if not background.busy:
@@ -92,27 +87,19 @@ def as_read(state: TableState) -> TableState:
     return replace(state, deletes=(LiveFile("", sum(hits.values()), size, 0, "position-deletes", 0, hits),))
 
 
-def _tasks(
-    opened: OpenTable, state: TableState, choice: Choice, index: KeyIndex, *, versions: bool, beside: bool
-) -> list[MergeData]:
+def _tasks(opened: OpenTable, state: TableState, choice: Choice, index: KeyIndex, *, beside: bool) -> list[MergeData]:
     rescued = rescued_column(opened.structure.fields)
     columns = (*opened.stored, *(opened.others or ()), *(() if rescued is None else (rescued,)))
     table_format, deletes = opened.table_format, [file.path for file in state.deletes]
-    return [
-        MergeData(
-            table_format=table_format,
-            target=opened.target,
-            folder=opened.folder,
-            columns=columns,
-            index=kind_index(index, group[0].path) if versions else index,
-            files=tuple(file.path for file in group),
-            delete_files=tuple(table_format.concerning(deletes, [file.path for file in group])),
-            weight=sum(file.size for file in group),
-            prefix=kind_prefix(group[0].path) if versions else PREFIX,
-            beside=beside,
-        )
-        for group in choice.groups
-    ]
+    return data_merges(
+        opened,
+        choice,
+        table_format=table_format,
+        columns=columns,
+        index=index,
+        deletes_of=lambda group: table_format.concerning(deletes, [file.path for file in group]),
+        beside=beside,
+    )
 
 
 def _finished(opened: OpenTable, merging: Merging) -> Choice:
@@ -234,23 +221,3 @@ def bookmarked(folder: Path) -> list[int]:
         except (OSError, ValueError, KeyError, TypeError):
             LOG.warning("bookmark cannot be read", place=str(place))
     return versions
-
-
-def shape_of(opened: OpenTable) -> TableShape | None:
-    """What the table is like now; None when that is not known, or as it was when somebody last asked."""
-    state = opened.state
-    doing = "sweeping" if opened.upkeep.sweeping is not None else ""
-    if opened.upkeep.merging is not None:
-        doing = f"merging {len(opened.upkeep.merging.choice.data)} data files"
-    if state is None or opened.upkeep.reported == (state, doing):
-        return None
-    opened.upkeep.reported = (state, doing)
-    read = as_read(state)
-    return TableShape(
-        files=len(state.data),
-        delete_files=len(state.deletes),
-        bytes=sum(file.size for file in (*state.data, *state.deletes)),
-        snapshots=opened.log.version + 1,
-        read_cost=read_cost(read, dead_rows(read)).ratio,
-        doing=doing,
-    )

@@ -17,69 +17,25 @@ from penstock.destinations.delta.data_files import DeltaFormat
 from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.type_map import DELTA_TYPES
-from penstock.destinations.lake.background_work import Merging, Sweeping
-from penstock.destinations.lake.columns import LakeColumn
-from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.recorded_structure import Move, Recorded
-from penstock.destinations.lake.source_partition import SourceSlice, Turns
-from penstock.errors import LineageLost, OtherLayout
-from penstock.fold.layout import Layout
-from penstock.model.feed import Sid
+from penstock.destinations.lake.known_table import CopyBase, KnownTable
+from penstock.destinations.lake.properties import copy_property, structure_property
+from penstock.destinations.lake.recorded_structure import Recorded
+from penstock.errors import LineageLost
 from penstock.model.position import Position
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableSchema
 
-LAYOUT, TARGET, KEY = "penstock.layout", "penstock.target", "penstock.key"
-COPYING, COPIED = "copying", "copied"
+KEY = "penstock.key"
 APP = "penstock/"
 _SIGN = 1 << 63
 
 
-@dataclass(frozen=True)
-class CopyBase:
-    """What a copy replaces: while these stay, no other driver has taken the table over."""
-
-    position: Position | None
-    fence: int | None
-
-
-@dataclass
-class TableUpkeep:
-    """What maintenance remembers of a table between two calls."""
-
-    deferred: DeferredDeletes
-    commits_since_expiry: int = 0
-    settled: TableState | None = None  # the state in which there was nothing to compact
-    merging: Merging | None = None  # the compaction under way beside batches
-    sweeping: Sweeping | None = None  # the search for files that nobody knows
-    reported: tuple[TableState, str] | None = None  # the state last shown, and what went on beside batches then
-
-
 @dataclass(kw_only=True)
-class OpenTable:
-    """`log` and `turns` are shared by the sources of a table; the rest is of one. `state` is None when the log must be
-    read again."""
+class OpenTable(KnownTable):
+    """`log` is shared by the sources of a table, as `turns` is."""
 
-    target: TableId
-    source: str
     log: TableLog
-    turns: Turns
-    sid: Sid | None
-    layout: Layout
-    upkeep: TableUpkeep
     structure: Structure
-    following: Recorded
-    columns: tuple[LakeColumn, ...] = ()  # that follow the source
-    others: tuple[LakeColumn, ...] | None = ()  # that do not; None when they cannot be read
-    around: tuple[LakeColumn, ...] = ()  # the layout's columns
-    slice: SourceSlice | None = None  # of a table that several sources feed: what of it is this source's
-    state: TableState | None = None
-    copy_base: CopyBase | None = None  # as it was when a copy was planned
-    copy_move: Move | None = None  # what the copy will make of its structure
-    look_again: bool = False  # `state` is not of the last commit that this driver made
-    committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
-    has_others: bool = False  # somebody else has been seen to write to it
-    strayed: str = ""  # why it no longer descends from what we committed; "" while it does
 
     @property
     def root(self) -> str:
@@ -92,11 +48,6 @@ class OpenTable:
     @property
     def fence(self) -> str:
         return f"{APP}opened" if self.slice is None else f"{APP}{self.source}/opened"
-
-    @property
-    def stored(self) -> tuple[LakeColumn, ...]:
-        """The columns that follow the source, as they are written."""
-        return self.columns if self.slice is None else self.slice.stored
 
     @property
     def position(self) -> Position | None:
@@ -161,29 +112,6 @@ def stored_position(position: Position) -> int:
     return position if position < _SIGN else position - 2 * _SIGN
 
 
-def structure_property(source: str) -> str:
-    return f"penstock.structure.{source}"
-
-
-def history_property(source: str) -> str:
-    """Name the property with the id of the log that the source's position is of."""
-    return f"penstock.history.{source}"
-
-
-def rule_property(source: str) -> str:
-    return f"penstock.rule.{source}"
-
-
-def copy_property(source: str) -> str:
-    """Name the property that says whether a source's copy is under way (COPYING) or done (COPIED)."""
-    return f"penstock.source.{source}"
-
-
-def made_under(source: str, layout: Layout) -> dict[str, str]:
-    """Return the properties that say what the rows of a copy were made under."""
-    return {LAYOUT: layout.to_json(), rule_property(source): layout.rule}
-
-
 def recorded(state: LogState, source: str) -> Recorded | None:
     """Return the structure that the table says it follows."""
     text = state.configuration.get(structure_property(source))
@@ -205,16 +133,6 @@ def sources_of(state: LogState) -> set[str]:
     told = {name.removeprefix(prefix) for name in state.configuration if name.startswith(prefix)}
     apps = {app.removeprefix(APP) for app in state.transactions if app.startswith(APP)}
     return told | {app for app in apps if "/" not in app and app != "opened"}
-
-
-def require_layout(target: TableId, state: LogState, layout: Layout) -> None:
-    """OtherLayout if the table was made for another mode, or for other names of its columns."""
-    made = state.configuration.get(LAYOUT)
-    if made is not None and not layout.made(made):
-        raise OtherLayout(
-            f"table {target}: it was made for another mode, or with other names for the columns of its history",
-            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied again",
-        )
 
 
 def why_lost(log: TableLog, source: str) -> str:

@@ -12,11 +12,12 @@ from penstock.destinations.delta.actions import AddedFile
 from penstock.destinations.delta.columns import DeltaField
 from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.log_files import FOLDER
-from penstock.destinations.delta.open_table import TARGET
 from penstock.destinations.delta.structure import Structure
 from penstock.destinations.delta.vectors import dead_rows, rows_of
-from penstock.destinations.delta.warehouse import DeltaSettings, table_location
+from penstock.destinations.lake.properties import TARGET
+from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.lake.storage import folders_in, reaching
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable, FileUnreadable, TableDropped
@@ -27,7 +28,7 @@ from penstock.model.table import TableId
 class DeltaTables(ReadBySpark):
     """The tables of a warehouse, for reading."""
 
-    def __init__(self, settings: DeltaSettings) -> None:
+    def __init__(self, settings: LakeSettings) -> None:
         self._settings = settings
 
     def require_there(self) -> None:
@@ -64,14 +65,14 @@ class DeltaTables(ReadBySpark):
             return [location for location in found if FOLDER in folders_in(location)]
 
     def size(self, spark: Session, target: TableId) -> TableSize:
-        return read_table(table_location(self._settings, target)).size
+        return read_table(table_folder(self._settings, target)).size
 
     def problems(self) -> list[tuple[str, str]]:
         return []  # a warehouse is looked at by whoever writes it
 
     def direct(self, target: TableId) -> DirectTable | None:
         try:
-            return read_table(table_location(self._settings, target))
+            return read_table(table_folder(self._settings, target))
         except (TableDropped, FileUnreadable):
             return None
 

@@ -16,35 +16,40 @@ from penstock.destinations.delta.actions import transaction
 from penstock.destinations.delta.columns import located, named_columns, unfollowed
 from penstock.destinations.delta.commit import Entry
 from penstock.destinations.delta.evolution import columns_in_union, union_steps, united_columns
-from penstock.destinations.delta.leftovers import find_orphans, note_swept, remove_orphans
-from penstock.destinations.delta.log import COPIED_AGAIN, TableLog
+from penstock.destinations.delta.leftovers import find_orphans, remove_orphans
+from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.open_table import (
-    COPYING,
     KEY,
-    TARGET,
     OpenTable,
-    TableUpkeep,
-    copy_property,
     entry_app,
-    made_under,
     position_app,
     position_of,
     recorded,
-    require_layout,
     sources_of,
     stored_position,
-    structure_property,
     why_lost,
 )
 from penstock.destinations.delta.structure import Structure, require_known_features
-from penstock.destinations.delta.warehouse import DeltaSettings, open_warehouse, require_warehouse, table_location
+from penstock.destinations.delta.warehouse import open_warehouse
 from penstock.destinations.lake.columns import LakeColumn
-from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.key_index import KeyIndex
+from penstock.destinations.lake.known_table import TableUpkeep
+from penstock.destinations.lake.known_tables import KnownTables
+from penstock.destinations.lake.orphan_sweep import note_swept
+from penstock.destinations.lake.properties import (
+    COPYING,
+    LAYOUT,
+    TARGET,
+    copy_property,
+    made_under,
+    require_layout,
+    structure_property,
+)
 from penstock.destinations.lake.recorded_structure import Move, Recorded
+from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
-from penstock.destinations.lake.storage import make_folder, reaching, remove_folder, safe_name
+from penstock.destinations.lake.storage import make_folder, reaching, remove_folder
+from penstock.destinations.lake.warehouse import require_warehouse, table_folder
 from penstock.destinations.structure import numbered
 from penstock.errors import DestinationError, PositionLost, SchemaChanged, StaleBase, TableDropped, TableError
 from penstock.fold.layout import Layout
@@ -55,33 +60,19 @@ from penstock.model.table import TableId, TableSchema
 LOG = structlog.get_logger("delta")
 
 
-class Tables:
+class Tables(KnownTables[LakeSettings, OpenTable]):
     """A destination's tables, as each source sees them."""
 
-    def __init__(self, settings: DeltaSettings, *, index: Path) -> None:
-        self._settings, self._index = settings, index
-        self._tables: dict[tuple[TableId, str], OpenTable] = {}
+    def __init__(self, settings: LakeSettings, *, index: Path) -> None:
+        super().__init__(settings, index)
         self._logs: dict[TableId, tuple[TableLog, Turns]] = {}
 
     def open_warehouse(self) -> None:
         open_warehouse(self._settings, self._index)
 
     def forget(self) -> None:
-        """When nothing runs beside batches any more: what has been merged and not committed goes."""
-        for opened in self._tables.values():
-            if opened.upkeep.merging is not None:
-                with reaching(f"table {opened.target}: merged files cannot be removed"):
-                    opened.upkeep.merging.discard()
-        self._tables.clear()
+        super().forget()
         self._logs.clear()
-
-    def known(self, target: TableId, source: str) -> OpenTable:
-        """Return a table that `ensure` has opened, as it was when somebody last looked. TableDropped if it
-        never has."""
-        opened = self._tables.get((target, source))
-        if opened is None:
-            raise TableDropped(f"table {target} has not been made at the destination", COPIED_AGAIN)
-        return opened
 
     def ensure(
         self,
@@ -98,7 +89,7 @@ class Tables:
         schema = numbered(schema)
         layout.require_room(layout.kept(schema))
         require_warehouse(self._settings)
-        log, turns = self._logs.setdefault(target, (TableLog(table_location(self._settings, target)), Turns()))
+        log, turns = self._logs.setdefault(target, (TableLog(table_folder(self._settings, target)), Turns()))
         with turns.lock:
             is_new = not log.exists
             if is_new:
@@ -148,19 +139,10 @@ class Tables:
         assert opened.state is not None
         return opened.state
 
-    def presumed(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """Return the table as our own last commit left it, without looking, if nobody else is known to write to it: a
-        commit on a base that has changed meanwhile is refused."""
-        opened = self.known(target, source)
-        if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
-            return self.current(target, source)
-        require_warehouse(self._settings)
-        return opened, opened.state
-
     def position(self, target: TableId, source: str) -> Position | None:
         """Return the position that the table has now; None when there is no table."""
         require_warehouse(self._settings)
-        log, turns = self._logs.get(target, (TableLog(table_location(self._settings, target)), Turns()))
+        log, turns = self._logs.get(target, (TableLog(table_folder(self._settings, target)), Turns()))
         with turns.lock:
             try:
                 log.refresh()
@@ -171,7 +153,7 @@ class Tables:
     def drop(self, target: TableId, source: str) -> None:
         """As the contract's `drop_table`: with its files."""
         require_warehouse(self._settings)
-        log = TableLog(table_location(self._settings, target))
+        log = TableLog(table_folder(self._settings, target))
         try:
             log.refresh()
         except TableDropped:
@@ -194,28 +176,12 @@ class Tables:
 
     def log_of(self, target: TableId) -> TableLog:
         """Return the log of a table, to be read by its caller alone."""
-        return TableLog(table_location(self._settings, target))
-
-    def index_of(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
-        folder = self._folder(opened.target)
-        folder = folder if opened.slice is None else folder / opened.slice.folder
-        kept = move.kept if move else opened.following.kept
-        whole = opened.layout.holds_rows and kept.by_row
-        columns = move.columns if move else opened.columns
-        return KeyIndex(folder, kept.key, row=columns if whole else ())
-
-    def swept_marker(self, opened: OpenTable) -> Path:
-        """Return the file whose time says when the table's folder was last swept."""
-        folder = self.index_of(opened).folder
-        return folder.with_name(f"{folder.name}.swept")
+        return TableLog(table_folder(self._settings, target))
 
     def bookmarks(self, target: TableId) -> Path:
         """Return the folder of the table's bookmarks."""
         folder = self._folder(target)
         return folder.with_name(f"{folder.name}.bookmarks")
-
-    def _folder(self, target: TableId) -> Path:
-        return self._index / safe_name(target.schema) / safe_name(target.name)
 
     def follow(self, opened: OpenTable, move: Move | None) -> None:
         """After the commit that made the move, or none."""
@@ -288,7 +254,7 @@ class Tables:
         layout: Layout,
         sid: Sid | None,
     ) -> OpenTable:
-        require_layout(target, log.state, layout)
+        require_layout(target, log.state.configuration.get(LAYOUT), layout)
         following = recorded(log.state, source) or Recorded(schema, layout.kept(schema), {})
         opened = OpenTable(
             target=target,
@@ -359,11 +325,6 @@ class Tables:
         )
         entry.stand(start)
         entry.put("SET TBLPROPERTIES", f"table {opened.target}: taking in source {sid.value}")
-
-    def _deferred_deletes(self, target: TableId) -> DeferredDeletes:
-        """Of the whole table, whichever source's upkeep let the files go."""
-        folder = self._folder(target)
-        return DeferredDeletes(folder.with_name(f"{folder.name}.leaving"))
 
     def _clean_up(self, opened: OpenTable, keep: Sequence[str]) -> None:
         """Remove what killed writers left behind; put off when somebody commits at this very moment."""

@@ -17,8 +17,8 @@ from penstock.destinations.iceberg.lineage import NONE, lineage_property
 from penstock.destinations.iceberg.open_table import OpenTable, Standing, moment_property, position_property
 from penstock.destinations.iceberg.tables import Tables
 from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.planning import lake_parts
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
-from penstock.errors import StaleBase
 from penstock.model.position import Position, stored_text
 
 
@@ -61,7 +61,7 @@ class BatchChange:
             moment=moment,
             opened=opened,
             before=opened.state,
-            base=plan.metadata if plan.follows is None else _base_after(opened, plan),
+            base=opened.base_of(plan),
             copied=copied or {},
         )
 
@@ -145,31 +145,3 @@ class BatchChange:
         if after is not None and not columns_changed:
             moment = plan.moment if self.moment is None else self.moment
             opened.standing = Standing(after.metadata, self.position, moment, plan.rescued)
-
-
-def is_base(opened: OpenTable, plan: UpsertPlan) -> bool:
-    """Return whether the table, as we know it, is what the plan was made for."""
-    if plan.follows is None:
-        return opened.state is not None and opened.state.metadata == plan.metadata
-    if opened.committed is None or opened.state is None:
-        return False
-    name, made = opened.committed
-    return name == plan.follows and opened.state is made and made.sequence == plan.sequence
-
-
-def _base_after(opened: OpenTable, plan: UpsertPlan) -> str:
-    """Return the metadata file that the commit before has made. StaleBase if it made none, or something came after."""
-    if opened.state is None or not is_base(opened, plan):
-        raise StaleBase(
-            f"table {plan.target}: its commit: the commit before it is not what it was planned for",
-            "The work is redone",
-        )
-    return opened.state.metadata
-
-
-def lake_parts(parts: Sequence[WrittenPart]) -> list[LakePart]:
-    """Return the parts as those of a lake's table."""
-    for part in parts:
-        if not isinstance(part, LakePart):
-            raise TypeError(f"{type(part).__name__} is not a part of an Iceberg table")
-    return [part for part in parts if isinstance(part, LakePart)]

@@ -8,12 +8,10 @@ destination's name. `declaration` hands the settings to Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
-from penstock.destinations.lake.settings import MaintenanceSettings
-from penstock.destinations.lake.storage import safe_name
-from penstock.errors import DestinationUnreachable
+from penstock.destinations.lake.settings import LakeSettings
+from penstock.destinations.lake.warehouse import table_folder
 from penstock.model.location import local_path
 from penstock.model.table import TableId
 
@@ -21,20 +19,12 @@ BUSY_TIMEOUT_MS = 30_000
 JDBC_CATALOG = "org.apache.iceberg.jdbc.JdbcCatalog"
 
 
-class IcebergSettings(Protocol):
-    """What the pipeline file says of an Iceberg destination; `config.model.IcebergDestination` has this shape."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def warehouse(self) -> str: ...
+class IcebergSettings(LakeSettings, Protocol):
+    """What the pipeline file says of an Iceberg destination; `config.destinations.IcebergDestination` has this
+    shape."""
 
     @property
     def catalog(self) -> Mapping[str, str]: ...
-
-    @property
-    def maintenance(self) -> MaintenanceSettings: ...
 
 
 def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = None) -> dict[str, str]:
@@ -86,36 +76,4 @@ def table_location(settings: IcebergSettings, target: TableId) -> str | None:
     """Return where a new table goes in the embedded catalog; any other catalog decides for itself."""
     if settings.catalog:
         return None
-    return f"{settings.warehouse.rstrip('/')}/{safe_name(target.schema)}/{safe_name(target.name)}"
-
-
-def require_warehouse(settings: IcebergSettings) -> None:
-    """DestinationUnreachable if a local warehouse is away. Iceberg would make its folders anew, and write into them."""
-    root = local_path(settings.warehouse)
-    if root is not None and not root.is_dir():
-        raise DestinationUnreachable(
-            f"destination {settings.name}: the warehouse {root} is not there", "Bring it back (mount it?)"
-        )
-
-
-def open_warehouse(settings: IcebergSettings, index: Path) -> None:
-    """Make a local warehouse when it is opened for the first time, which is when there is no index folder.
-
-    Later a missing warehouse is one that cannot be reached: made again, empty, it would take changes without the rows
-    before them.
-    """
-    root = local_path(settings.warehouse)
-    if root is not None and not root.is_dir():
-        if index.exists() or root.exists():
-            raise DestinationUnreachable(
-                f"destination {settings.name}: the warehouse {root} is not there",
-                f"Bring it back (mount it?); if it is gone for good, remove {index} and start again",
-            )
-        try:
-            root.mkdir(parents=True)
-        except OSError as error:
-            raise DestinationUnreachable(
-                f"destination {settings.name}: the warehouse {root} cannot be made: {error.strerror}",
-                "Make the folder, or give its owner the right to",
-            ) from error
-    index.mkdir(parents=True, exist_ok=True)
+    return table_folder(settings, target)

@@ -19,13 +19,14 @@ from typing import Any
 from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.columns import rescued_column, rescued_schema
-from penstock.destinations.iceberg.evolution import evolve, identifiers_after, structure_property, united_columns
+from penstock.destinations.iceberg.evolution import evolve, identifiers_after, united_columns
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.lineage import lineage_property, lineage_text
 from penstock.destinations.iceberg.open_table import OpenTable, held_files, live
 from penstock.destinations.iceberg.source_partition import partition_json
 from penstock.destinations.lake.data_files import WrittenFile
 from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.properties import structure_property
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import Turn
 from penstock.destinations.lake.upsert_plan import LakePart

@@ -6,7 +6,6 @@ expiry drop what is in snapshots.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,49 +19,50 @@ from penstock.destinations.contract import (
     WritePlan,
     WrittenPart,
 )
-from penstock.destinations.iceberg.batch_change import BatchChange, is_base, lake_parts
-from penstock.destinations.iceberg.catalog import IcebergSettings, database, require_warehouse
+from penstock.destinations.iceberg.batch_change import BatchChange
+from penstock.destinations.iceberg.catalog import IcebergSettings, database
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.group_commit import GroupCommit
 from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.lost_files import Diagnosis
-from penstock.destinations.iceberg.maintenance import compact, expire, shape_of
+from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.open_table import (
-    COPIED,
     OpenTable,
     Standing,
     copy_base,
-    copy_property,
-    history_property,
     live,
-    made_under,
     moment_of,
     position_of,
     position_property,
-    rule_property,
 )
-from penstock.destinations.iceberg.orphan_sweep import sweep
-from penstock.destinations.iceberg.structure_change import beside, move_again, move_to, rescued_for
+from penstock.destinations.iceberg.orphan_sweep import still_unknown, unknown
+from penstock.destinations.iceberg.structure_change import move_again, move_to, rescued_for
 from penstock.destinations.iceberg.tables import Tables, require_lineage
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.destinations.lake.background_work import BackgroundWork
+from penstock.destinations.lake.compaction_tasks import shape_of
 from penstock.destinations.lake.copy_plan import LakeCopyPlan
-from penstock.destinations.lake.data_files import COPY_PREFIX
-from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.history_files import Kind, kind_of
-from penstock.destinations.lake.history_plan import HistoryPlan
-from penstock.destinations.lake.key_index import IndexedFile
+from penstock.destinations.lake.file_list import LiveFile, TableState
+from penstock.destinations.lake.orphan_sweep import sweep
+from penstock.destinations.lake.planning import (
+    batch_plan,
+    copy_plan,
+    lake_parts,
+    plan_after,
+    replay_plan,
+    require_joinable,
+)
+from penstock.destinations.lake.properties import copied_under, history_property, rule_property
 from penstock.destinations.lake.row_instances import require_positions
 from penstock.destinations.lake.storage import reaching, remove, sizes
-from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
+from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
+from penstock.destinations.lake.warehouse import require_warehouse
 from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import OnDrop
-from penstock.destinations.union import require_same_names
 from penstock.errors import (
     FileUnreadable,
     PenstockError,
-    PositionLost,
     RangeVoid,
     StaleBase,
     TableDropped,
@@ -155,13 +155,7 @@ class IcebergDestination:
         require_lineage(opened)
         plan, position = self._planned(opened, state, schema, on_drop)
         opened.look_again = True  # unless this plan is committed
-        if position is None:
-            raise PositionLost(
-                f"table {target} has no position of {source}",
-                f"Drop {target}, then `penstock retry`: it is copied again",
-            )
-        if plan.slice is not None:
-            require_same_names(target, opened.following.schema, schema)
+        require_joinable(opened, plan, position, schema)
         return replace(plan, thorough=thorough)
 
     def _planned(
@@ -176,27 +170,15 @@ class IcebergDestination:
         index = self._tables.index_of(opened, move)
         if index.row:
             require_positions(opened.target, state.deletes)
-        versions = opened.layout.period is not None
-        plan = (HistoryPlan if versions else UpsertPlan)(
+        plan = batch_plan(
+            opened,
+            state,
             table_format=ICEBERG,
-            target=opened.target,
-            source=opened.source,
-            position=standing.position or 0,
-            metadata=state.metadata,
-            folder=opened.folder,
-            columns=move.columns if move else opened.columns,
+            position=standing.position,
+            moment=standing.moment,
             rescued=rescued,
             index=index,
             move=move,
-            files=_indexed(state, "open" if versions else None),
-            delete_files=tuple(file.path for file in state.deletes),
-            layout=opened.layout,
-            around=opened.around,
-            beside=beside(opened, move) if versions else (),
-            moment=standing.moment,
-            ended_files=_indexed(state, "ended") if versions else (),
-            slice=move.slice if move else opened.slice,
-            sequence=state.sequence,
         )
         return plan, standing.position
 
@@ -258,34 +240,14 @@ class IcebergDestination:
     ) -> UpsertPlan | None:
         if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
-        opened, written = (
-            self._tables.known(plan.target, plan.source),
-            [part for part in lake_parts(parts) if not part.empty],
-        )
-        state, gets_rescued = opened.state, opened.rescued is None and any(part.rescued_as for part in written)
-        if (
-            state is None
-            or not is_base(opened, plan)
-            or plan.move is not None
-            or plan.slice is not None
-            or gets_rescued
-        ):
-            return None
-        sequence = state.sequence + 1
-        files = [live(file, sequence, opened.spec) for part in written for file in part.files]
-        after, versions = state.after("", None, sequence, files), opened.layout.period is not None
-        return replace(
-            plan,
-            name=uuid.uuid4().hex,
-            follows=plan.name,
-            position=position,
-            moment=plan.moment if moment is None else moment,
-            metadata="",
-            sequence=sequence,
-            files=_indexed(after, "open" if versions else None),
-            delete_files=tuple(file.path for file in after.deletes),
-            ended_files=_indexed(after, "ended") if versions else (),
-        )
+        opened = self._tables.known(plan.target, plan.source)
+        written = [part for part in lake_parts(parts) if not part.empty]
+
+        def files(sequence: int) -> list[LiveFile]:
+            return [live(file, sequence, opened.spec) for part in written for file in part.files]
+
+        gets_rescued = opened.rescued is None and any(part.rescued_as for part in written)
+        return plan_after(opened, plan, position=position, moment=moment, gets_rescued=gets_rescued, files=files)
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
@@ -294,44 +256,21 @@ class IcebergDestination:
         with translated(f"table {target}: its position cannot be read"):
             opened.copy_base = copy_base(present(opened.operations.current(), target), source, opened.fence)
         opened.copy_move = move = move_to(self._java, opened, schema, on_drop, copied=True)
-        columns = move.columns if move else opened.columns
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, move)
-        share = move.slice if move else opened.slice
-        return LakeCopyPlan(
-            table_format=ICEBERG,
-            target=target,
-            folder=opened.folder,
-            columns=columns,
-            rescued=rescued,
-            index=self._tables.index_of(opened, move),
-            slice=share,
-        )
+        return copy_plan(opened, table_format=ICEBERG, rescued=rescued, index=self._tables.index_of(opened, move))
 
     def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> UpsertPlan:
         opened = self._tables.known(target, source)
-        files, delete_files = as_one_age(lake_parts(base))
         with translated(f"table {target}: its columns cannot be read"):
             rescued = rescued_for(self._java, opened, opened.copy_move)
-        if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in lake_parts(base)):
-            raise RangeVoid(
-                f"table {target}: its columns have changed since rows of its copy were written",
-                "What was read of it is void; its copy starts again by itself",
-            )
-        return UpsertPlan(
+        return replay_plan(
+            opened,
+            lake_parts(base),
+            position,
             table_format=ICEBERG,
-            target=target,
-            source=source,
-            position=position,
-            metadata="",
-            folder=opened.folder,
-            columns=opened.copy_move.columns if opened.copy_move else opened.columns,
             rescued=rescued,
             index=self._tables.index_of(opened, opened.copy_move),
-            files=files,
-            delete_files=delete_files,
-            prefix=COPY_PREFIX,
-            slice=opened.copy_move.slice if opened.copy_move else opened.slice,
         )
 
     def commit_copy(
@@ -349,7 +288,7 @@ class IcebergDestination:
             if written or state.data or state.deletes or self._tables.mark:
                 transaction.replace_by_copy(written)
             standing = {position_property(source): stored_text(position)}
-            transaction.stand({**standing, **_copied(opened, history)})
+            transaction.stand({**standing, **copied_under(source, opened.layout, history)})
         opened.upkeep.commits_since_expiry += 1
         opened.strayed = ""
         opened.copy_base = opened.copy_move = None
@@ -375,7 +314,7 @@ class IcebergDestination:
         opened, _ = self._tables.current(plan.target, plan.source)
         self._require_copied_over(opened, plan.source, f"table {plan.target}: the commit of its copy")
         require_warehouse(self._settings)
-        copied = _copied(opened, history)
+        copied = copied_under(opened.source, opened.layout, history)
         change = BatchChange.of(
             self._tables, plan, parts, truncated=False, position=position, moment=moment, copied=copied
         )
@@ -448,20 +387,21 @@ class IcebergDestination:
             return MaintenanceReport()  # a commit of ours would count as our lineage, an expiry take what was ours
         index, marker = tables.index_of(opened), tables.swept_marker(opened)
         swept = sweep(
-            self._java,
             opened,
-            load=lambda: tables.load(target),
+            search=lambda: unknown(self._java, opened, lambda: tables.load(target), settings.sweep_age),
+            shut_out=lambda left: still_unknown(self._java, opened, left, mark=tables.mark),
             settings=settings,
             background=self._background,
             marker=marker,
-            mark=tables.mark,
         )
         choice = compact(self._java, opened, index=index, settings=settings, run=run, background=self._background)
         index.remove([file.path for file in choice.data])
         expired = expire(self._java, opened, settings)
         if expired and opened.state is not None and opened.upkeep.merging is None:
             index.remove_all_but([file.path for file in opened.state.data])
-        return MaintenanceReport(len(choice.data), len(choice.deletes), expired, swept, shape_of(opened))
+        snapshots = 0 if opened.state is None else opened.state.snapshots
+        shape = shape_of(opened, snapshots=snapshots, as_read=lambda state: state)
+        return MaintenanceReport(len(choice.data), len(choice.deletes), expired, swept, shape)
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
         with reaching("files that will not be committed cannot be removed"):
@@ -471,19 +411,3 @@ class IcebergDestination:
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
         return self._diagnosis.of(target, error)
-
-
-def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
-    """Return the data files in which rows of a kind may be; None: all of them."""
-    return tuple(
-        IndexedFile(file.path, file.records, file.sequence)
-        for file in state.data
-        if kind is None or kind_of(file.path) in (kind, "foreign")
-    )
-
-
-def _copied(opened: OpenTable, history: str) -> dict[str, str]:
-    """Return the properties of a table that has been copied under that history and its present rule."""
-    source = opened.source
-    copied = {copy_property(source): COPIED, history_property(source): history}
-    return {**copied, **made_under(source, opened.layout)}

@@ -28,6 +28,7 @@ from penstock.destinations.iceberg.columns import (
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.type_map import ICEBERG_TYPES
 from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.properties import structure_property
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, require_free_name, with_sid
 from penstock.destinations.structure import OnDrop, Steps, steps, unkept
@@ -42,10 +43,6 @@ def identifiers_after(move: Move) -> set[str]:
     """Return the table's identifier fields once the move is made."""
     marks = identifiers(arrow_schema(move.kept), move.kept.key) if move.marked else set()
     return {move.slice.column.name, *marks} if move.slice is not None and marks else marks
-
-
-def structure_property(source: str) -> str:
-    return f"penstock.structure.{source}"
 
 
 def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | None:

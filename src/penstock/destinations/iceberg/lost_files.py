@@ -7,17 +7,17 @@ lost: one read may fail for any reason. On the driver; `destination` calls it fo
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
-from penstock.destinations.iceberg.catalog import IcebergSettings, require_warehouse
+from penstock.destinations.iceberg.catalog import IcebergSettings
 from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, translated
 from penstock.destinations.iceberg.open_table import read_state
 from penstock.destinations.iceberg.tables import Tables
-from penstock.destinations.lake.storage import is_readable, reaching, sizes
+from penstock.destinations.lake.lost_files import FailedReads
+from penstock.destinations.lake.storage import is_readable
+from penstock.destinations.lake.warehouse import require_warehouse
 from penstock.errors import (
     DestinationUnreachable,
-    FilesLost,
     FileUnreadable,
     PenstockError,
     StaleBase,
@@ -26,7 +26,6 @@ from penstock.errors import (
 from penstock.model.location import local_path
 from penstock.model.table import TableId
 
-MOST_READS = 3  # of a file that is there, before it counts as lost
 MOST_WITNESSES = 8
 
 
@@ -35,7 +34,7 @@ class Diagnosis:
 
     def __init__(self, tables: Tables, settings: IcebergSettings, java: Java) -> None:
         self._tables, self._settings, self._java = tables, settings, java
-        self._failed: Counter[str] = Counter()
+        self._failed = FailedReads()
 
     def of(self, target: TableId, error: FileUnreadable) -> PenstockError:
         """FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable:
@@ -59,29 +58,14 @@ class Diagnosis:
             return away
         if error.location not in live:
             return StaleBase(f"table {target}: {error.what}; the table no longer consists of it", "The work is redone")
-        return self._lost_or_away(target, error, f"copy the table again: penstock resync FILE {target}")
+        return self._failed.lost_or_away(target, error, f"copy the table again: penstock resync FILE {target}")
 
     def _of_metadata(self, target: TableId, error: FileUnreadable) -> PenstockError:
         """Return the error of a lost metadata file or manifest, without which the table cannot be read at all."""
         if not self._answers():
             return error
-        return self._lost_or_away(
+        return self._failed.lost_or_away(
             target, error, f"drop {target} at the destination and run `penstock retry`, which copies it again"
-        )
-
-    def _lost_or_away(self, target: TableId, error: FileUnreadable, way_out: str) -> PenstockError:
-        try:
-            with reaching(f"table {target}: its files cannot be looked at"):
-                missing = sizes([error.location]) == [None]
-        except DestinationUnreachable as away:
-            return away
-        self._failed[error.location] += 1
-        if not missing and self._failed[error.location] < MOST_READS:
-            return error
-        del self._failed[error.location]
-        return FilesLost(
-            f"table {target}: {error.what}; the store answers otherwise",
-            f"Bring the file back and run `penstock retry`, or {way_out}",
         )
 
     def _live(self, target: TableId, table: JavaObject) -> set[str]:

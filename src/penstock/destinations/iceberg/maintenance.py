@@ -24,22 +24,17 @@ from penstock.destinations.lake.background_work import BackgroundWork, Counting,
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.compaction import CountHits, MergeData, MergeDeletes, count_hits, merge
 from penstock.destinations.lake.compaction_choice import Choice, choose
-from penstock.destinations.lake.data_files import PREFIX, WrittenFile
-from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.history_files import kind_index, kind_prefix
+from penstock.destinations.lake.compaction_tasks import NOTHING, WORTH_A_JOB, data_merges, takes_long
+from penstock.destinations.lake.data_files import WrittenFile
+from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.key_index import KeyIndex
-from penstock.destinations.lake.read_cost import dead_rows, read_cost
 from penstock.destinations.lake.settings import MaintenanceSettings
 from penstock.destinations.lake.storage import reaching
 from penstock.errors import DestinationError, FileUnreadable, StaleBase
 from penstock.failpoints import reach
-from penstock.model.upkeep import TableShape
 
 LOG = structlog.get_logger("iceberg")
-WORTH_A_JOB = 1 << 20  # bytes; less is merged here and now, before Spark has started a task
 MOST_MOVES = 4  # of delete files that came during a merge, beside batches; what is left then, they wait for
-MOST_FILES_HERE = 64  # the same: each takes some milliseconds, however small it is
-NOTHING = Choice((), ())
 
 
 def compact(
@@ -87,7 +82,6 @@ def compact(
         choice,
         index,
         () if rescued is None else (rescued,),
-        versions=versions,
         beside=is_long,
     )
     if is_long:
@@ -99,13 +93,6 @@ def compact(
     return _finished(java, opened, Merging(state, fence, choice, tasks, done, beside=False), run, background)
 
 
-def takes_long(choice: Choice, *, is_local: bool) -> bool:
-    """Return whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since
-    each of them is far away."""
-    files = len(choice.data) + len(choice.deletes)
-    return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not is_local
-
-
 def _tasks(
     opened: OpenTable,
     state: TableState,
@@ -113,27 +100,19 @@ def _tasks(
     index: KeyIndex,
     rescued: tuple[LakeColumn, ...],
     *,
-    versions: bool,
     beside: bool,
 ) -> list[MergeData | MergeDeletes]:
     columns = (*opened.stored, *(opened.others or ()), *rescued)
-    tasks: list[MergeData | MergeDeletes] = [
-        MergeData(
-            table_format=ICEBERG,
-            target=opened.target,
-            folder=opened.folder,
-            columns=columns,
-            index=kind_index(index, group[0].path) if versions else index,
-            files=tuple(file.path for file in group),
-            delete_files=tuple(
-                file.path for file in state.deletes if not (file.hits or {}).keys().isdisjoint(f.path for f in group)
-            ),
-            weight=sum(file.size for file in group),
-            prefix=kind_prefix(group[0].path) if versions else PREFIX,
-            beside=beside,
-        )
-        for group in choice.groups
-    ]
+    merges = data_merges(
+        opened,
+        choice,
+        table_format=ICEBERG,
+        columns=columns,
+        index=index,
+        deletes_of=lambda group: _concerning(state, group),
+        beside=beside,
+    )
+    tasks: list[MergeData | MergeDeletes] = [*merges]
     if choice.deletes:
         gone = {file.path for file in choice.data}
         staying = tuple(file.path for file in state.data if file.path not in gone)
@@ -149,6 +128,12 @@ def _tasks(
             )
         )
     return tasks
+
+
+def _concerning(state: TableState, group: Sequence[LiveFile]) -> list[str]:
+    """Return the delete files with entries for a file of the group."""
+    paths = [file.path for file in group]
+    return [file.path for file in state.deletes if not (file.hits or {}).keys().isdisjoint(paths)]
 
 
 def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, background: BackgroundWork) -> Choice:
@@ -246,26 +231,6 @@ def _is_our_expiry(java: Java, opened: OpenTable, before: TableState, metadata: 
         return True
     earlier = metadata.previousFiles()
     return bool(earlier.size()) and opened.turns.spans(before.metadata, java.last(earlier).file(), opened.source)
-
-
-def shape_of(opened: OpenTable) -> TableShape | None:
-    """What the table is like now; None when that is not known, or as it was when somebody last asked."""
-    state = opened.state
-    doing = "sweeping" if opened.upkeep.sweeping is not None else ""
-    if opened.upkeep.merging is not None:
-        choice = opened.upkeep.merging.choice
-        doing = f"merging {len(choice.data)} data files and {len(choice.deletes)} delete files"
-    if state is None or opened.upkeep.reported == (state, doing):
-        return None
-    opened.upkeep.reported = (state, doing)
-    return TableShape(
-        files=len(state.data),
-        delete_files=len(state.deletes),
-        bytes=sum(file.size for file in (*state.data, *state.deletes)),
-        snapshots=state.snapshots,
-        read_cost=read_cost(state, dead_rows(state)).ratio,
-        doing=doing,
-    )
 
 
 def _counted(state: TableState, opened: OpenTable, run: JobRunner) -> TableState:

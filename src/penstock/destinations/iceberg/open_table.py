@@ -14,32 +14,18 @@ from penstock.decode.rescue import RESCUED
 from penstock.destinations.iceberg.columns import rescued_column
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.source_partition import is_in_slice
-from penstock.destinations.lake.background_work import Counting, Merging, Sweeping
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.data_files import WrittenFile
-from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import LiveFile, TableState
-from penstock.destinations.lake.recorded_structure import Move, Recorded
-from penstock.destinations.lake.source_partition import SourceSlice, Turns
-from penstock.errors import OtherLayout, SchemaChanged
-from penstock.fold.layout import ROWS, Layout
-from penstock.model.feed import Sid
+from penstock.destinations.lake.known_table import CopyBase, KnownTable
+from penstock.destinations.lake.properties import COPYING, copy_property
+from penstock.destinations.lake.source_partition import SourceSlice
+from penstock.errors import SchemaChanged
 from penstock.model.location import local_path
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 
 FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
-LAYOUT = "penstock.layout"
-TARGET = "penstock.target"  # the name under which the table was made
-COPYING, COPIED = "copying", "copied"
-
-
-@dataclass(frozen=True)
-class CopyBase:
-    """What a copy replaces: while these stay, no other driver has taken the table over."""
-
-    position: Position | None
-    fence: str | None
 
 
 @dataclass(frozen=True)
@@ -52,54 +38,16 @@ class Standing:
     rescued: LakeColumn  # the column RESCUED, or what it will be when it comes
 
 
-@dataclass
-class TableUpkeep:
-    """What maintenance remembers of a table between two calls; `maintenance` and `orphan_sweep` alone change it, but
-    for the count of commits."""
-
-    deferred: DeferredDeletes
-    commits_since_expiry: int
-    settled: TableState | None = None  # the state in which there was nothing to compact
-    merging: Merging | None = None  # the compaction under way beside batches
-    counting: Counting | None = None  # delete files whose entries are counted beside batches
-    sweeping: Sweeping | None = None  # the search for files that nobody knows
-    reported: tuple[TableState, str] | None = None  # the state last shown, and what went on beside batches then
-
-
 @dataclass(kw_only=True)
-class OpenTable:
-    """A table that this driver works on, as one source sees it: Java's table object, and the state as last read; None
-    when it must be read again.
-    """
+class OpenTable(KnownTable):
+    """With Java's table object, and what plans need of its metadata."""
 
-    target: TableId
-    source: str
     table: JavaObject
-    following: Recorded
-    columns: tuple[LakeColumn, ...]  # that follow the source
-    others: tuple[LakeColumn, ...] | None  # that do not; None when they cannot be read
     location: str
     specs: JavaObject
     spec: int  # the unpartitioned one, or the one by sid
-    turns: Turns
-    sid: Sid | None
-    slice: SourceSlice | None  # of a table that several sources feed: what of it is this source's
-    state: TableState | None
-    upkeep: TableUpkeep
-    copy_base: CopyBase | None = None  # as it was when a copy was planned
-    copy_move: Move | None = None  # what the copy will make of its structure
-    layout: Layout = ROWS
-    around: tuple[LakeColumn, ...] = ()  # the layout's columns
     rescued: LakeColumn | None = None  # None: it had not come when somebody last looked
     standing: Standing | None = None
-    look_again: bool = False  # `state` is not of the last commit that this driver made
-    committed: tuple[str, TableState] | None = None  # the plan whose commit was the last of a batch, and what it made
-    has_others: bool = False  # somebody else has been seen to write to it
-    strayed: str = ""  # why it no longer descends from what we committed; "" while it does
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.following.kept.key
 
     @cached_property
     def operations(self) -> JavaObject:
@@ -117,11 +65,6 @@ class OpenTable:
     def fence(self) -> str:
         return FENCE if self.slice is None else f"{FENCE}.{self.source}"
 
-    @property
-    def stored(self) -> tuple[LakeColumn, ...]:
-        """The columns that follow the source, as they are written."""
-        return self.columns if self.slice is None else self.slice.stored
-
 
 def look_for_rescued(java: Java, opened: OpenTable) -> LakeColumn | None:
     """Return the column RESCUED of the table as it was last read; None when it has not come yet. Once there
@@ -137,33 +80,9 @@ def position_property(source: str) -> str:
     return f"penstock.position.{source}"
 
 
-def history_property(source: str) -> str:
-    """Return the id of the log that the source's position is of."""
-    return f"penstock.history.{source}"
-
-
 def position_of(metadata: JavaObject, source: str) -> Position | None:
     text = metadata.properties().get(position_property(source))
     return None if text is None else parse_position(text)
-
-
-def require_layout(target: TableId, metadata: JavaObject, layout: Layout) -> None:
-    """OtherLayout if the table was made for another mode, or for other names of its columns."""
-    made = metadata.properties().get(LAYOUT)
-    if made is not None and not layout.made(made):
-        raise OtherLayout(
-            f"table {target}: it was made for another mode, or with other names for the columns of its history",
-            f"Set the mode back, give the new one another `target`, or drop {target}: it is then copied again",
-        )
-
-
-def rule_property(source: str) -> str:
-    return f"penstock.rule.{source}"
-
-
-def made_under(source: str, layout: Layout) -> dict[str, str]:
-    """Return the properties that say what the rows of a copy were made under."""
-    return {LAYOUT: layout.to_json(), rule_property(source): layout.rule}
 
 
 def moment_property(source: str) -> str:
@@ -173,11 +92,6 @@ def moment_property(source: str) -> str:
 def moment_of(metadata: JavaObject, source: str) -> int:
     """Of a table of versions: the last moment that was applied to it, in microseconds; 0 before the first."""
     return int(metadata.properties().get(moment_property(source)) or 0)
-
-
-def copy_property(source: str) -> str:
-    """Name the property that says whether a source's copy is under way (COPYING) or done (COPIED)."""
-    return f"penstock.source.{source}"
 
 
 def is_copying(metadata: JavaObject, source: str) -> bool:

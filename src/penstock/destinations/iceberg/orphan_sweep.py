@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 from pyarrow import fs
@@ -23,13 +22,10 @@ from pyarrow import fs
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable
 from penstock.destinations.iceberg.snapshot_expiry import referenced, shut_out
-from penstock.destinations.lake.background_work import BackgroundWork, Sweeping
 from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
-from penstock.destinations.lake.deferred_deletes import AT_ONCE, remove_some
-from penstock.destinations.lake.settings import MaintenanceSettings
 from penstock.destinations.lake.storage import opened as opened_storage
 from penstock.destinations.lake.storage import reaching
-from penstock.errors import DestinationError, TableDropped
+from penstock.errors import TableDropped
 from penstock.failpoints import reach
 
 LOG = structlog.get_logger("iceberg")
@@ -37,63 +33,17 @@ OURS = re.compile(rf"(?!{COPY_PREFIX}){PREFIX}.+")
 METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
 
 
-def is_due(marker: Path, settings: MaintenanceSettings) -> bool:
-    """Return whether the last sweep, as the marker says, is long ago; one that nobody knows of is."""
-    try:
-        return time.time() - marker.stat().st_mtime >= settings.sweep_every
-    except FileNotFoundError:
-        return True
+def still_unknown(java: Java, opened: OpenTable, left: list[str], *, mark: bool) -> list[str]:
+    """Shut out older writers, and return the files that are unknown after that. `mark`: the catalog compares snapshots
+    and nothing else."""
+    assert opened.state is not None
+    opened.state = shut_out(java, opened, opened.state, mark=mark)
+    return left
 
 
-def note_swept(marker: Path) -> None:
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
-
-
-def sweep(
-    java: Java,
-    opened: OpenTable,
-    *,
-    load: Callable[[], JavaObject | None],
-    settings: MaintenanceSettings,
-    background: BackgroundWork,
-    marker: Path,
-    mark: bool,
-) -> int:
-    """Begin a sweep that is due, or continue it, and return how many files it has removed. StaleBase if somebody else
-    commits at this very moment. `load` gives the table for another thread. A search that fails, since somebody else's
-    expiry removes what it reads, say, costs nothing but time: the next one comes when it is due."""
-    state, sweeping = opened.state, opened.upkeep.sweeping
-    if state is None or opened.upkeep.merging is not None:
-        return 0
-    if sweeping is None:
-        if not background.busy and is_due(marker, settings):
-            opened.upkeep.sweeping = Sweeping(
-                background.submit(lambda: _unknown(java, opened, load, settings.sweep_age))
-            )
-        return 0
-    if not sweeping.found.done():
-        return 0
-    opened.upkeep.sweeping = None  # an error ends it: it is begun again
-    failed = sweeping.found.exception()
-    if isinstance(failed, DestinationError):
-        LOG.warning("folder not swept", table=str(opened.target), what=failed.what)
-        note_swept(marker)
-        return 0
-    left = sweeping.left if sweeping.is_shut else sweeping.found.result()
-    if left and not sweeping.is_shut:
-        opened.state = shut_out(java, opened, state, mark=mark)
-        reach("sweep.shut")
-    with reaching(f"table {opened.target}: files that nobody knows cannot be removed"):
-        removed = remove_some(left, AT_ONCE, "sweep.file_removed")
-    if left[removed:]:
-        opened.upkeep.sweeping = Sweeping(sweeping.found, is_shut=True, left=left[removed:])
-    else:
-        note_swept(marker)
-    return removed
-
-
-def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
+def unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
+    """Return files older than a safe age that nobody knows. What is known is asked after they were listed: whatever is
+    committed meanwhile is known then. `load` gives the table for another thread."""
     before = time.time() - age
     what = f"table {opened.target}: its folder cannot be listed"
     with reaching(what):
@@ -114,10 +64,10 @@ def _unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None
     except TableDropped:
         return []
     names = {path.rpartition("/")[2] for path in known}
-    unknown = sorted(path for path in listed if path.rpartition("/")[2] not in names)
-    if unknown:
+    found = sorted(path for path in listed if path.rpartition("/")[2] not in names)
+    if found:
         reach("sweep.found")
-    return unknown
+    return found
 
 
 def _listed(folder: str, names: re.Pattern[str], before: float) -> list[str]:

@@ -5,17 +5,16 @@ true after the commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from penstock.destinations.iceberg.columns import coming_rescued_column, unfollowed
 from penstock.destinations.iceberg.evolution import planned, planned_union
 from penstock.destinations.iceberg.java import Java, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued
 from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.planning import require_copied_columns
 from penstock.destinations.lake.recorded_structure import Move
 from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.destinations.structure import OnDrop
-from penstock.errors import RangeVoid
 from penstock.model.table import TableSchema
 
 
@@ -45,13 +44,7 @@ def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move
     numbers now."""
     planned_for = opened.copy_move
     move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
-    columns = move.columns if move else opened.columns
-    ids = tuple(column.id for column in columns)
-    if any(part.data is not None and part.columns != ids for part in parts):
-        raise RangeVoid(
-            f"table {opened.target}: its columns have changed at the destination since its copy began",
-            "What was read of it is void; its copy starts again by itself",
-        )
+    require_copied_columns(opened, move, parts)
     return move
 
 
@@ -63,18 +56,6 @@ def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> LakeColumn:
         return there
     added = [number for column in (move.columns if move else ()) for number in column.numbers]
     return coming_rescued_column(max(present(opened.operations.current(), opened.target).lastColumnId(), *added, 0))
-
-
-def beside(opened: OpenTable, move: Move | None) -> tuple[LakeColumn, ...]:
-    """Return the columns that follow no column of the source after the move, as they are called then; but for the
-    layout's."""
-    around = [column.id for column in opened.around]
-    others = [column for column in opened.others or () if column.id not in around]
-    if move is None:
-        return tuple(others)
-    followed, names = {column.id for column in move.columns}, dict(move.steps.renamed)
-    left = [column for column in (*opened.columns, *others) if column.id not in followed]
-    return tuple(replace(column, name=names.get(column.name, column.name), required=False) for column in left)
 
 
 def follow(java: Java, opened: OpenTable, move: Move) -> None:

@@ -16,8 +16,6 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
     compares_snapshots_only,
-    open_warehouse,
-    require_warehouse,
     table_location,
 )
 from penstock.destinations.iceberg.columns import (
@@ -30,42 +28,40 @@ from penstock.destinations.iceberg.columns import (
 )
 from penstock.destinations.iceberg.commit import strict
 from penstock.destinations.iceberg.current_view import drop_current_view, make_current_view
-from penstock.destinations.iceberg.evolution import (
-    columns_in_union,
-    columns_of,
-    recorded,
-    structure_property,
-    union_steps,
-)
-from penstock.destinations.iceberg.java import COPIED_AGAIN, Java, JavaObject, TableExists, present, translated
+from penstock.destinations.iceberg.evolution import columns_in_union, columns_of, recorded, union_steps
+from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, present, translated
 from penstock.destinations.iceberg.lineage import NONE, lineage_property, why_lost
 from penstock.destinations.iceberg.open_table import (
-    COPYING,
-    TARGET,
     OpenTable,
-    TableUpkeep,
     carried,
-    copy_property,
     is_copying,
     look_for_rescued,
-    made_under,
     position_of,
     position_property,
     read_state,
-    require_layout,
     unpartitioned_spec,
 )
-from penstock.destinations.iceberg.orphan_sweep import note_swept
 from penstock.destinations.iceberg.snapshot_expiry import find_orphans, remove_orphans
 from penstock.destinations.iceberg.source_partition import is_of_family, sid_column, sid_spec
 from penstock.destinations.iceberg.structure_change import follow
 from penstock.destinations.lake.columns import LakeColumn
-from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.key_index import KeyIndex
+from penstock.destinations.lake.known_table import TableUpkeep
+from penstock.destinations.lake.known_tables import KnownTables
+from penstock.destinations.lake.orphan_sweep import note_swept
+from penstock.destinations.lake.properties import (
+    COPYING,
+    LAYOUT,
+    TARGET,
+    copy_property,
+    made_under,
+    require_layout,
+    structure_property,
+)
 from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import SourceSlice, Turns, require_free_name, with_sid
-from penstock.destinations.lake.storage import reaching, safe_name
+from penstock.destinations.lake.storage import reaching
+from penstock.destinations.lake.warehouse import open_warehouse, require_warehouse
 from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import numbered
 from penstock.errors import (
@@ -96,14 +92,14 @@ PROPERTIES = {
 LOG = structlog.get_logger("iceberg")
 
 
-class Tables:
+class Tables(KnownTables[IcebergSettings, OpenTable]):
     """A destination's tables, as each source sees them. `mark`: its catalog compares snapshots and nothing else."""
 
     def __init__(self, settings: IcebergSettings, spark: Session, java: Java, *, index: Path) -> None:
-        self._settings, self._spark, self._java, self._index = settings, spark, java, index
+        super().__init__(settings, index)
+        self._spark, self._java = spark, java
         self.mark = compares_snapshots_only(settings)
         self._catalog: JavaObject = None
-        self._tables: dict[tuple[TableId, str], OpenTable] = {}
         self._turns: dict[TableId, Turns] = {}
         self._by_uuid: dict[str, TableId] = {}  # tables that were opened, by Iceberg's own id
 
@@ -113,21 +109,8 @@ class Tables:
             self._catalog = self._java.catalog(self._settings.name)
 
     def forget(self) -> None:
-        """When nothing runs beside batches any more: what has been merged and not committed goes."""
-        for opened in self._tables.values():
-            if opened.upkeep.merging is not None:
-                with reaching(f"table {opened.target}: merged files cannot be removed"):
-                    opened.upkeep.merging.discard()
-        self._tables.clear()
+        super().forget()
         self._by_uuid.clear()
-
-    def known(self, target: TableId, source: str) -> OpenTable:
-        """Return a table that `ensure` has opened, as it was when somebody last looked. TableDropped if it
-        never has."""
-        opened = self._tables.get((target, source))
-        if opened is None:
-            raise TableDropped(f"table {target} has not been made at the destination", COPIED_AGAIN)
-        return opened
 
     def metadata_files(self) -> list[str]:
         """Return the metadata files of all open tables, as far as they are known."""
@@ -209,15 +192,6 @@ class Tables:
             raise
         return opened, state
 
-    def presumed(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """Return the table as our own last commit left it, without asking the catalog, if nobody else is known to write
-        to it: a commit on a base that has changed meanwhile is refused, and then the catalog is asked."""
-        opened = self.known(target, source)
-        if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
-            return self.current(target, source)
-        require_warehouse(self._settings)
-        return opened, opened.state
-
     def _require_own(self, target: TableId, table: JavaObject) -> None:
         """SchemaChanged if the catalog gave the table of another name: two tables must never go into one."""
         metadata = table.operations().current()
@@ -260,27 +234,6 @@ class Tables:
                 return self._catalog.loadTable(self._java.identifier(target))
         except TableDropped:
             return None
-
-    def index_of(self, opened: OpenTable, move: Move | None = None) -> KeyIndex:
-        folder = self._folder(opened.target)
-        folder = folder if opened.slice is None else folder / opened.slice.folder
-        kept = move.kept if move else opened.following.kept
-        whole = opened.layout.holds_rows and kept.by_row
-        columns = move.columns if move else opened.columns
-        return KeyIndex(folder, kept.key, row=columns if whole else ())
-
-    def swept_marker(self, opened: OpenTable) -> Path:
-        """Return the file whose time says when the table's folder was last swept."""
-        folder = self.index_of(opened).folder
-        return folder.with_name(f"{folder.name}.swept")
-
-    def _deferred_deletes(self, target: TableId) -> DeferredDeletes:
-        """Of the whole table, whichever source's expiry let the files go."""
-        folder = self._folder(target)
-        return DeferredDeletes(folder.with_name(f"{folder.name}.leaving"))
-
-    def _folder(self, target: TableId) -> Path:
-        return self._index / safe_name(target.schema) / safe_name(target.name)
 
     def make_views(self, opened: OpenTable) -> None:
         """In turn: several sources may feed the table, and each opens it."""
@@ -368,7 +321,7 @@ class Tables:
         not one of its sources yet."""
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
-        require_layout(target, metadata, layout)
+        require_layout(target, metadata.properties().get(LAYOUT), layout)
         following, kept = recorded(metadata, source, layout), layout.kept(schema)
         if following is None and sid is None:
             key = kept.key if layout.has_identifiers else ()

@@ -1,4 +1,4 @@
-"""What the pipeline file says of the upkeep of lake tables."""
+"""What the pipeline file says of a lake destination and of the upkeep of its tables."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ class MaintenanceSettings(Protocol):
 
     @property
     def sweep_age(self) -> float: ...
+
+
+class LakeSettings(Protocol):
+    """What the pipeline file says of every lake destination."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def warehouse(self) -> str: ...
+
+    @property
+    def maintenance(self) -> MaintenanceSettings: ...
