@@ -69,6 +69,16 @@ def test_counts_and_rates() -> None:
         "postgresql://db/shop?user=app&password=hunter2&sslmode=require",
         "s3://key:hunter2@bucket/folder",
         '{"password": "hunter2"}',
+        '{"s3.secret-access-key": "hunter2"}',
+        "fs.s3a.secret.key=hunter2",
+        "AWS_SECRET_ACCESS_KEY=hunter2",
+        "fs.azure.account.key.shop.dfs.core.windows.net: hunter2",
+        "{'credential': 'client:hunter2'}",
+        "mask_salt: hunter2",
+        "Authorization: Basic hunter2hunter2",
+        "sent `Bearer hunter2.hunter2`",
+        "the token pst_hunter2hunter2hunter2",
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2",
     ],
 )
 def test_no_password_survives(text: str) -> None:
@@ -81,6 +91,7 @@ def test_no_password_survives(text: str) -> None:
     [
         "cannot connect to Postgres at db:5432/shop: password authentication failed for user app",
         "https://iceberg.apache.org/docs and user@example.com",
+        "source.password is missing; basic authentication needs it, bearer tokens do not",
     ],
 )
 def test_other_text_is_left_alone(text: str) -> None:

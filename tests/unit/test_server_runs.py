@@ -17,8 +17,11 @@ import pytest
 
 from penstock.config.load import load
 from penstock.config.model import Pipeline
+from penstock.control.status.report import Status
+from penstock.server.answers import pipeline_answer
 from penstock.server.fleet import Fleet
 from penstock.server.listening import Address, listening
+from penstock.server.observatory import Observatory
 from penstock.server.runs import SupervisedRun
 from penstock.state.lock import holder
 from pipeline_files import pipeline_file
@@ -177,3 +180,64 @@ def test_it_listens_with_and_without_tls(tmp_path: Path) -> None:
         ):
             assert url.startswith("https://")
             assert answer.status == 200
+
+
+def test_a_changed_file_is_read_again_when_no_run_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on with the file that it began with; the next one, and what the server shows, has the new one."""
+    file = pipeline_file(tmp_path)
+    home = load(file).home
+    home.mkdir(parents=True)
+    (home / "how").write_text("stay")
+    monkeypatch.setattr("penstock.server.fleet.SCAN_EVERY", 0.1)
+    fleet = Fleet([tmp_path], tmp_path / "home", command=(sys.executable, "-c", STAND_IN, str(home)))
+    fleet.start()
+    try:
+        await_that(lambda: fleet.get("shop").run.view().status == "running")
+        pid = fleet.get("shop").run.view().pid
+        file.write_text(file.read_text() + "tenant: acme\n")
+        await_that(lambda: fleet.get("shop").is_changed)
+        fleet.scan()
+        assert fleet.get("shop").run.view().pid == pid, "nobody restarts it"
+        assert pipeline_answer(fleet.get("shop")).file_changed
+        fleet.end("shop")
+        await_that(lambda: fleet.get("shop").pipeline is not None and not fleet.get("shop").is_changed)
+        shop = fleet.get("shop")
+        assert shop.pipeline is not None
+        assert (shop.pipeline.tenant, shop.run.view().status) == ("acme", "stopped")
+        (home / "how").write_text("end 2 config")
+        fleet.begin("shop")
+        await_that(lambda: fleet.get("shop").is_failed)
+        (home / "how").write_text("stay")
+        file.write_text(file.read_text().replace("acme", "other"))
+        await_that(lambda: fleet.get("shop").run.view().status == "running")
+    finally:
+        fleet.close()
+
+
+@pytest.mark.parametrize("written", ["", "{", "[]", "\x00"])
+def test_wishes_that_cannot_be_read_start_everything(tmp_path: Path, written: str) -> None:
+    (tmp_path / "wanted.json").write_text(written)
+    fleet = Fleet([], tmp_path)
+    assert fleet._is_wanted("shop")
+    fleet._note_wanted("shop", False)
+    assert not fleet._is_wanted("shop")
+
+
+def test_a_look_that_fails_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observatory = Observatory(load(pipeline_file(tmp_path)), every=0.01)
+    look = observatory.look
+
+    def fails() -> Status:
+        raise RuntimeError("a look that nobody thought of")
+
+    monkeypatch.setattr(observatory, "look", fails)
+    observatory.start()
+    try:
+        await_that(lambda: observatory.blind_because == "RuntimeError: a look that nobody thought of")
+        monkeypatch.setattr(observatory, "look", look)
+        await_that(lambda: observatory.blind_because == "" and bool(observatory.samples()))
+        assert not observatory.is_stale
+        monkeypatch.setattr("penstock.server.observatory.STALE_SECONDS", -1.0)
+        assert observatory.blind_because == "a look at it takes very long"
+    finally:
+        observatory.close()

@@ -23,6 +23,7 @@ from penstock.config.units import parse_duration
 from penstock.control.status.copy_progress import CopyView
 from penstock.control.text.commands import with_file
 from penstock.control.text.positions import parse_position_or_time
+from penstock.control.text.secrets import scrub
 from penstock.errors import SourceError, UsageError
 from penstock.model.position import Position
 from penstock.runtime.capture.preparation import prepare_source
@@ -196,7 +197,7 @@ def log_to_stderr(
 ) -> None:
     """Log readable lines, coloured on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
     of what is logged, until somebody writes another into `level_file`; `file` is named in commands that messages
-    give."""
+    give. No line has a secret in it."""
     last: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     if form is LogFormat.JSON:
         last = structlog.processors.JSONRenderer(ensure_ascii=False)
@@ -209,6 +210,7 @@ def log_to_stderr(
             partial(_naming, file),
             *([structlog.processors.format_exc_info] if form is LogFormat.JSON else []),
             last,
+            _without_secrets,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(0),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is now: a live view may stand in
@@ -218,6 +220,11 @@ def log_to_stderr(
 
 def _naming(file: str, _logger: object, _method: str, event: EventDict) -> EventDict:
     return {name: with_file(value, file) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _without_secrets(_logger: object, _method: str, line: Any) -> str:
+    """Scrub what the renderer has made of an event, tracebacks too."""
+    return scrub(str(line))
 
 
 def _say(report: dict[str, Any]) -> None:

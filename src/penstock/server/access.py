@@ -17,7 +17,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import UsageError
-from penstock.server.limits import RateLimit
 from penstock.server.problems import Refused, answer
 from penstock.server.service import Service
 from penstock.server.tokens import Holder, Role
@@ -28,7 +27,6 @@ OPEN = ("/health", "/ready", "/signin")
 OPEN_FOLDERS = ("/static/",)
 READING = ("GET", "HEAD", "OPTIONS")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
-WRONG_TOKENS_PER_SECOND, WRONG_TOKENS_AT_ONCE = 0.2, 10.0
 ANYBODY = Holder("anybody", Role.ADMIN)
 
 
@@ -37,7 +35,6 @@ class Access:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._wrong = RateLimit(WRONG_TOKENS_PER_SECOND, WRONG_TOKENS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,7 +88,7 @@ class Access:
 
     def _wrong_token(self, scope: Scope) -> Response:
         client = scope.get("client")
-        if not self._wrong.take(client[0] if client else ""):
+        if not self._service.wrong_tokens.take(client[0] if client else ""):
             return answer(429, "TOO_MANY_REQUESTS", "too many wrong tokens from this address", "Wait a few seconds")
         return answer(401, "UNAUTHORIZED", "this token is not known here", "Make one with `penstock tokens add`")
 
@@ -107,12 +104,15 @@ def cookie_of(headers: Headers) -> str:
 
 def _foreign(headers: Headers) -> Response | None:
     """Refuse what another site's page makes a browser send: by a name that it has for this machine, or from there."""
-    host = headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        asked_by = host if origin is None else urlsplit(origin).netloc
+    except ValueError:
+        return answer(403, "FOREIGN_HOST", "the request's Host or Origin is no address", "Ask as 127.0.0.1:PORT")
     if name not in LOOPBACK:
         return answer(403, "FOREIGN_HOST", f"without tokens this server answers on loopback only, not as {name}")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if asked_by != host:
         return answer(403, "FOREIGN_ORIGIN", "another site's page may not ask this server for anything")
     return None
 

@@ -40,11 +40,13 @@ class Ops(BaseModel):
 
 
 class PipelineAnswer(BaseModel):
-    """One pipeline. `spec` is its file, without secrets."""
+    """One pipeline. `spec` is its file, without secrets. `file_changed`: the file says something else by now than what
+    the run was started with."""
 
     name: str
     status: str
     file: str
+    file_changed: bool = False
     labels: dict[str, str] = Field(default_factory=dict)
     tenant: str | None = None
     spec: dict[str, Any] | None = None
@@ -58,6 +60,7 @@ def pipeline_answer(member: Member, *, with_ops: bool = False) -> PipelineAnswer
         name=member.name,
         status=member.shown_status,
         file=str(member.file),
+        file_changed=member.is_changed,
         labels={} if pipeline is None else dict(pipeline.labels),
         tenant=None if pipeline is None else pipeline.tenant,
         spec=None if pipeline is None else shown_spec(pipeline),

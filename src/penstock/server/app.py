@@ -12,19 +12,21 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.server import pages
 from penstock.server.access import READING, Access, Needs
-from penstock.server.limits import Limits, RateLimit
+from penstock.server.limits import BodyLimit, Limits, RateLimit
 from penstock.server.problems import (
+    Problem,
     Refused,
     answer,
-    on_http,
-    on_invalid,
-    on_penstock_error,
-    on_refused,
+    of_http,
+    of_invalid,
+    of_penstock,
+    of_refused,
 )
 from penstock.server.routes import admin, discovery, messages, metrics, pipelines, probes, rows, schemas, tables
 from penstock.server.service import Service
@@ -32,7 +34,11 @@ from penstock.server.tokens import Role
 
 ROUTERS = (probes, pipelines, tables, messages, schemas, rows, discovery, admin, metrics)
 SECURITY_HEADERS = (
-    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
+    ),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -55,14 +61,13 @@ def make_app(service: Service) -> FastAPI:
         app.include_router(module.router)
     app.include_router(pages.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
-    app.add_exception_handler(Refused, on_refused)
-    app.add_exception_handler(PenstockError, on_penstock_error)
-    app.add_exception_handler(RequestValidationError, on_invalid)
-    app.add_exception_handler(HTTPException, on_http)
+    for kind in (Refused, PenstockError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(Exception, _on_unexpected)
+    settings = service.settings
+    app.add_middleware(BodyLimit, most_bytes=settings.most_body_bytes)
     app.add_middleware(Access, service=service)
-    rate = service.settings.rate
-    app.add_middleware(Limits, most_bytes=service.settings.most_body_bytes, rate=RateLimit(rate, 2 * rate))
+    app.add_middleware(Limits, most_bytes=settings.most_body_bytes, rate=RateLimit(settings.rate, 2 * settings.rate))
     app.add_middleware(_Outermost)
     _describe_tokens(app)
     return app
@@ -81,7 +86,9 @@ class _Outermost:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS]
+                given = message.get("headers", [])
+                kept = () if any(name == b"cache-control" for name, _ in given) else _kept_by_browsers(scope["path"])
+                message["headers"] = [*given, *SECURITY_HEADERS, *kept]
                 if scope["method"] not in READING:
                     holder = scope.get("state", {}).get("holder")
                     LOG.info(
@@ -96,10 +103,34 @@ class _Outermost:
         await self._app(scope, receive, with_headers)
 
 
-async def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
+def _kept_by_browsers(path: str) -> tuple[tuple[bytes, bytes], ...]:
+    """What a browser may keep: scripts and styles, as long as they are the same. Nothing else: it has rows in it."""
+    return ((b"cache-control", b"no-cache" if path.startswith("/static/") else b"no-store"),)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refused):
+        return _as_asked(request, of_refused(error))
+    if isinstance(error, PenstockError):
+        return _as_asked(request, of_penstock(request, error))
+    if isinstance(error, RequestValidationError):
+        return _as_asked(request, of_invalid(error))
+    assert isinstance(error, HTTPException)
+    return _as_asked(request, of_http(error))
+
+
+async def _on_unexpected(request: Request, error: Exception) -> Response:
     LOG.error("request failed unexpectedly", path=request.url.path, exc_info=error)
     what = f"{type(error).__name__} while answering {request.method} {request.url.path}"
-    return answer(500, "UNEXPECTED", what, "This is a bug: the server's log has the traceback; report it")
+    solution = "This is a bug: the server's log has the traceback; report it"
+    return _as_asked(request, answer(500, "UNEXPECTED", what, solution))
+
+
+def _as_asked(request: Request, found: JSONResponse) -> Response:
+    """Give an error as a page to a person who asked for one, and as an object to everybody else."""
+    if not (request.method == "GET" and request.url.path.startswith("/ui")):
+        return found
+    return pages.error_page(request, found.status_code, Problem.model_validate_json(bytes(found.body)))
 
 
 def needed_roles() -> dict[tuple[str, str], Role]:

@@ -7,7 +7,7 @@ Only with `--edit`, and only where the files are. What is written is YAML of the
 from __future__ import annotations
 
 import os
-import tempfile
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ from typing import Any
 import yaml
 
 from penstock.config.load import load
-from penstock.control.check.view import Found, by_level, verdict
+from penstock.control.check.view import by_level, verdict
 from penstock.control.check.whole import check_pipeline
 from penstock.control.spec import HIDDEN
-from penstock.errors import CheckFailed
+from penstock.errors import CheckFailed, ConfigError
+from penstock.server.documents import as_file, yaml_of
 from penstock.server.fleet import Member
 from penstock.server.problems import Refused
 from penstock.server.service import Service
+
+MOST_NAME = 100  # characters: it becomes a file's
 
 
 def create(service: Service, document: Mapping[str, Any]) -> Member:
@@ -31,14 +34,15 @@ def create(service: Service, document: Mapping[str, Any]) -> Member:
     if folder is None:
         raise Refused(409, "NO_FOLDER", "this server serves files, not a folder", "Start it with a folder")
     name = document.get("name")
-    if not isinstance(name, str) or not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier() or len(name) > MOST_NAME:
         raise Refused(422, "INVALID_REQUEST", "`name` is missing, or no name", "Small letters, digits and _")
     file = folder / f"{name}.yaml"
-    if file.exists() or any(member.name == name for member in service.fleet.members()):
-        raise Refused(409, "PIPELINE_ALREADY_EXISTS", f"there is a pipeline {name} already", "Give it another name")
-    _write_checked(file, document)
-    service.fleet.scan()
-    return service.fleet.get(name)
+    with service.fleet.one_edit:
+        if file.exists() or any(member.name == name for member in service.fleet.members()):
+            raise Refused(409, "PIPELINE_ALREADY_EXISTS", f"there is a pipeline {name} already", "Give it another name")
+        _save(file, checked_text(file, document))
+        service.fleet.scan()
+        return service.fleet.get(name)
 
 
 def patch(service: Service, member: Member, changes: Mapping[str, Any]) -> Member:
@@ -51,18 +55,19 @@ def patch(service: Service, member: Member, changes: Mapping[str, Any]) -> Membe
             f"this is pipeline {member.name}",
             "A renamed pipeline is a new one: create it",
         )
-    written = yaml.safe_load(member.file.read_text())
-    document = merged(written if isinstance(written, dict) else {}, changes)
-    text, _ = checked_text(member.file, document)
-    if member.pipeline is not None and yaml.safe_load(text) == written:
-        return member
-    return service.fleet.reload(member.name, lambda: _save(member.file, text))
+    with service.fleet.one_edit:
+        before = written(member)
+        text = checked_text(member.file, merged(before, changes))
+        if member.pipeline is not None and yaml.safe_load(text) == before:
+            return member
+        return service.fleet.reload(member.name, lambda: _save(member.file, text))
 
 
 def delete(service: Service, member: Member) -> None:
     """Stop a pipeline, and keep its file under another name."""
     _require_edit(service)
-    service.fleet.forget(member.name, lambda: _put_aside(member.file))
+    with service.fleet.one_edit:
+        service.fleet.forget(member.name, lambda: _put_aside(member.file))
 
 
 def merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,50 +84,65 @@ def merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def checked_text(file: Path, document: Mapping[str, Any]) -> tuple[str, list[Found]]:
-    """Return the YAML of a document, and what `penstock check` finds. CheckFailed when it could not run."""
+def checked_text(file: Path, document: Mapping[str, Any]) -> str:
+    """Return the YAML of a document. CheckFailed when `penstock check` finds that it could not run."""
     if HIDDEN in str(document):
         raise Refused(
             422, "SECRET_NOT_GIVEN", f"a value is {HIDDEN}, as secrets are shown", "Leave such keys out of the change"
         )
-    text = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.stem}.", suffix=".check", dir=file.parent)
-    trial = Path(name)
+    text = yaml_of(document)
     try:
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        found = check_pipeline(load(trial)).found
-    finally:
-        trial.unlink(missing_ok=True)
+        with as_file(text, file.parent) as trial:
+            found = check_pipeline(load(trial)).found
+    except OSError as error:
+        raise _not_writable(file, error) from error
     errors = [one.finding for one in by_level(found) if one.finding.level == "error"]
     if errors:
         raise CheckFailed(f"{verdict(found)}: {errors[0].what}", errors[0].fix)
-    return text, found
-
-
-def _write_checked(file: Path, document: Mapping[str, Any]) -> None:
-    text, _ = checked_text(file, document)
-    _save(file, text)
+    return text
 
 
 def _save(file: Path, text: str) -> None:
-    """Replace the file in one step; the previous one is kept beside it."""
-    fresh = file.with_name(f".{file.name}.new")
+    """Replace the file in one step; the previous one is kept beside it. A new file is its owner's alone: it may have
+    passwords in it."""
+    fresh, kept = (file.with_name(f".{file.name}.{ending}") for ending in ("new", "kept"))
     try:
-        fresh.write_text(text)
+        for leftover in (fresh, kept):
+            leftover.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
         if file.exists():
-            fresh.chmod(file.stat().st_mode)
-            previous = _previous(file)
-            previous.unlink(missing_ok=True)
-            os.link(file, previous)
+            fresh.chmod(stat.S_IMODE(file.stat().st_mode))
+            os.link(file, kept)
+            kept.replace(_previous(file))
         fresh.replace(file)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise Refused(409, "NOT_WRITABLE", f"{file} cannot be written: {error.strerror}") from error
+        raise _not_writable(file, error) from error
+
+
+def _not_writable(file: Path, error: OSError) -> Refused:
+    return Refused(
+        409, "NOT_WRITABLE", f"{file} cannot be written: {error.strerror}", "Let the server write to its folder"
+    )
+
+
+def written(member: Member) -> dict[str, Any]:
+    """Return what a pipeline's file says now, as it is written. ConfigError when it cannot be read."""
+    try:
+        found = yaml.safe_load(member.file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{member.file} cannot be read: it is away, or no YAML", "Correct the file") from error
+    return found if isinstance(found, dict) else {}
 
 
 def _put_aside(file: Path) -> None:
-    file.rename(_previous(file))
+    try:
+        file.rename(_previous(file))
+    except OSError as error:
+        raise _not_writable(file, error) from error
 
 
 def _previous(file: Path) -> Path:

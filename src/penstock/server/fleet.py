@@ -7,6 +7,7 @@ kept in the server's own folder and outlives the server; whether it is paused is
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,12 +29,13 @@ from penstock.runtime.process import log_level
 from penstock.runtime.process.log_level import LevelName
 from penstock.server.observatory import Observatory
 from penstock.server.problems import pipeline_not_found
-from penstock.server.runs import OwnRun, Run, RunView, SupervisedRun
+from penstock.server.runs import COMMAND, OwnRun, Run, RunView, SupervisedRun
 
 TICK_SECONDS = 0.5
 SCAN_EVERY = 3.0
 FRESH_SECONDS = 0.5  # an answer that is younger is given again
 DRAIN_SECONDS = 120.0
+WANTED = "wanted.json"  # in the server's own folder
 LOG = structlog.get_logger("server")
 
 
@@ -91,6 +93,21 @@ class Member:
             log_level.ask(self.pipeline.home, level)
 
     @property
+    def wanted(self) -> bool | None:
+        """Whether it is to run; None when that is only written down, as its file cannot be read."""
+        return self.run.is_wanted if isinstance(self.run, SupervisedRun) else None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether its file says something else by now than the server knows."""
+        return _stamp(self.file) not in (0, self.stamp)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it does not run, although it should, and does not come back by itself."""
+        return self.problem is not None or self.run.view().status == "failed"
+
+    @property
     def shown_status(self) -> str:
         """`running`, `paused`, `stopped`, `failed`, …: DeltaForge's words where it has them."""
         if self.problem is not None:
@@ -103,11 +120,20 @@ class Fleet:
     """`places` are files and folders. With `supervise` its pipelines are started and watched."""
 
     def __init__(
-        self, places: Sequence[Path], home: Path, run_options: Sequence[str] = (), *, supervise: bool = True
+        self,
+        places: Sequence[Path],
+        home: Path,
+        run_options: Sequence[str] = (),
+        *,
+        supervise: bool = True,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._places, self.home, self._options, self._supervise = list(places), home, tuple(run_options), supervise
+        self._command = command
         self._members: dict[str, Member] = {}
         self._guard = threading.RLock()
+        self.one_edit = threading.Lock()  # held by whoever changes a pipeline file
+        self._reloading: set[str] = set()  # pipelines whose file is being changed here
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="supervisor", daemon=True)
         self._scanned = 0.0
@@ -162,9 +188,8 @@ class Fleet:
     def begin(self, name: str) -> Member:
         """Have a pipeline run from now on, also after a restart of the server."""
         member = self.get(name)
-        if member.problem is not None:
-            self.reload(name)
-            member = self.get(name)
+        if member.problem is not None or (self._supervise and member.is_changed and not member.run.is_up):
+            member = self.reload(name)
         member.loaded()
         self._note_wanted(name, True)
         if self._supervise:
@@ -185,14 +210,20 @@ class Fleet:
             raise UsageError(
                 "this pipeline runs in the server's own process", "Change its file and start `penstock run` again"
             )
-        was_wanted = isinstance(member.run, SupervisedRun) and (member.run.is_wanted or member.problem is not None)
-        if isinstance(member.run, SupervisedRun):
-            member.run.stop()
-            member.run.await_end(DRAIN_SECONDS)
-        write()
+        wanted = member.wanted
         with self._guard:
-            self._drop(member)
-            return self._take(member.file, wanted=was_wanted)
+            self._reloading.add(name)
+        try:
+            if isinstance(member.run, SupervisedRun):
+                member.run.stop()
+                member.run.await_end(DRAIN_SECONDS)
+            write()
+        finally:
+            with self._guard:
+                self._reloading.discard(name)
+                self._drop(member)
+                taken = self._take(member.file, wanted=wanted)
+        return taken
 
     def forget(self, name: str, remove: Callable[[], None]) -> None:
         """Stop a pipeline and let it leave the server."""
@@ -205,21 +236,28 @@ class Fleet:
             self._drop(member)
 
     def scan(self) -> None:
-        """Take in files that are new, let go of those that are gone, and read again those that could not be read."""
+        """Take in files that are new, let go of those that are gone, and read again those that have changed, where no
+        run is up: a run goes on with the file that it was started with."""
         with self._guard:
             self._scanned = time.monotonic()
             files = self._files()
+            wanted: dict[Path, bool | None] = {}
+            has_left = any(member.file not in files for member in self.members())  # its name may be free now
             for member in self.members():
+                if member.name in self._reloading:
+                    continue
                 if member.file not in files:
                     LOG.info("pipeline file is gone, stopping it", pipeline=member.name)
                     member.run.stop()
                     self._drop(member)
-                elif member.problem is not None and _stamp(member.file) != member.stamp:
+                elif (member.is_changed or (member.problem and has_left)) and not member.run.is_up:
+                    LOG.info("reading pipeline file again", pipeline=member.name)
+                    wanted[member.file] = member.wanted
                     self._drop(member)
             known = {member.file for member in self.members()}
             for file in files:
                 if file not in known:
-                    self._take(file)
+                    self._take(file, wanted.get(file))
 
     def _take(self, file: Path, wanted: bool | None = None) -> Member:
         stamp = _stamp(file)
@@ -235,7 +273,13 @@ class Fleet:
             LOG.error("pipeline file not taken", file=str(file), what=error.what)
             member = Member(name, file, None, Problem.of(error), _NoRun(), None, stamp)
         else:
-            run = SupervisedRun(pipeline, self.home / "logs" / f"{pipeline.name}.log", self._options)
+            run = SupervisedRun(
+                pipeline,
+                self.home / "logs" / f"{pipeline.name}.log",
+                self._options,
+                command=self._command,
+                may_start=lambda: _stamp(file) == stamp,  # what has changed is read again first
+            )
             observatory = Observatory(pipeline)
             member = Member(pipeline.name, file, pipeline, None, run, observatory, stamp)
             observatory.start()
@@ -275,18 +319,24 @@ class Fleet:
             return
         with self._guard:
             wishes = {**self._wishes(), name: wanted}
-            file = self.home / "wanted.json"
+            file = self.home / WANTED
             file.parent.mkdir(parents=True, exist_ok=True)
             fresh = file.with_suffix(".new")
-            fresh.write_text(json.dumps(wishes, indent=1))
+            with fresh.open("w") as stream:
+                json.dump(wishes, stream, indent=1)
+                stream.flush()
+                os.fsync(stream.fileno())
             fresh.replace(file)
 
     def _wishes(self) -> dict[str, bool]:
         try:
-            written = json.loads((self.home / "wanted.json").read_text())
+            written = json.loads((self.home / WANTED).read_text())
+            return {str(name): bool(wanted) for name, wanted in written.items()}
         except FileNotFoundError:
             return {}
-        return {str(name): bool(wanted) for name, wanted in written.items()}
+        except (OSError, ValueError, AttributeError):
+            LOG.warning("cannot read which pipelines are to run, so all of them are", file=str(self.home / WANTED))
+            return {}
 
 
 class _NoRun:
@@ -294,6 +344,8 @@ class _NoRun:
 
     def __init__(self) -> None:
         self._since = datetime.now(UTC)
+
+    is_up = False
 
     def view(self) -> RunView:
         return RunView("failed", self._since)

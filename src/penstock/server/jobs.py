@@ -67,7 +67,9 @@ class Jobs:
         self._closed = False
 
     def begin(self, kind: str, pipeline: str, arguments: Sequence[str], *, seconds: float, by: str) -> Job:
-        """Start a command in the background. Refused when too many run already."""
+        """Start a command in the background. Refused when too many run already, or for text that no command can get."""
+        if any("\0" in word or not _is_unicode(word) for word in arguments):
+            raise Refused(422, "INVALID_REQUEST", "a text has a character that is none", "Leave it out")
         job = Job(uuid.uuid4().hex[:12], kind, pipeline, datetime.now(UTC), by)
         with self._guard:
             running = [one for one in self._jobs.values() if one.state == "running"]
@@ -78,8 +80,8 @@ class Jobs:
             for old in list(self._jobs)[: max(0, len(self._jobs) - KEPT + 1)]:
                 if self._jobs[old].state != "running":
                     del self._jobs[old]
-            self._jobs[job.id] = job
             self._processes[job.id] = process = self._started(arguments)
+            self._jobs[job.id] = job
         threading.Thread(target=self._follow, args=(job, process, seconds), daemon=True).start()
         return job
 
@@ -155,6 +157,14 @@ class Jobs:
             job.code = last[len("penstock: [") :].partition("]")[0].replace("-", "_").upper() if is_error else "ENDED"
             job.message = last.partition("] ")[2] if is_error else f"the command was ended: {_how(code)}"
             job.state = "failed"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
+        return False
+    return True
 
 
 def _clean(line: str) -> str:

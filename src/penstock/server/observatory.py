@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -24,6 +25,7 @@ from penstock.runtime import meter
 
 LOOK_EVERY = 2.0
 KEPT_SAMPLES = 1800  # an hour
+STALE_SECONDS = 60.0
 LOG = structlog.get_logger("server")
 
 
@@ -48,6 +50,7 @@ class Observatory:
         self._pipeline, self._every = pipeline, every
         self._observers = [Observer(view) for view in pipeline.source_views]
         self._latest: Status | None = None
+        self._blind_because = ""
         self._samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
         self._batches = 0.0, 0.0
         self._looking = threading.Lock()
@@ -68,6 +71,17 @@ class Observatory:
     def status(self) -> Status:
         """Return the last look; the first one is taken now."""
         return self._latest or self.look()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the last look is so old that nobody knows how the pipeline fares."""
+        latest = self._latest
+        return latest is not None and (datetime.now(UTC) - latest.at).total_seconds() > STALE_SECONDS
+
+    @property
+    def blind_because(self) -> str:
+        """Why the pipeline cannot be looked at; "" as long as it can."""
+        return self._blind_because or ("a look at it takes very long" if self.is_stale else "")
 
     def look(self) -> Status:
         """Look now, and remember it."""
@@ -95,8 +109,12 @@ class Observatory:
         while not self._ended.is_set():
             try:
                 self.look()
-            except PenstockError as error:
-                LOG.warning("pipeline not observed", pipeline=self._pipeline.name, what=error.what)
+                self._blind_because = ""
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
+                what = error.what if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+                if what != self._blind_because:  # said once, not every two seconds
+                    LOG.warning("pipeline not observed", pipeline=self._pipeline.name, what=what)
+                self._blind_because = what
             self._ended.wait(self._every)
 
 

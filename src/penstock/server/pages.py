@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -27,12 +26,14 @@ from penstock.control.text.figures import (
     rate_text,
     seconds_text,
 )
+from penstock.control.text.secrets import scrub
 from penstock.model.position import Position, position_text
 from penstock.server.access import COOKIE, Operator, Viewer, cookie_of, holder_of
 from penstock.server.answers import pipeline_answer
+from penstock.server.editing import written
 from penstock.server.fleet import Member
 from penstock.server.observatory import wal_kept
-from penstock.server.problems import Refused
+from penstock.server.problems import Problem, Refused
 from penstock.server.service import MemberDep, ServiceDep
 from penstock.server.tokens import SESSION_SECONDS, Role
 from penstock.state.store import CopyProgress
@@ -117,11 +118,12 @@ def signin_page(request: Request, service: ServiceDep) -> Response:
 
 
 @router.post("/signin", response_class=HTMLResponse)
-def signin(request: Request, service: ServiceDep, token: Annotated[str, Form(max_length=200)]) -> Response:
+def signin(request: Request, service: ServiceDep, token: Annotated[str, Form(max_length=1000)]) -> Response:
     """Take a token and give a cookie, which expires, and which scripts cannot read."""
     holder = service.tokens.holder(token.strip())
     if holder is None:
-        return _page("signin.html", request, service, status_code=401, wrong=True)
+        too_many = not service.wrong_tokens.take(request.client.host if request.client else "")
+        return _page("signin.html", request, service, status_code=429 if too_many else 401, wrong=True, wait=too_many)
     answer = RedirectResponse("/ui", 303)
     answer.set_cookie(
         COOKIE,
@@ -166,6 +168,7 @@ def pipeline_page(request: Request, service: ServiceDep, member: MemberDep, _hol
         file=shown.file,
         status=shown.status,
         error=shown.error,
+        notes=_notes(member),
         seen=seen,
         sources=[] if seen is None else _sources(member, seen),
         rates={} if seen is None else _rates(seen),
@@ -222,13 +225,20 @@ def messages_page(request: Request, service: ServiceDep, member: MemberDep, _hol
 @router.get("/ui/pipelines/{name}/map", response_class=HTMLResponse)
 def map_page(request: Request, service: ServiceDep, member: MemberDep, _holder: Operator) -> Response:
     """Show the tables at the source and the rules that take them; the script fills it in."""
-    written = yaml.safe_load(member.loaded().file.read_text())
-    return _page("map.html", request, service, name=member.name, rules=json.dumps(written["tables"]))
+    member.loaded()
+    rules = written(member).get("tables", [])
+    return _page("map.html", request, service, name=member.name, rules=json.dumps(rules, default=str))
+
+
+def error_page(request: Request, status: int, problem: Problem) -> HTMLResponse:
+    """Show an error to a person: what is wrong, and the way out."""
+    return _page("error.html", request, request.app.state.service, status_code=status, problem=problem)
 
 
 def _summary(member: Member) -> dict[str, Any]:
     shown = pipeline_answer(member)
     found: dict[str, Any] = {"name": shown.name, "status": shown.status, "error": shown.error, "file": shown.file}
+    found["notes"] = _notes(member)
     if member.pipeline is None:
         return {**found, "figures": None, "wrong": []}
     status = member.status()
@@ -252,6 +262,19 @@ def _summary(member: Member) -> dict[str, Any]:
     ]
     states = sorted(Counter(table.shown_state for table in status.tables).items())
     return {**found, "figures": figures, "wrong": wrong, "states": states}
+
+
+def _notes(member: Member) -> list[tuple[str, str]]:
+    """Say what makes the figures of a pipeline untrue: a changed file, or that nobody could look."""
+    found = []
+    if member.is_changed and member.run.is_up:
+        found.append(
+            ("the pipeline file has changed since this run began", "Stop and start the pipeline to take it up")
+        )
+    blind = member.observatory.blind_because if member.observatory is not None else ""
+    if blind:
+        found.append((f"these figures are old: {scrub(blind)}", "The server's log says more; it looks again by itself"))
+    return found
 
 
 def _sections(member: Member, status: Status) -> tuple[SourceSection, ...]:

@@ -49,8 +49,18 @@ def pipeline_not_found(name: str, known: list[str]) -> Refused:
 
 
 def answer(status: int, code: str, message: str, solution: str = "") -> JSONResponse:
-    problem = Problem(code=code, message=scrub(message), solution=scrub(solution))
-    return JSONResponse(problem.model_dump(), status_code=status, headers=_challenge(status))
+    shown = plain_problem(code, message, solution).model_dump()
+    return JSONResponse(shown, status_code=status, headers=_challenge(status))
+
+
+def plain_problem(code: str, message: str, solution: str) -> Problem:
+    """Say what is wrong without secrets, in text that can be sent."""
+    return Problem(code=code, message=_plain(scrub(message)), solution=_plain(scrub(solution)))
+
+
+def _plain(text: str) -> str:
+    """Text that can be sent: what a client sent, and is repeated here, may have half of a surrogate pair."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _challenge(status: int) -> dict[str, str] | None:
@@ -74,19 +84,12 @@ def of_penstock(request: Request, error: PenstockError) -> JSONResponse:
     return answer(status_of(error), code, with_file(error.what, file), with_file(error.solution, file))
 
 
-async def on_refused(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
+def of_refused(error: Refused) -> JSONResponse:
     return answer(error.status, error.code, error.message, error.solution)
 
 
-async def on_penstock_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, PenstockError)
-    return of_penstock(request, error)
-
-
-async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
+def of_invalid(error: RequestValidationError) -> JSONResponse:
     """Say which part of a request is wrong. What was given is not repeated: it may be a secret."""
-    assert isinstance(error, RequestValidationError)
     said = []
     for one in error.errors():
         place = ".".join(str(part) for part in one["loc"])
@@ -94,8 +97,7 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     return answer(UNPROCESSABLE, "INVALID_REQUEST", "; ".join(said), "See /docs for what this route takes")
 
 
-async def on_http(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+def of_http(error: HTTPException) -> JSONResponse:
     codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
     solution = "See /docs for the routes that there are" if error.status_code in codes else ""
     return answer(error.status_code, codes.get(error.status_code, "HTTP_ERROR"), str(error.detail), solution)

@@ -10,18 +10,14 @@ from penstock.control.readiness import late_sources
 from penstock.server.fleet import Member
 
 
-def is_failed(member: Member) -> bool:
-    """Whether a pipeline does not run, although it should, and does not come back by itself."""
-    return member.shown_status == "failed"
-
-
 def is_ready(member: Member) -> bool:
     """Whether a pipeline that is meant to run does, and delivers as its commit policy and `ready.max_lag` say. One that
     an operator has stopped or paused is left out of account."""
     shown = member.shown_status
     if shown in ("stopped", "stopping", "paused"):
         return True
-    return shown == "running" and not _is_late(member.loaded(), member)
+    known = member.observatory is not None and not member.observatory.is_stale
+    return shown == "running" and known and not _is_late(member.loaded(), member)
 
 
 def _is_late(pipeline: Pipeline, member: Member) -> bool:

@@ -32,6 +32,7 @@ STABLE_SECONDS = 60.0  # a run that was up this long has started well: the next 
 NEEDS_AN_OPERATOR = (1, 2)  # exit codes; any other may pass by itself
 MOST_LOG_BYTES = 16 * 2**20
 TAIL_BYTES = 16 * 2**10
+COMMAND = (sys.executable, "-m", "penstock.cli.main")
 LOG = structlog.get_logger("server")
 _SAID = re.compile(r"penstock: \[([a-z-]+)\] (.*)")
 
@@ -53,6 +54,10 @@ class RunView:
 class Run(Protocol):
     """The process of one pipeline."""
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process, whoever started it."""
+
     def view(self) -> RunView: ...
 
     def start(self) -> None:
@@ -71,11 +76,12 @@ class SupervisedRun:
         log_file: Path,
         options: Sequence[str] = (),
         *,
+        may_start: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = (sys.executable, "-m", "penstock.cli.main"),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._pipeline, self._log_file, self._options = pipeline, log_file, tuple(options)
-        self._clock, self._command = clock, tuple(command)
+        self._may_start, self._clock, self._command = may_start, clock, tuple(command)
         self._guard = threading.RLock()
         self._backoff = Backoff(first=1.0, longest=60.0)
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,6 +94,10 @@ class SupervisedRun:
     @property
     def is_wanted(self) -> bool:
         return self._wanted
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None or self._adopted is not None
 
     def view(self) -> RunView:
         return self._view
@@ -117,7 +127,7 @@ class SupervisedRun:
         deadline = self._clock() + seconds
         while self._clock() < deadline:
             self.tick()
-            if self._process is None and self._adopted is None:
+            if not self.is_up:
                 return True
             time.sleep(0.1)
         return False
@@ -155,8 +165,8 @@ class SupervisedRun:
         self._adopted = pid
 
     def _is_due(self) -> bool:
-        idle = self._process is None and self._adopted is None
-        return self._wanted and idle and self._view.status != "failed" and self._clock() >= self._next_try
+        waits = self._view.status == "failed" or self._clock() < self._next_try
+        return self._wanted and not self.is_up and not waits and self._may_start()
 
     def _ended(self, code: int) -> None:
         said, name = self._last_words(), self._pipeline.name
@@ -226,6 +236,8 @@ class SupervisedRun:
 
 class OwnRun:
     """The pipeline that runs in this process (`penstock run --listen`)."""
+
+    is_up = True
 
     def __init__(self) -> None:
         self._since = datetime.now(UTC)

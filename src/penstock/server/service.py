@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from penstock.server.fleet import Fleet, Member
 from penstock.server.jobs import Jobs
+from penstock.server.limits import RateLimit, Slots
 from penstock.server.tokens import TokenFile
 
 MOST_BODY_BYTES = 2**20
 REQUESTS_PER_SECOND = 500.0
+MOST_PATIENT = 8
+WRONG_TOKENS_PER_SECOND, WRONG_TOKENS_AT_ONCE = 0.2, 10.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Settings:
 
 @dataclass
 class Service:
+    """`patient` holds those that wait for a source or for a delivery: the threads of all others stay free."""
+
     fleet: Fleet
     tokens: TokenFile
     settings: Settings = field(default_factory=Settings)
     jobs: Jobs = field(default_factory=Jobs)
-    log_file: Path | None = None
+    patient: Slots = field(default_factory=lambda: Slots(MOST_PATIENT, "requests wait for a source"))
+    wrong_tokens: RateLimit = field(default_factory=lambda: RateLimit(WRONG_TOKENS_PER_SECOND, WRONG_TOKENS_AT_ONCE))
 
 
 def service_of(request: Request) -> Service:

@@ -101,7 +101,7 @@ class TokenFile:
         self._refresh()
         given, found = _digest(token), None
         for kept in self._tokens.values():
-            if hmac.compare_digest(kept.digest, given):
+            if _same(kept.digest, given):
                 found = Holder(kept.name, kept.role)
         return found
 
@@ -116,7 +116,7 @@ class TokenFile:
         """Return whose cookie this is; None when it is forged, has expired or its token was removed."""
         self._refresh()
         said, _, signature = cookie.rpartition(".")
-        if not hmac.compare_digest(self._signed("session", said), signature):
+        if not _same(self._signed("session", said), signature):
             return None
         name, _, until = said.rpartition(".")
         kept = self._tokens.get(name)
@@ -129,7 +129,7 @@ class TokenFile:
         return self._signed("page", cookie)
 
     def is_page_token(self, cookie: str, given: str) -> bool:
-        return hmac.compare_digest(self._signed("page", cookie), given)
+        return _same(self._signed("page", cookie), given)
 
     def _signed(self, purpose: str, text: str) -> str:
         kept = self._tokens.get(text.partition(".")[0])
@@ -197,8 +197,13 @@ class TokenFile:
         return PREFIX + secrets.token_urlsafe(32)
 
 
+def _same(one: str, other: str) -> bool:
+    """Compare in constant time. What a client sends may be any text, and `compare_digest` of str takes ASCII only."""
+    return hmac.compare_digest(one.encode(errors="surrogatepass"), other.encode(errors="surrogatepass"))
+
+
 def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def _now() -> str:

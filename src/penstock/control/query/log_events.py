@@ -51,6 +51,14 @@ class After:
 EVERYTHING = After()
 
 
+@dataclass(frozen=True)
+class LogEvent:
+    """An event as it is printed, and its place: what `after` takes to go on behind it."""
+
+    place: str
+    text: str
+
+
 def parse_after(text: str) -> After:
     """Read a place (`place` or `lsn` of an event), a position (`0/16B3748`) or a time (ISO 8601, in UTC by default)."""
     if (place := _PLACE.fullmatch(text.lower())) is not None:
@@ -108,15 +116,19 @@ class LogEvents:
 
     def lines(self, after: After, *, follow: bool = False) -> Iterator[str]:
         """Yield the events behind a place; with `follow`, for ever."""
-        for line in self.following(after) if follow else self._read(after):
-            if line is not None:
-                yield line
+        for one in self.following(after) if follow else self._read(after):
+            if one is not None:
+                yield one.text
 
-    def following(self, after: After) -> Iterator[str | None]:
+    def events(self, after: After) -> Iterator[LogEvent | None]:
+        """Yield the events behind a place that the log has now, with their places."""
+        return self._read(after)
+
+    def following(self, after: After) -> Iterator[LogEvent | None]:
         """Yield the events behind a place, for ever; None whenever there is nothing more for now."""
-        yield from self._read(after, follow=True)
+        return self._read(after, follow=True)
 
-    def _read(self, after: After, *, follow: bool = False) -> Iterator[str | None]:
+    def _read(self, after: After, *, follow: bool = False) -> Iterator[LogEvent | None]:
         reached = after.position
         while True:
             for name in self._log.segments(after=reached):
@@ -127,7 +139,7 @@ class LogEvents:
             yield None
             time.sleep(LOOK_EVERY)
 
-    def _of_segment(self, segment: str, after: After) -> Iterator[str]:
+    def _of_segment(self, segment: str, after: After) -> Iterator[LogEvent]:
         header = self._log.header(segment)
         wanted = {
             fingerprint: feed
@@ -142,8 +154,9 @@ class LogEvents:
             origin = replace(self._origin, log_state=header.state)
             pieces = [piece for one in changes if (piece := self._rendered(one, wanted, after, origin)) is not None]
             if pieces:
-                for value in in_stream_order(pieces).values.to_pylist():
-                    yield value.decode()
+                rendered = in_stream_order(pieces)
+                for place, value in zip(rendered.places.to_pylist(), rendered.values.to_pylist(), strict=True):
+                    yield LogEvent(place, value.decode())
 
     def _feed(self, table: TableId) -> Feed | None:
         if is_source_event(table):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import yaml
-from fastapi import APIRouter, Body
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from penstock.config.load import load
 from penstock.control.check.view import as_json
 from penstock.control.check.whole import check_pipeline
-from penstock.control.text.commands import with_file
-from penstock.control.text.secrets import scrub
 from penstock.errors import ConfigError
 from penstock.runtime.process.log_level import SWITCH, LevelName
-from penstock.server.access import Admin, Operator, Viewer
-from penstock.server.problems import Problem, described
+from penstock.server.access import Admin, Viewer
+from penstock.server.documents import Document, as_file, yaml_of
+from penstock.server.problems import Problem, described, plain_problem
 from penstock.server.service import ServiceDep
 
 router = APIRouter(tags=["server"], responses=described(401, 403, 422))
@@ -36,23 +32,23 @@ class InvalidAnswer(Problem):
     error: str
 
 
-@router.post("/validate", responses={**described(503), 400: {"model": InvalidAnswer}})
+@router.post("/validate", responses={**described(429, 503), 400: {"model": InvalidAnswer}})
 def validate(
-    _holder: Operator,
+    _holder: Admin,
     service: ServiceDep,
-    document: Annotated[dict[str, Any], Body(description="A pipeline file as an object.")],
+    document: Document,
 ) -> Any:
-    """Check a pipeline as `penstock check --json` does, without saving it."""
+    """Check a pipeline as `penstock check --json` does, without saving it. It takes an admin: a pipeline file may name
+    variables of the server's environment, classes, and any host."""
     folder = service.fleet.folder or service.fleet.home
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", prefix=".validate.", suffix=".check", dir=folder) as trial:
-        yaml.safe_dump(document, trial, sort_keys=False, allow_unicode=True)
-        trial.flush()
+    with service.patient.take():
         try:
-            pipeline = load(Path(trial.name))
+            with as_file(yaml_of(document), folder) as trial:
+                pipeline = load(trial)
         except ConfigError as error:
-            what = scrub(with_file(error.what.replace(f"{trial.name}: ", ""), "FILE"))
-            invalid = InvalidAnswer(code="CONFIG", message=what, solution=scrub(error.solution), error=what)
+            problem = plain_problem("CONFIG", error.what, error.solution)
+            invalid = InvalidAnswer(**problem.model_dump(), error=problem.message)
             return JSONResponse(invalid.model_dump(), 400)
         checked = check_pipeline(pipeline)
         kinds = {source.type for source in pipeline.sources}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from penstock.control import pauses
 from penstock.control.status import view as status_view
@@ -14,12 +14,12 @@ from penstock.model.position import position_text
 from penstock.server import editing
 from penstock.server.access import Admin, Operator, Viewer
 from penstock.server.answers import Checkpoint, PipelineAnswer, checkpoints, pipeline_answer
+from penstock.server.documents import Document
 from penstock.server.problems import Refused, described
 from penstock.server.service import MemberDep, ServiceDep
 
 router = APIRouter(prefix="/pipelines", tags=["pipelines"], responses=described(400, 401, 403, 404, 422))
 LOG_LINES = 200
-Document = Annotated[dict[str, Any], Body(description="A pipeline file as an object, with the keys of the YAML.")]
 
 
 @router.get("")
@@ -34,10 +34,11 @@ def list_pipelines(
     return [one for one in shown if all(_has(one.labels, key, value) for key, value in wanted)]
 
 
-@router.post("", status_code=201, responses=described(409, 503))
+@router.post("", status_code=201, responses=described(409, 429, 503))
 def create_pipeline(document: Document, _holder: Admin, service: ServiceDep) -> PipelineAnswer:
     """Check a pipeline, save it in the server's folder and start it."""
-    return pipeline_answer(editing.create(service, document))
+    with service.patient.take():
+        return pipeline_answer(editing.create(service, document))
 
 
 @router.get("/{name}")
@@ -46,11 +47,12 @@ def get_pipeline(member: MemberDep, _holder: Viewer) -> PipelineAnswer:
     return pipeline_answer(member, with_ops=True)
 
 
-@router.patch("/{name}", responses=described(409, 503))
+@router.patch("/{name}", responses=described(409, 429, 503))
 def patch_pipeline(member: MemberDep, document: Document, _holder: Admin, service: ServiceDep) -> PipelineAnswer:
     """Merge an object into the pipeline's file, check that, save it and start the pipeline again. No other pipeline is
     touched, and the previous file is kept beside it. A key that is null is removed."""
-    return pipeline_answer(editing.patch(service, member, document))
+    with service.patient.take():
+        return pipeline_answer(editing.patch(service, member, document))
 
 
 @router.delete("/{name}", status_code=204, responses=described(409))
@@ -98,15 +100,17 @@ def stop_pipeline(member: MemberDep, _holder: Operator, service: ServiceDep) -> 
     return pipeline_answer(service.fleet.end(member.name))
 
 
-@router.post("/{name}/wait", responses=described(503))
+@router.post("/{name}/wait", responses=described(429, 503))
 def wait_for_delivery(
     member: MemberDep,
     _holder: Operator,
+    service: ServiceDep,
     timeout: Annotated[float, Query(ge=0, le=60, description="Seconds, at most.")] = 30.0,
 ) -> dict[str, Any]:
     """Wait until what the source has written by now is delivered, as the commit policy says it."""
-    positions = positions_now(member.loaded())
-    await_delivery(member.loaded(), positions, timeout)
+    with service.patient.take():
+        positions = positions_now(member.loaded())
+        await_delivery(member.loaded(), positions, timeout)
     return {"delivered": {name: position_text(position) for name, position in positions.items()}}
 
 

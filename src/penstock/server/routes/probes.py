@@ -9,17 +9,19 @@ from fastapi.responses import JSONResponse
 
 from penstock.server.access import holder_of
 from penstock.server.answers import pipeline_answer
-from penstock.server.readiness import is_failed, is_ready
+from penstock.server.readiness import is_ready
 from penstock.server.service import ServiceDep
 
 router = APIRouter(tags=["probes"])
 
 
 @router.get("/health", responses={503: {"description": "A pipeline has failed"}})
-def health(service: ServiceDep) -> JSONResponse:
-    """Say whether every pipeline that is to run does; 503 only when one has failed and needs an operator."""
+async def health(service: ServiceDep) -> JSONResponse:
+    """Say whether every pipeline that is to run does; 503 only when one has failed and needs an operator.
+
+    It asks nobody and waits for no thread: a server that is busy, or whose pipelines' stores are away, is healthy."""
     members = service.fleet.members()
-    failed = [member.name for member in members if is_failed(member)]
+    failed = [member.name for member in members if member.is_failed]
     if failed:
         return JSONResponse({"status": "unhealthy", "failed_pipelines": failed}, 503)
     return JSONResponse({"status": "healthy", "pipelines": len(members)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import json
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -11,17 +11,19 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from penstock.control.query.log_events import EVERYTHING, LogEvents, asked, parse_after
+from penstock.control.query.log_events import EVERYTHING, LogEvent, LogEvents, asked, parse_after
+from penstock.control.text.secrets import scrub
 from penstock.errors import PenstockError, UsageError
 from penstock.render.format import ENVELOPES, Envelope, EventFormat
 from penstock.server.access import Operator
+from penstock.server.limits import Slot, Slots
 from penstock.server.problems import Refused, described
 from penstock.server.service import MemberDep, ServiceDep
 
 router = APIRouter(prefix="/pipelines/{name}", tags=["rows"], responses=described(400, 401, 403, 404, 422))
 MOST_STREAMS = 16
 HEARTBEAT_SECONDS = 5.0
-_streams = threading.BoundedSemaphore(MOST_STREAMS)
+_streams = Slots(MOST_STREAMS, "clients follow events")
 
 
 class QueryBody(BaseModel):
@@ -81,25 +83,25 @@ def events(
     log = LogEvents(source, feeds, EventFormat(Envelope(format), split_moves=format != "faucet"), lambda _said: None)
     if given is not None and not log.reaches(behind):
         raise Refused(410, "LOG_PASSED", f"the change log begins at {log.start_text}", "Leave `after` out")
-    lines: Iterator[str | None] = log.following(behind) if follow else log.lines(behind)
-    if not _streams.acquire(blocking=False):
-        raise Refused(429, "TOO_MANY_STREAMS", f"{MOST_STREAMS} clients follow events already", "Close one of them")
-    return StreamingResponse(_sent(lines), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    events: Iterator[LogEvent | None] = log.following(behind) if follow else log.events(behind)
+    sent = _sent(events, _streams.take())
+    return StreamingResponse(sent, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-def _sent(lines: Iterator[str | None]) -> Iterator[str]:
-    """Write lines as server-sent events. A comment now and then notices a client that has left."""
+def _sent(events: Iterator[LogEvent | None], slot: Slot) -> Iterator[str]:
+    """Write server-sent events, each with its place as its id, so that a client that connects again goes on there. A
+    comment now and then notices a client that has left."""
     spoke = 0.0
-    try:
-        for line in lines:
-            now = time.monotonic()
-            if line is not None:
-                yield f"data: {line}\n\n"
-                spoke = now
-            elif now - spoke > HEARTBEAT_SECONDS:
-                yield ": waiting\n\n"
-                spoke = now
-    except PenstockError as error:
-        yield f"event: error\ndata: {error.what}\n\n"
-    finally:
-        _streams.release()
+    with slot:
+        try:
+            for one in events:
+                now = time.monotonic()
+                if one is not None:
+                    yield f"id: {one.place}\ndata: {one.text}\n\n"
+                    spoke = now
+                elif now - spoke > HEARTBEAT_SECONDS:
+                    yield ": waiting\n\n"
+                    spoke = now
+        except PenstockError as error:
+            said = {"code": error.code.replace("-", "_").upper(), "message": error.what, "solution": error.solution}
+            yield f"event: error\ndata: {scrub(json.dumps(said, ensure_ascii=False))}\n\n"
