@@ -10,7 +10,7 @@ WORKERS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 TWINS := memory or sqlite or scoped
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-full lint bench lock clean
+.PHONY: help install demo test test-fast test-full lint bench lock docs clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -51,10 +51,22 @@ bench: $(READY) ## the benchmarks, each against a peer or a limit in the same ru
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+# An environment of its own: mkdocs-material brings 20 packages that nobody needs to work on penstock.
+DOCS := build/docs-environment
+$(DOCS)/.ready: requirements-docs.lock
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+docs: $(DOCS)/.ready ## the documentation as a site, build/site/index.html; fails on a link that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 lock: $(READY) ## resolve requirements.lock again from pyproject.toml
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --output-file requirements-docs.lock requirements-docs.in
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info src/*.egg-info

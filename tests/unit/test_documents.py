@@ -103,6 +103,12 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert not {page.name for page in pages - linked}
 
 
+def test_every_page_has_a_place_in_the_site() -> None:
+    named = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages == {name for name in named if not name.startswith("project/")}, "see nav in mkdocs.yml"
+
+
 def error_codes() -> list[str]:
     """The codes that classes anywhere in the source give themselves."""
     classes = [
