@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
+from penstock.config.any_destination import AnyDestination
 from penstock.config.destinations import IcebergDestination
 from penstock.destinations import registry
 from penstock.destinations.destination_type import DestinationType
@@ -42,6 +43,19 @@ def test_modules_for_workers_are_there_and_the_registry_brings_no_spark() -> Non
         importlib.import_module(module)
     check = "import sys, penstock.destinations.registry; sys.exit('pyspark' in sys.modules or 'py4j' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", registry.TYPES.values(), ids=registry.TYPES)
+def test_each_type_names_what_makes_it(kind: DestinationType) -> None:
+    assert bool(kind.stream) != bool(kind.tables), "tables or a stream"
+    for name in filter(None, (kind.tables, kind.readable, kind.stream)):
+        module, _, attribute = name.partition(":")
+        assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_the_file_may_name_each_registered_type_and_no_other() -> None:
+    sections = get_args(get_args(AnyDestination)[0])
+    assert {get_args(one.model_fields["type"].annotation)[0] for one in sections} == set(registry.TYPES)
 
 
 def test_a_type_without_tables_is_refused(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from penstock.config.any_destination import AnyDestination
 from penstock.config.commit_policy import CommitPolicy, CommitPolicyConfig, policy_of
 from penstock.config.destinations import StreamSection, TableSection
 from penstock.config.installed_types import with_installed_types
-from penstock.config.mysql_source import MysqlSource
 from penstock.config.patterns import PUBLISHED
 from penstock.config.processors import AnyProcessor, specs_of
 from penstock.config.rules import TableRule
 from penstock.config.section import Identifier, Section, misplaced
 from penstock.config.source_events import feed_of
-from penstock.config.sources import AnySource, PostgresSource, require_distinct, with_names
+from penstock.config.sources import AnySource, SourceSection, require_distinct, with_names
 from penstock.config.table_processors import require_fitting
 from penstock.config.units import Duration, Size
 from penstock.config.values import Located, Name, Properties
@@ -118,7 +117,7 @@ class Pipeline(Section):
     spark: Annotated[Properties, AfterValidator(_spark_names)] = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
-    _source_view: PostgresSource | MysqlSource | None = PrivateAttr(None)
+    _source_view: SourceSection | None = PrivateAttr(None)
     _destination_view: AnyDestination | None = PrivateAttr(None)
     _strict: bool = PrivateAttr(False)
     _destination_views: list[Pipeline] | None = PrivateAttr(None)
@@ -191,7 +190,7 @@ class Pipeline(Section):
         return self
 
     @property
-    def sources(self) -> list[PostgresSource | MysqlSource]:
+    def sources(self) -> list[SourceSection]:
         """All sources, one or several."""
         return [self.only_source] if self.only_source is not None else self.many_sources
 
@@ -206,7 +205,7 @@ class Pipeline(Section):
         return self.source.name if self.is_scoped else None
 
     @property
-    def source(self) -> PostgresSource | MysqlSource:
+    def source(self) -> SourceSection:
         """The only source, or the one whose view of the pipeline this is."""
         if self._source_view is not None:
             return self._source_view
@@ -217,7 +216,7 @@ class Pipeline(Section):
             )
         return self.only_source
 
-    def of(self, source: PostgresSource | MysqlSource) -> Pipeline:
+    def of(self, source: SourceSection) -> Pipeline:
         """The pipeline as one of its sources sees it: as if it were the only one."""
         if self.only_source is source:
             return self

@@ -111,6 +111,7 @@ def _type(source: object) -> object:
     return source.get("type", "postgres") if isinstance(source, dict) else getattr(source, "type", None)
 
 
+SourceSection = PostgresSource | MysqlSource
 AnySource = Annotated[
     Annotated[PostgresSource, Tag("postgres")] | Annotated[MysqlSource, Tag("mysql")], Discriminator(_type)
 ]
@@ -123,7 +124,7 @@ def with_names(source: object, default: str) -> object:
     return {"publication": default, "slot": default, **source}
 
 
-def require_distinct(sources: Sequence[PostgresSource | MysqlSource]) -> None:
+def require_distinct(sources: Sequence[SourceSection]) -> None:
     """Raise what makes two of the sources one, or leaves one without a name of its own."""
     sids = [source.sid if source.sid is not None else source.name for source in sources]
     if len({type(sid) for sid in sids}) > 1:

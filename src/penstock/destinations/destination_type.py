@@ -1,4 +1,6 @@
-"""The record by which a type of destination says what its columns can be and what it needs of Spark. No Spark here."""
+"""The record by which a type of destination says what makes it, what its columns can be, and what it needs of Spark.
+
+Declarations import neither Spark nor what the destinations are made of: Spark's Python workers read them."""
 
 from __future__ import annotations
 
@@ -35,11 +37,19 @@ def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DestinationType:
-    """`spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
+    """What makes destinations of the type is named as `module:name` and imported when one is made: `tables` is called
+    with the section of the file, Spark and a folder for caches, `readable` with the section, `stream` with the section
+    and a folder for places.
+
+    `spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
     `compiled` says whether Spark has the type's own classes. `reading_settings` gives what a session that only reads
     its tables needs besides. `type_map` says what its columns can be."""
 
     name: str
+    tables: str = ""  # makes a TableDestination; "": the type holds none
+    readable: str = ""  # makes ReadableTables
+    stream: str = ""  # makes a StreamDestination; "": it is none
+    library: str = ""  # a module that only its extra brings, which is called as the type is
     packages: tuple[str, ...] = ()  # Maven coordinates of the jars that Spark needs
     reading_packages: tuple[str, ...] = ()  # of those that it needs to read tables back, and not to write them
     compiled: tuple[CompiledJar, ...] = ()

@@ -1,4 +1,7 @@
-"""Make the source that a file's `type:` names. The only module outside an implementation that imports one."""
+"""Make the source that a file's `type:` names. The only module outside an implementation that names one.
+
+An implementation is imported when its first source is made: some need a library that is an extra.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any, Protocol
 
 from penstock.errors import EnvironmentMissing, UsageError
 from penstock.source.contract import Source
-from penstock.source.postgres.source import PostgresSource
 
 
 class SourceSection(Protocol):
@@ -20,29 +22,33 @@ class SourceSection(Protocol):
 
 Maker = Callable[[Any], Source]  # is given the section of its type
 
-
-def _mysql(section: Any) -> Source:
-    """Import it only where it is named: its libraries are an extra."""
-    try:
-        module = import_module("penstock.source.mysql.source")
-    except ModuleNotFoundError as error:
-        raise EnvironmentMissing(
-            f"a source of type mysql needs the library {error.name}", "Run: pip install 'penstock[mysql]'"
-        ) from None
-    made: Source = module.MysqlSource(section)
-    return made
-
-
-_MAKERS: dict[str, Maker] = {"postgres": PostgresSource, "mysql": _mysql}
+_OWN = {
+    "postgres": "penstock.source.postgres.source:PostgresSource",
+    "mysql": "penstock.source.mysql.source:MysqlSource",
+}
+_MADE_KNOWN: dict[str, Maker] = {}
 
 
 def register(type: str, make: Maker) -> None:
-    """Add a kind of source. `make` is given the section of the file that has this type."""
-    _MAKERS[type] = make
+    """Make a type of source known in this process. `make` is given the section of the file that has this type."""
+    _MADE_KNOWN[type] = make
 
 
 def source_of(section: SourceSection) -> Source:
-    make = _MAKERS.get(section.type)
-    if make is None:
-        raise UsageError(f"there is no source of type {section.type}", f"Known types: {', '.join(sorted(_MAKERS))}")
-    return make(section)
+    """Make the source that a section describes. It connects to nothing yet."""
+    make = _MADE_KNOWN.get(section.type)
+    return (make or _own(section.type))(section)
+
+
+def _own(type: str) -> Maker:
+    module, _, name = _OWN.get(type, "").partition(":")
+    if not module:
+        known = ", ".join(sorted({*_OWN, *_MADE_KNOWN}))
+        raise UsageError(f"there is no source of type {type}", f"Known types: {known}")
+    try:
+        make: Maker = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise EnvironmentMissing(
+            f"a source of type {type} needs the library {error.name}", f"Run: pip install 'penstock[{type}]'"
+        ) from None
+    return make

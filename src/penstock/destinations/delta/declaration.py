@@ -1,4 +1,4 @@
-"""What destinations of type `delta` need of Spark, and what their columns can be.
+"""The type `delta`: Delta Lake tables.
 
 Tables are written without Spark's SQL, so the jars are for reading back alone: `penstock query` and `penstock verify`.
 """
@@ -21,6 +21,8 @@ def _settings(settings: LakeSettings, /, *, compiled: bool) -> dict[str, str]:
 
 DELTA_TYPE = DestinationType(
     "delta",
+    tables="penstock.destinations.delta.destination:make_tables",
+    readable="penstock.destinations.delta.reading:DeltaTables",
     reading_packages=PACKAGES,
     worker_modules=("penstock.destinations.lake.upsert_plan", "penstock.destinations.delta.data_files"),
     reading_settings=_settings,

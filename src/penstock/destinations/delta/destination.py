@@ -39,6 +39,7 @@ from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.lake.storage import reaching, remove, sizes
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan
 from penstock.destinations.lake.warehouse import require_warehouse
+from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import OnDrop
 from penstock.errors import FileUnreadable, PenstockError, RangeVoid, StaleBase
 from penstock.fold.layout import ROWS, Layout
@@ -354,3 +355,8 @@ def _require_copied_over(opened: OpenTable, what: str) -> None:
     """StaleBase if another driver has taken the table over since its copy was planned."""
     if opened.copy_base_now() != opened.copy_base:
         raise StaleBase(f"{what}: another driver has taken the table over", "The copy is looked at again")
+
+
+def make_tables(settings: LakeSettings, spark: Session, index: Path) -> DeltaDestination:
+    """Make the destination that a section of the pipeline file describes; Spark is not needed to write it."""
+    return DeltaDestination(settings, index=index)

@@ -1,9 +1,11 @@
-"""What Spark needs for streams of files: nothing but the modules that its Python workers import."""
+"""The type `files`: streams of files."""
 
 from __future__ import annotations
 
 from penstock.destinations.destination_type import DestinationType
 
 FILES_TYPE = DestinationType(
-    name="files", worker_modules=("penstock.destinations.files.shard", "penstock.render.events")
+    "files",
+    stream="penstock.destinations.files.growing:make_stream",
+    worker_modules=("penstock.destinations.files.shard", "penstock.render.events"),
 )

@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from penstock.destinations.files.destination import FilesDestination
 from penstock.destinations.files.encoding import Encoding
+from penstock.destinations.files.settings import FilesSettings
 from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.places.folder import LocalFolder, storing
 from penstock.destinations.stream_contract import Layout, Published, Records, ShardPlace, StreamId
@@ -201,3 +203,10 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
                 f"{path} is locked by another writer", "It is tried again; is another pipeline writing to it?"
             ) from None
         yield file
+
+
+def make_stream(settings: FilesSettings, places: str) -> FilesDestination | GrowingFile:
+    """Make the destination that a section of the pipeline file describes: files, or one file that grows."""
+    if is_growing(settings.path):
+        return GrowingFile(settings.name, settings.path)
+    return FilesDestination.of(settings)

@@ -17,7 +17,7 @@ from penstock.destinations.http.state import State
 from penstock.destinations.key_layout import Ordering
 from penstock.destinations.places.chain import chain_in
 from penstock.destinations.places.description import Description, described, required, shard_name
-from penstock.destinations.places.folder import Folder
+from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.places.keyed_stream import KeyedStream
 from penstock.destinations.stream_contract import ShardPlace
 
@@ -87,3 +87,8 @@ class HttpDestination(KeyedStream):
 def _place(shard: Folder, known: Description) -> ShardPlace:
     record = chain_in(shard.under(PLACES)).newest()
     return ShardPlace(known.start) if record is None else State.from_record(record).at
+
+
+def make_stream(settings: HttpSettings, places: str) -> HttpDestination:
+    """Make the destination that a section of the pipeline file describes. `places` is a folder for where it is."""
+    return HttpDestination(HttpStream.of(settings), folder_at(places).under(settings.name))

@@ -1,4 +1,4 @@
-"""What destinations of type `iceberg` need of Spark, and what their columns can be."""
+"""The type `iceberg`: Iceberg tables, and what they need of Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def _settings(settings: IcebergSettings, /, *, compiled: bool) -> dict[str, str]
 
 ICEBERG_TYPE = DestinationType(
     "iceberg",
+    tables="penstock.destinations.iceberg.destination:make_tables",
+    readable="penstock.destinations.iceberg.reading:IcebergTables",
     packages=PACKAGES,
     compiled=(
         CompiledJar(local_file_io.JAR, local_file_io.CLASS, local_file_io.SOURCE),

@@ -411,3 +411,8 @@ class IcebergDestination:
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
         return self._diagnosis.of(target, error)
+
+
+def make_tables(settings: IcebergSettings, spark: Session, index: Path) -> IcebergDestination:
+    """Make the destination that a section of the pipeline file describes."""
+    return IcebergDestination(settings, spark, index=index)

@@ -246,3 +246,8 @@ def _metadata(info: Mapping[str, Any]) -> dict[str, str]:
     """Return what penstock has noted in a stream's configuration; empty when the stream is not its own."""
     found = info["config"].get("metadata") or {}
     return {name: value for name, value in found.items() if name.startswith("penstock.")}
+
+
+def make_stream(settings: NatsSettings, places: str) -> NatsDestination:
+    """Make the destination that a section of the pipeline file describes; it keeps its places itself."""
+    return NatsDestination(settings)

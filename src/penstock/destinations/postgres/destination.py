@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, Protocol
 
 from psycopg import errors as pg
@@ -47,6 +48,7 @@ from penstock.destinations.postgres.shape import (
     wanted_columns,
 )
 from penstock.destinations.postgres.type_map import POSTGRES_TYPES
+from penstock.destinations.spark_session import Session
 from penstock.destinations.structure import OnDrop, numbered
 from penstock.destinations.union import require_same_names
 from penstock.errors import (
@@ -546,3 +548,8 @@ def _ours(plan: WritePlan) -> PostgresPlan:
     if not isinstance(plan, PostgresPlan):
         raise TypeError(f"{type(plan).__name__} is not a plan of a committed table")
     return plan
+
+
+def make_tables(settings: PostgresSettings, spark: Session, index: Path) -> PostgresDestination:
+    """Make the destination that a section of the pipeline file describes; it needs neither Spark nor a folder."""
+    return PostgresDestination(settings)

@@ -1,9 +1,11 @@
-"""What Spark needs for users' destinations: nothing but the modules that its Python workers import."""
+"""The type `python`: classes of users."""
 
 from __future__ import annotations
 
 from penstock.destinations.destination_type import DestinationType
 
 PYTHON_TYPE = DestinationType(
-    name="python", worker_modules=("penstock.destinations.python.publisher", "penstock.render.events")
+    "python",
+    stream="penstock.destinations.python.stream:make_stream",
+    worker_modules=("penstock.destinations.python.publisher", "penstock.render.events"),
 )

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.destinations.key_layout import Ordering
 from penstock.destinations.places.description import Description, described, required, shard_name
-from penstock.destinations.places.folder import Folder
+from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.places.keyed_stream import KeyedStream
 from penstock.destinations.python.caller import Caller, Raised
 from penstock.destinations.python.destination import Destination
@@ -21,7 +21,7 @@ from penstock.destinations.python.host import ClassHost, Host, ObjectHost
 from penstock.destinations.python.publisher import PythonPublisher
 from penstock.destinations.python.settings import PythonSettings
 from penstock.destinations.stream_contract import ShardPlace
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 
 LOG = structlog.get_logger("destination")
 
@@ -94,3 +94,13 @@ class PythonDestination(KeyedStream):
             known.start,
             self._stream.most,
         )
+
+
+def make_stream(settings: PythonSettings, places: str) -> PythonDestination:
+    """Make the destination that a section of the pipeline file describes. `places` is a folder for where it is."""
+    if settings.found_at is None and settings.made is None:
+        raise ConfigError(
+            f"destination {settings.name} names no `class`",
+            "Name it in the file, or run the file from a program: penstock.Pipeline(file, destination=…)",
+        )
+    return PythonDestination(PythonStream.of(settings), folder_at(places).under(settings.name))

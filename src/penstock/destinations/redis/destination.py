@@ -173,3 +173,8 @@ def _described(key: str, found: bytes) -> Description:
         return Description(**json.loads(found))
     except (ValueError, TypeError) as error:
         raise StreamBroken(f"the key {key} cannot be read: {error}", "Restore it from a backup") from error
+
+
+def make_stream(settings: RedisSettings, places: str) -> RedisDestination:
+    """Make the destination that a section of the pipeline file describes; it keeps its places itself."""
+    return RedisDestination(settings)

@@ -1,9 +1,11 @@
-"""What Spark needs for standard output: what it needs for files, by way of which events get there."""
+"""The type `stdout`: standard output. Workers write files, and the driver prints what is in them."""
 
 from __future__ import annotations
 
 from penstock.destinations.destination_type import DestinationType
 
 STDOUT_TYPE = DestinationType(
-    name="stdout", worker_modules=("penstock.destinations.files.shard", "penstock.render.events")
+    "stdout",
+    stream="penstock.destinations.stdout.destination:make_stream",
+    worker_modules=("penstock.destinations.files.shard", "penstock.render.events"),
 )

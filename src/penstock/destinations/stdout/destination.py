@@ -18,7 +18,7 @@ from penstock.destinations.files.names import parse_range
 from penstock.destinations.files.shard import FilePublisher
 from penstock.destinations.key_layout import Ordering
 from penstock.destinations.places.description import shard_name
-from penstock.destinations.places.folder import Folder
+from penstock.destinations.places.folder import Folder, folder_at
 from penstock.destinations.stream_contract import Layout, ShardPlace, StreamId
 from penstock.errors import DestinationUnreachable, PenstockError
 
@@ -110,3 +110,8 @@ class StdoutDestination:
                         f"standard output cannot be written: {error}", "Events wait; start penstock again to print them"
                     ) from error
             shard.delete(name)
+
+
+def make_stream(settings: StdoutSettings, places: str) -> StdoutDestination:
+    """Make the destination that a section of the pipeline file describes. `places` is a folder for where it is."""
+    return StdoutDestination(settings.name, folder_at(places).under(settings.name), settings.shards, settings.ordering)
