@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.config.load import load
-from penstock.control.check.rules import check_templates
+from penstock.control.check.rules import check_stream_tables, check_templates
 from penstock.errors import ConfigError
-from penstock.model.table import TableSchema
+from penstock.model.table import TableId, TableSchema
 from penstock.source.factory import source_of
 from pgoutput_messages import INT8, TEXT, table_schema
 from pipeline_files import pipeline_file
@@ -65,3 +65,15 @@ def test_variables_of_the_environment_are_told_apart(tmp_path: Path, monkeypatch
     assert (stream.name, getattr(stream, "topic", "")) == ("eu", "eu.${source.table}.${key}.${op}")
     with pytest.raises(ConfigError, match="malformed variable"):
         load(pipeline_file(tmp_path, destinations=[{**KAFKA, "brokers": "${source.name}:9092"}]))
+
+
+def test_patterns_of_a_stream_that_stand_for_no_table_of_its_rules(tmp_path: Path) -> None:
+    rules = [{"match": "public.*", "exclude": ["public.secrets"]}]
+    stream = {**KAFKA, "tables": ["public.things", "public.secrets", "shop.%"]}
+    (view,) = load(pipeline_file(tmp_path, destinations=[stream], tables=rules)).destination_views
+    found = list(check_stream_tables(view, [THINGS.table, TableId("public", "secrets")]))
+    assert {one.level for one in found} == {"warning"}
+    assert [one.what for one in found] == [
+        f"`tables` of the stream kafka has {name}, which stands for no table of its rules"
+        for name in ("public.secrets", "shop.%")
+    ]

@@ -181,3 +181,28 @@ def test_a_class_of_the_users_copies_rows_into_one_shard_only() -> None:
     for wrong in ({"shards": 2}, {"shards": 2, "start": "log", "snapshot": True}):
         with pytest.raises(ValidationError, match="must be 1 where rows are copied"):
             PythonDestination.model_validate({**own, **wrong})
+
+
+def test_a_stream_publishes_only_the_tables_that_it_names(tmp_path: Path) -> None:
+    lake = {"type": "iceberg", "name": "lake", "warehouse": "./lake"}
+    stream = {"type": "files", "path": "./changes", "tables": ["public.orders", "%.log_%"]}
+    rules = [{"match": "public.people", "to": ["lake"]}, {"match": "public.*", "exclude": ["public.log_secret"]}]
+    pipeline = load(written(tmp_path, destinations=[lake, stream], tables=rules))
+    whole, published = (pipeline.destination_view(name) for name in ("lake", "files"))
+    names = ("orders", "people", "items", "log_in", "log_secret")
+    tables = [TableId("public", name) for name in names]
+    assert [table.name for table in tables if whole.wants(table)] == ["orders", "people", "items", "log_in"]
+    assert [table.name for table in tables if published.wants(table)] == ["orders", "log_in"]
+    assert [len(published.feeds(table)) for table in tables] == [1, 0, 0, 1, 0]
+    with pytest.raises(ConfigError, match=r"destinations\[0\].tables\[0\] is 'orders', but 'orders' is not schema"):
+        load(written(tmp_path, destinations=[{**stream, "tables": ["orders"]}]))
+    with pytest.raises(ConfigError, match=r"destinations\[0\].tables"):
+        load(written(tmp_path, destinations=[{**stream, "tables": []}]))
+    with pytest.raises(ConfigError, match="tables is an unknown key"):
+        load(written(tmp_path, destinations=[{**lake, "tables": ["public.orders"]}]))
+
+
+def test_headers_of_requests_are_no_templates(tmp_path: Path) -> None:
+    hooks = {"type": "http", "url": "http://127.0.0.1:1", "headers": {"x-table": "${source.table}"}}
+    with pytest.raises(ConfigError, match="has a template for x-table: a request holds many events"):
+        load(written(tmp_path, destinations=[hooks]))

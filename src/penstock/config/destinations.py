@@ -19,6 +19,7 @@ from penstock.config.event_formats import (
     event_format,
 )
 from penstock.config.processors import AnyProcessor
+from penstock.config.rules import TablePattern
 from penstock.config.section import Section, misplaced
 from penstock.config.source_events import AnyMessages, MessagesSection, require_shape
 from penstock.config.units import Duration, Size
@@ -134,13 +135,15 @@ class StreamSection(DestinationSection):
     """What every stream has. `takes_tombstones`: whether the type has records without a value; `takes_avro`: whether
     values need not be text; `takes_headers`: whether records have headers.
 
-    `not_yet` are keys that do nothing yet, here or for a type: anything but their default is refused, not ignored."""
+    `tables` are those of the rules' tables that it publishes; None: all. `not_yet` are keys that do nothing for a type:
+    anything but their default is refused, not ignored."""
 
     takes_tombstones: ClassVar[bool] = False
     takes_avro: ClassVar[bool] = True
     takes_headers: ClassVar[bool] = True
     not_yet: ClassVar[tuple[str, ...]] = ("timeout",)
 
+    tables: Annotated[list[TablePattern], Field(min_length=1)] | None = None
     envelope: AnyEnvelope = EnvelopeSection()
     encoding: AnyEncoding = EncodingSection()
     key: TemplateText | None = None
@@ -231,7 +234,7 @@ class StreamSection(DestinationSection):
     def _only_what_works(self) -> StreamSection:
         for key in self.not_yet:
             if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
-                raise misplaced(key, "is not supported yet; leave it out")
+                raise misplaced(key, "means nothing for this type of destination; leave it out")
         if self.encoding.type == "avro" and not self.takes_avro:
             raise misplaced("encoding", "must be `json`: this type of destination holds events as JSON")
         if self.encoding.type == "avro" and self.envelope.type not in ("native", "debezium"):

@@ -40,6 +40,8 @@ def _header_name(name: str) -> str:
 def _request_headers(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         _header_name(name)
+        if "${" in value:
+            raise ValueError(f"has a template for {name}: a request holds many events, so its headers are the same")
         if not value.isprintable() or not value.isascii():
             raise ValueError(f"has a value of {name} that no HTTP header can have")
     return headers

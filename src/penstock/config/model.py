@@ -253,8 +253,10 @@ class Pipeline(Section):
 
     def at(self, destination: AnyDestination) -> Pipeline:
         """The pipeline as one of its destinations sees it: as if it were the only one."""
-        ruled = [rule.at(destination.name) for rule in self.tables]
-        seen = {"tables": [rule for rule in ruled if rule is not None], "destinations": [destination]}
+        ruled = [rule for rule in (one.at(destination.name) for one in self.tables) if rule is not None]
+        if isinstance(destination, StreamSection) and destination.tables is not None:
+            ruled = [rule.within(destination.tables) for rule in ruled]
+        seen = {"tables": ruled, "destinations": [destination]}
         view = self.model_copy(update=seen)
         view._destination_view, view._destination_views, view._whole = destination, None, self.whole
         return view

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     model_validator,
@@ -174,6 +175,7 @@ class TableRule(Section):
     )
     types: Types = Field(default_factory=dict)
     processors: list[AnyProcessor] = Field(default_factory=list)
+    _within: tuple[str, ...] | None = PrivateAttr(None)  # patterns, of which one must stand for a table too
 
     @property
     def modes(self) -> list[Mode]:
@@ -302,4 +304,12 @@ class TableRule(Section):
         return self.match == PUBLISHED
 
     def covers(self, table: TableId) -> bool:
+        if self._within is not None and not any(matches(pattern, table) for pattern in self._within):
+            return False
         return matches(self.match, table) and not any(matches(pattern, table) for pattern in self.exclude)
+
+    def within(self, patterns: Sequence[str]) -> TableRule:
+        """Return the rule for those of its tables that one of the patterns stands for."""
+        rule = self.model_copy()
+        rule._within = tuple(patterns)
+        return rule

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.config.destinations import IcebergDestination, StreamSection
 from penstock.config.model import Pipeline
+from penstock.config.patterns import matches
 from penstock.control.check.foresight import (
     check_rule_changes,
     check_unfollowed,
@@ -40,6 +41,7 @@ def check_rules(view: Pipeline, schemas: Sequence[TableSchema], owners: TargetCl
         *check_projections(view, schemas, advice),
         *check_processing(view, schemas, advice),
         *check_templates(view, schemas, advice),
+        *check_stream_tables(view, tables),
     ]
     findings += [*check_rule_changes(view, schemas), *check_unfollowed(view, tables)]
     for feed in (feed for table in tables for feed in view.feeds(table)) if view.is_scoped else ():
@@ -67,6 +69,18 @@ def check_columns(pipeline: Pipeline, schemas: Iterable[TableSchema]) -> Iterato
                 prefix = dialect_named(pipeline.source.type).type_prefix
                 what = f"types.{key} of the rule {rule.match} names a column that none of its tables has"
                 yield Finding("warning", what, f"Correct the name, or write {prefix}{key} if a type is meant")
+
+
+def check_stream_tables(view: Pipeline, tables: Sequence[TableId]) -> Iterator[Finding]:
+    """Check that every pattern under a stream's `tables` stands for a table that it publishes."""
+    destination = view.destination
+    for pattern in (destination.tables or ()) if isinstance(destination, StreamSection) else ():
+        if not any(matches(pattern, table) for table in tables if view.wants(table)):
+            yield Finding(
+                "warning",
+                f"`tables` of the stream {destination.name} has {pattern}, which stands for no table of its rules",
+                "Correct the pattern, or add a rule that covers the table",
+            )
 
 
 def check_targets(pipeline: Pipeline, tables: Iterable[TableId]) -> list[Finding]:
