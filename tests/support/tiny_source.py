@@ -20,8 +20,9 @@ from penstock.model.record import read_record, write_record
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
-from penstock.source.contract import Alteration, Report, Retained, SegmentSettings, StopFlag, Waiting, WantedTables
+from penstock.source.contract import Alteration, Report, Retained, SegmentSettings, StopFlag, Waiting
 from penstock.source.sink import CapturedSlice, Origin, SegmentSink
+from penstock.source.snapshot_contract import WantedTables
 from tiny_dialect import TEXT, WHOLE, tiny_changes, tiny_schema
 
 NAME = "tiny"

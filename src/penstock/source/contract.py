@@ -1,7 +1,8 @@
 """What penstock asks of a source: a database whose tables are followed.
 
 The runtime, the commands and the reports know these protocols and `factory.py`, which makes the source that the file's
-`type:` names; nobody outside `source/` imports an implementation. docs/write-a-source.md goes through them in order.
+`type:` names; nobody outside `source/` imports an implementation. What a snapshot gives is in `snapshot_contract.py`.
+docs/write-a-source.md goes through them in order.
 
 **Positions.** A position is an unsigned 64-bit number that orders transactions by their commits. It is exclusive:
 everything before it is contained. A transaction is skipped if and only if its commit position is below it. How people
@@ -42,54 +43,26 @@ TableError concerns one table. No message holds a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
-
-import pyarrow as pa
+from typing import Literal, Protocol, Self
 
 from penstock.errors import GapError, TableError
-from penstock.model.partitions import Partition, Partitions
+from penstock.model.partitions import Partition
 from penstock.model.position import Position
-from penstock.model.rescue import RescueCount
-from penstock.model.row_digest import Figures, Side
+from penstock.model.row_digest import Figures
 from penstock.model.source_events import NONE_WANTED, WantedEvents
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import EnumLabel, TableMarks
+from penstock.model.table_marks import EnumLabel
 from penstock.model.write_counters import WriteCounters
 from penstock.source.finding import Finding
 from penstock.source.sink import Origin, SegmentSink
+from penstock.source.snapshot_contract import CatalogueReader, CopyRange, OwnRange, Snapshot, WantedTables
 
 Severity = Literal["ok", "warning", "error"]
 Report = Callable[[dict[str, object]], None]
 Waiting = Callable[[Sequence[str]], None]  # is given whom a snapshot waits for
-Rescuing = Callable[[tuple[RescueCount, ...]], None]
-Seeing = Callable[[Position], None]
-OwnRange = Any  # a CopyRange that the same source has planned: no other class of range ever reaches it
-
-
-class WantedTables(Protocol):
-    """Which tables are wanted, and how. A pipeline as one source sees it is one (`config.model.Pipeline`)."""
-
-    @property
-    def name(self) -> str:
-        """The pipeline's name, by which the source knows who manages what was made there."""
-        ...
-
-    def wants(self, table: TableId) -> bool: ...
-
-    def by_publication(self, table: TableId) -> bool:
-        """Return whether the table is wanted only while the source publishes it; nobody alters that then."""
-        ...
-
-    def each_partition(self, table: TableId) -> bool:
-        """Return whether a partition of that name is a table of its own, and a partitioned table of that name
-        is none."""
-        ...
-
-    def modes(self, table: TableId) -> Collection[str]: ...
 
 
 class StopFlag(Protocol):
@@ -199,18 +172,6 @@ class Following(Protocol):
     def staying(self) -> Sequence[Alteration]: ...
 
 
-class CatalogueReader(Protocol):
-    """What the source's catalogue says of tables now, or as a snapshot sees them."""
-
-    def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
-        """Return what shows that something happened to a table which its changes do not say."""
-        ...
-
-    def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
-        """Return the partitions of those tables that have some."""
-        ...
-
-
 class Session(CatalogueReader, Protocol):
     """A connection to the source. Not for several threads at once."""
 
@@ -312,120 +273,6 @@ class Session(CatalogueReader, Protocol):
     def figures(self, schema: TableSchema) -> Figures:
         """Return the figures of a whole table at rest (model/row_digest.py)."""
         ...
-
-
-class CopyRange(Protocol):
-    """A part of a table that one task reads."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def bytes(self) -> int:
-        """About how much is to be read."""
-        ...
-
-    def to_json(self) -> str: ...
-
-
-class TableReader(Protocol):
-    """Read a table in a snapshot. Picklable: it works on any machine while the snapshot is open. Batches have the
-    columns of decode's `arrow_schema`, and RESCUED where cells do not fit."""
-
-    @property
-    def schema(self) -> TableSchema: ...
-
-    def read(
-        self,
-        part: OwnRange,
-        *,
-        statement_timeout: float,
-        max_rows_per_second: float | None = None,
-        strict: bool = False,
-        rescuing: Rescuing = ...,
-        seen: Seeing = ...,
-    ) -> Iterator[pa.RecordBatch]:
-        """Read one range. With `strict`, a cell that does not fit is ValueDoesNotFit. `seen` is given the position
-        that the rows are exactly of, if that is not the snapshot's."""
-        ...
-
-    def rows_by_key(
-        self, keys: pa.Table, *, statement_timeout: float, strict: bool = False, rescuing: Rescuing = ...
-    ) -> Iterator[pa.RecordBatch]:
-        """Read the rows with these keys (the key's columns as decode makes them), and no others."""
-        ...
-
-
-class ComparableTable(Side, Protocol):
-    """The source's side of a comparison."""
-
-    @property
-    def schema(self) -> TableSchema: ...
-
-    @property
-    def may_have_partitions(self) -> bool: ...
-
-    def widened(self, columns: Collection[str]) -> ComparableTable:
-        """Return the same with floating-point numbers of these columns as doubles, as the destination has them."""
-        ...
-
-    def as_read(self, types: Mapping[str, str]) -> ComparableTable:
-        """Return these columns alone, each as a Postgres destination writes the source's text of it after reading it
-        into the type that is given for it; "" for the text as it is. Numbers for which the file chooses a decimal stay
-        as they are. SourceError where that cannot be known."""
-        ...
-
-
-class SnapshotSession(CatalogueReader, Protocol):
-    """A connection that sees the source as the snapshot does."""
-
-    def describe(self, wanted: WantedTables, table: TableId) -> TableSchema | None:
-        """Return one table; None when the snapshot does not have it."""
-        ...
-
-    def estimated_rows(self, schema: TableSchema) -> int:
-        """About how many rows the table has: for progress bars, not for decisions."""
-        ...
-
-    def plan_ranges(self, schema: TableSchema, *, range_bytes: int) -> Sequence[CopyRange]:
-        """Return ranges of about that size which together are the table; none when it is empty."""
-        ...
-
-    def reader(self, schema: TableSchema) -> TableReader: ...
-
-    def comparable(self, schema: TableSchema) -> ComparableTable:
-        """Return the table for a comparison, protected from being rewritten while this session lasts."""
-        ...
-
-
-class Snapshot(Protocol):
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None: ...
-
-    @property
-    def position(self) -> Position:
-        """What it sees is everything before this."""
-        ...
-
-    @property
-    def passed(self) -> Position:
-        """A position from which on nothing was seen by what was read in it so far: `position`, if the snapshot is
-        exact, or if readers say what they have `seen`."""
-        ...
-
-    @property
-    def moment(self) -> int:
-        """The source's time soon after it was made, in microseconds since 1970; 0 before the first `session`."""
-        ...
-
-    def session(self) -> AbstractContextManager[SnapshotSession]: ...
-
-    def alive(self) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class Advice(Protocol):

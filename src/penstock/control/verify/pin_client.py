@@ -18,7 +18,8 @@ from types import TracebackType
 from penstock.errors import NoAnswer, PenstockError, SnapshotBlocked, StateError, TableError
 from penstock.model.position import position_text
 from penstock.model.table import TableId
-from penstock.source.contract import Snapshot, Source
+from penstock.source.contract import Source
+from penstock.source.snapshot_contract import Snapshot
 from penstock.state.pin import RENEW_EVERY, Pin
 from penstock.state.store import Pins
 

@@ -19,7 +19,7 @@ from penstock.errors import TableError
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import TableSchema
-from penstock.source.contract import TableReader
+from penstock.source.snapshot_contract import TableReader
 
 
 def net_effect(reader: TableReader, differences: Sequence[Difference], *, statement_timeout: float) -> NetEffect:

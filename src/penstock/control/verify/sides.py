@@ -27,7 +27,7 @@ from penstock.errors import SchemaChanged
 from penstock.model.feed import Sid
 from penstock.model.row_digest import Cell, Figures, Row
 from penstock.model.table import TableId, TableSchema
-from penstock.source.contract import ComparableTable
+from penstock.source.snapshot_contract import ComparableTable
 
 SHOWN = 80  # characters of a cell
 NULL = "CAST(NULL AS STRING)"

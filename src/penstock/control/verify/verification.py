@@ -47,8 +47,8 @@ from penstock.runtime.copy.progress_view import ScopedProgressView
 from penstock.runtime.pipeline import run
 from penstock.runtime.repair_file import write_repair
 from penstock.runtime.source_threads import COMPONENT
-from penstock.source.contract import ComparableTable, Snapshot, SnapshotSession
 from penstock.source.factory import source_of
+from penstock.source.snapshot_contract import ComparableTable, Snapshot, SnapshotSession
 from penstock.state.lock import holder
 from penstock.state.opening import find_store
 from penstock.state.pin import Pin

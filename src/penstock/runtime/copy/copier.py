@@ -59,8 +59,8 @@ from penstock.runtime.copy.replay import FinishedRange, Unresolved, catch_up
 from penstock.runtime.copy.task import AsEvents, CopyTask, RereadTask, copy_range, reread
 from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.process.log_context import inherited, inheriting
-from penstock.source.contract import CopyRange, Snapshot
 from penstock.source.factory import source_of
+from penstock.source.snapshot_contract import CopyRange, Snapshot
 from penstock.state.store import CopyRecord, StateStore
 
 LOG = structlog.get_logger("copy")

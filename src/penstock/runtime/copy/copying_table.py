@@ -15,7 +15,8 @@ from penstock.model.position import Position
 from penstock.model.record import UnreadableRecord
 from penstock.model.table import TableId, TableSchema
 from penstock.runtime.copy.replay import FinishedRange
-from penstock.source.contract import CopyRange, Source, TableReader
+from penstock.source.contract import Source
+from penstock.source.snapshot_contract import CopyRange, TableReader
 from penstock.state.store import CopyRecord
 
 

@@ -26,7 +26,8 @@ from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copy.copying_table import CopyingTable, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange
 from penstock.runtime.watch.table_watch import NOT_RECORDED
-from penstock.source.contract import CopyRange, Snapshot, Source
+from penstock.source.contract import Source
+from penstock.source.snapshot_contract import CopyRange, Snapshot
 from penstock.state.store import CopyFacts, CopyRecords, DeadLetters
 
 LOG = structlog.get_logger("copy")

@@ -24,7 +24,7 @@ from penstock.model.table import TableSchema
 from penstock.runtime.apply.processed import LetterList, processed_batches
 from penstock.runtime.apply.table_boundary import unexpected
 from penstock.runtime.copy.low_priority import at_low_priority
-from penstock.source.contract import CopyRange, TableReader
+from penstock.source.snapshot_contract import CopyRange, TableReader
 
 
 @dataclass(frozen=True)

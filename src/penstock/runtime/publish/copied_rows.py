@@ -50,7 +50,7 @@ from penstock.runtime.publish.task import (
     records_of,
     without_letters,
 )
-from penstock.source.contract import CopyRange, TableReader
+from penstock.source.snapshot_contract import CopyRange, TableReader
 
 DOING = "its rows were copied"
 

@@ -45,8 +45,8 @@ from penstock.runtime.copy.connections import CopyConnections
 from penstock.runtime.process.log_context import inherited, inheriting
 from penstock.runtime.publish.copied_rows import RowCopy, Staged, StageTask, stage_range
 from penstock.runtime.publish.stream_watch import TableFacts
-from penstock.source.contract import CopyRange, Snapshot, TableReader
 from penstock.source.factory import source_of
+from penstock.source.snapshot_contract import CopyRange, Snapshot, TableReader
 from penstock.state.store import StateStore
 
 LOG = structlog.get_logger("copy")

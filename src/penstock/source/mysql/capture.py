@@ -16,7 +16,7 @@ import structlog
 from penstock.errors import GapError, LogFull, LogUnreachable, PenstockError, SourceUnreachable, StreamOutOfStep
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.source.contract import Report, SegmentSettings, StopFlag, WantedTables
+from penstock.source.contract import Report, SegmentSettings, StopFlag
 from penstock.source.mysql.catalogue import charsets_by_collation, discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb
 from penstock.source.mysql.events import PAYLOAD, START_OVER, BinlogStream, Block
@@ -26,6 +26,7 @@ from penstock.source.mysql.positions import position_text as shown
 from penstock.source.mysql.resume import LogState, after_gtids, find_gap, gtids_at, identity, settled_gtids
 from penstock.source.mysql.transactions import Transactions
 from penstock.source.sink import Origin, SegmentSink
+from penstock.source.snapshot_contract import WantedTables
 
 LOG = structlog.get_logger("capture")
 MOST_SEGMENT_BYTES = 256 << 20

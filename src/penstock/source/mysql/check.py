@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.source.contract import WantedTables
 from penstock.source.finding import Finding
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.connect import Address, Connection, is_mariadb, rows
 from penstock.source.mysql.positions import version
+from penstock.source.snapshot_contract import WantedTables
 
 _SETTINGS = (
     ("binlog_format", "ROW", "SET GLOBAL binlog_format = ROW", "changes would be there as statements"),

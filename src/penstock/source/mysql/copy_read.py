@@ -28,12 +28,12 @@ from penstock.model.position import Position
 from penstock.model.record import read_record, write_record
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
-from penstock.source.contract import Rescuing, Seeing
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows, source_errors
 from penstock.source.mysql.copy_places import begin_exact, begin_snapshot
 from penstock.source.mysql.key_conditions import key_conditions
 from penstock.source.mysql.positions import head, position_of
+from penstock.source.snapshot_contract import Rescuing, Seeing
 
 BATCH_BYTES = 8 << 20
 _KIND, _VERSION = "range of keys", 1

@@ -19,7 +19,7 @@ from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import EnumLabel, TableMarks
 from penstock.model.write_counters import WriteCounters
-from penstock.source.contract import Alteration, Fact, Retained, Retention, SourceHealth, WantedTables
+from penstock.source.contract import Alteration, Fact, Retained, Retention, SourceHealth
 from penstock.source.finding import Finding
 from penstock.source.mysql.capture import READING
 from penstock.source.mysql.catalogue import discover
@@ -31,6 +31,7 @@ from penstock.source.mysql.positions import head, position_of
 from penstock.source.mysql.resume import find_gap
 from penstock.source.mysql.snapshot import NO_MARKS
 from penstock.source.sink import Origin
+from penstock.source.snapshot_contract import WantedTables
 
 
 @dataclass(frozen=True)

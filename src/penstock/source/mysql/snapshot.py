@@ -23,13 +23,13 @@ from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
-from penstock.source.contract import ComparableTable, WantedTables
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.comparison import MysqlSide
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows
 from penstock.source.mysql.copy_places import begin_snapshot, visible_position
 from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, Own
 from penstock.source.mysql.positions import head, position_of
+from penstock.source.snapshot_contract import ComparableTable, WantedTables
 
 MOST_RANGES = 10_000
 TRIES = 5  # to begin a transaction on MySQL while nothing is committed

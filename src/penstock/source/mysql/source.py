@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.model.position import Position
 from penstock.model.table import TableId
-from penstock.source.contract import Report, SegmentSettings, StopFlag, StructureTrigger, Waiting, WantedTables
+from penstock.source.contract import Report, SegmentSettings, StopFlag, StructureTrigger, Waiting
 from penstock.source.mysql import positions
 from penstock.source.mysql.capture import Capture
 from penstock.source.mysql.connect import Address, connect, endpoint
@@ -15,6 +15,7 @@ from penstock.source.mysql.copy_read import KeyRange
 from penstock.source.mysql.session import MysqlSession
 from penstock.source.mysql.snapshot import MysqlSnapshot
 from penstock.source.sink import SegmentSink
+from penstock.source.snapshot_contract import WantedTables
 
 
 class MysqlSection(Protocol):

@@ -19,7 +19,7 @@ from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import EnumLabel, TableMarks
 from penstock.model.write_counters import WriteCounters
-from penstock.source.contract import Fact, Retained, Retention, SourceHealth, WantedTables
+from penstock.source.contract import Fact, Retained, Retention, SourceHealth
 from penstock.source.finding import Finding
 from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.catalogue import marks_of, partitions_of
@@ -53,6 +53,7 @@ from penstock.source.postgres.statements import quoted
 from penstock.source.postgres.table_marks import was_used_before, was_written_again
 from penstock.source.postgres.write_counters import are_kept, read_counters
 from penstock.source.sink import Origin
+from penstock.source.snapshot_contract import WantedTables
 
 LOG = structlog.get_logger("source")
 _ANY_TABLE = TableId("\0", "\0")  # whose name no rule has

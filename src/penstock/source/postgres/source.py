@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from penstock.errors import UsageError
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
-from penstock.source.contract import Report, SegmentSettings, StopFlag, Waiting, WantedTables
+from penstock.source.contract import Report, SegmentSettings, StopFlag, Waiting
 from penstock.source.postgres import ddl_trigger
 from penstock.source.postgres.capture import Capture, CaptureSettings
 from penstock.source.postgres.connect import connect, endpoint, role_of
@@ -21,6 +21,7 @@ from penstock.source.postgres.snapshot import export_snapshot
 from penstock.source.postgres.statements import literal, quoted_table
 from penstock.source.postgres.table_reader import PostgresSnapshot
 from penstock.source.sink import SegmentSink
+from penstock.source.snapshot_contract import WantedTables
 
 
 class PostgresAdvice:

@@ -17,7 +17,6 @@ from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
-from penstock.source.contract import Rescuing, Seeing, WantedTables
 from penstock.source.postgres.catalogue import marks_of, partitions_of
 from penstock.source.postgres.comparison import SourceSide, comparable
 from penstock.source.postgres.connect import Connection, everywhere
@@ -26,6 +25,7 @@ from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, ignored, read_range, row_filter
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connection
+from penstock.source.snapshot_contract import Rescuing, Seeing, WantedTables
 
 WHOLE = 1 << 62  # bytes of a range: no relation is cut
 
