@@ -20,7 +20,6 @@ from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import BatchConfig
 from penstock.decode.undecodable import Undecodable
 from penstock.destinations.contract import JobRunner, TableDestination
-from penstock.destinations.union import renamed
 from penstock.errors import (
     ColumnsRequired,
     CommitUnknown,
@@ -40,7 +39,7 @@ from penstock.errors import (
     TableLocked,
 )
 from penstock.failpoints import reach
-from penstock.fold.evolution import Followed, follow, identity_change, key_numbers
+from penstock.fold.evolution import Followed
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
@@ -49,6 +48,7 @@ from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.apply.batch_writer import BatchWriter, InFlightBatch, Planned
 from penstock.runtime.apply.followed_table import FollowedTable
+from penstock.runtime.apply.structure_step import structure_step
 from penstock.runtime.apply.table_boundary import Contained, of_table
 from penstock.runtime.apply.task import Applied
 from penstock.runtime.dead_letter_box import DeadLetterBox
@@ -409,31 +409,10 @@ class ApplyLoop:
 
     def _followed(self, tracked: FollowedTable, work: TableWork) -> Followed | None:
         """Return where the table's structure goes in this batch; None when it has to be copied again."""
-        followed = follow(tracked.schema, work.versions, tracked.feed.type_map)
-        if tracked.feed.mode is Mode.EVENTS:
-            return followed  # every event is under the structure that it had
-        identity = identity_change(tracked.schema, work.versions) if tracked.feed.mode is Mode.CLONE else ""
-        if identity and not followed.resync:
-            self.want_resync(tracked, identity)
-            return None
-        others = renamed(tracked.schema, followed.schema) if tracked.feed.sid is not None else []
-        if not followed.resync and others:
-            self.want_resync(tracked, f"column {', '.join(others)} was renamed, and the table is other sources' too")
-            return None
-        if not followed.resync:
-            return followed
-        if followed.misfit and tracked.feed.on_type_change == "error":
-            raise SchemaChanged(
-                f"table {tracked.name}: {followed.misfit}, and `on_type_change` is error",
-                f"Copy it with its new type: penstock resync FILE {tracked.name}; or change the type back first",
-            )
-        if tracked.feed.mode is not Mode.CLONE and key_numbers(tracked.schema) != key_numbers(followed.schema):
-            raise SchemaChanged(
-                f"table {tracked.name}: {followed.resync}, and what a table of mode {tracked.feed.mode} keeps is told "
-                "by its key",
-                f"Drop {tracked.feed.target} at the destination, or give it another `target`; then `penstock retry`",
-            )
-        self.want_resync(tracked, followed.resync)
+        step = structure_step(tracked, work)
+        if isinstance(step, Followed):
+            return step
+        self.want_resync(tracked, step)
         return None
 
     def take_structure(self, tracked: FollowedTable, structure: TableSchema) -> None:
