@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,28 +26,39 @@ def _lose_state(pipeline: PipelineFile) -> None:
         path.unlink()
 
 
-def _index_files(pipeline: PipelineFile) -> list[Path]:
-    found = [path for path in (pipeline.home / "index").rglob("*") if path.is_file()]
-    assert found, "there is a key index to lose"
-    return found
+def _index_contents(pipeline: PipelineFile) -> dict[Path, bytes]:
+    """The files of the key index; the run, which goes on, may remove one while they are read."""
+    contents = {}
+    for path in (pipeline.home / "index").rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            contents[path] = path.read_bytes()
+    assert contents, "there is a key index to lose"
+    return contents
 
 
 def _lose_index(pipeline: PipelineFile) -> None:
-    assert _index_files(pipeline)
-    shutil.rmtree(pipeline.home / "index")
+    assert _index_contents(pipeline)
+    # A file that the run has just removed, or made in a folder that is being emptied, is no failure of the loss.
+    await_condition(lambda: _is_removed(pipeline.home / "index"), "the key index is removed", 10)
+
+
+def _is_removed(folder: Path) -> bool:
+    with suppress(OSError):
+        shutil.rmtree(folder)
+        return True
+    return False
 
 
 def _truncate_index(pipeline: PipelineFile) -> None:
-    for path in _index_files(pipeline):
-        content = path.read_bytes()
+    for path, content in _index_contents(pipeline).items():
         path.write_bytes(content[: len(content) // 2])
 
 
 def _mix_up_index(pipeline: PipelineFile) -> None:
     """Each sidecar gets the content of another one: well-formed, and wrong."""
-    files = _index_files(pipeline)
-    contents = [path.read_bytes() for path in files]
-    for path, content in zip(files, contents[1:] + contents[:1], strict=True):
+    found = _index_contents(pipeline)
+    contents = list(found.values())
+    for path, content in zip(found, contents[1:] + contents[:1], strict=True):
         path.write_bytes(content)
 
 

@@ -302,7 +302,7 @@ def test_the_trigger_never_fails_a_command(bench: CaptureBench) -> None:
     assert len(rows(bench.log, "t")) == 1
 
 
-def test_init_installs_prints_and_removes(pipeline: PipelineFactory, postgres: Database) -> None:
+def test_the_trigger_is_printed_installed_and_removed(pipeline: PipelineFactory, postgres: Database) -> None:
     file = pipeline()
     printed = file.command("source", "ddl-trigger", "install", "FILE", "--sql").stdout
     assert "CREATE EVENT TRIGGER penstock_ddl" in printed
@@ -311,7 +311,7 @@ def test_init_installs_prints_and_removes(pipeline: PipelineFactory, postgres: D
     with connect(postgres.url) as connection:
         assert state(connection) == "trusted"
     done = file.command("source", "ddl-trigger", "install", "FILE")
-    assert (done.returncode, "--remove takes it away" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "ddl-trigger remove" in done.stdout) == (0, True), done.stderr
     assert "removed event trigger" in file.command("source", "ddl-trigger", "remove", "FILE").stdout
     assert "there is no event trigger" in file.command("source", "ddl-trigger", "remove", "FILE").stdout
 
@@ -323,7 +323,7 @@ def test_a_role_without_the_right_is_told_what_to_do(postgres: Database) -> None
             connection.execute("set role weak")
             with pytest.raises(SourceMisconfigured) as refused:
                 install(connection)
-        assert "init FILE --sql" in refused.value.solution
+        assert "ddl-trigger install FILE --sql" in refused.value.solution
     finally:
         postgres.execute("drop role weak")
 

@@ -1,5 +1,6 @@
-"""A driver of a Delta table that others drive too, as a process: `python delta_racer.py WAREHOUSE INDEX BATCHES`.
+"""A driver of a Delta table that another one drives too, as a process: `python delta_racer.py WAREHOUSE INDEX BATCHES`.
 
+Both wait for each other at the start: on a busy machine the first would be through before the second has begun.
 Batch N is always the same rows, so the position says all that the table must hold, whoever committed which batch.
 """
 
@@ -14,8 +15,10 @@ from penstock.config.destinations import Maintenance
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.delta.destination import DeltaDestination
 from penstock.errors import FileUnreadable, StaleBase
+from running import await_condition
 
 WIDTH, STEP = 30, 7
+RACERS = 2
 
 
 def config_of(warehouse: str) -> Config:
@@ -46,6 +49,8 @@ def drive(warehouse: str, index: Path, batches: int) -> None:
     destination = DeltaDestination(config_of(warehouse), index=index)
     destination.open()
     destination.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
+    index.with_suffix(".ready").touch()
+    await_condition(lambda: len(list(index.parent.glob("*.ready"))) == RACERS, "the other driver", 120)
     while (position := destination.position(ORDERS.table, SOURCE) or START) < START + batches:
         parts = []
         try:

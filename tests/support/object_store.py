@@ -34,7 +34,7 @@ def object_store() -> Iterator[dict[str, str]]:
         stderr=subprocess.DEVNULL,
     ) as server:
         try:
-            await_condition(lambda: _made_bucket(address), "the object store to answer", 60)
+            await_condition(lambda: _made_bucket(address), "the object store to answer", 180)
             yield {
                 "AWS_ENDPOINT_URL": address,
                 "AWS_ACCESS_KEY_ID": "test",

@@ -52,6 +52,17 @@ def test_a_restart_between_two_tables_commits_neither_twice(bench: Bench) -> Non
     assert (bench.rows(ORDERS), bench.rows(PEOPLE)) == ([(1, "new")], [(7, "Ada", "p")])
 
 
+def test_a_run_that_was_killed_behind_its_commit_is_recorded_by_the_next(bench: Bench) -> None:
+    bench.seal(200, (ORDERS, 110, insert("1", "new")))
+    bench.seal(300, (PEOPLE, 210, insert("7", "Ada", "p")))
+    drain(bench)
+    bench.state.set_processed("lake", 200)  # as the run had recorded it
+    bench.loop.close()
+    bench.restart()
+    assert bench.state.processed("lake") == 300
+    assert not bench.loop.step(now=True)
+
+
 def test_the_same_loop_goes_on_after_the_destination_was_away(bench: Bench) -> None:
     bench.seal(200, (ORDERS, 110, insert("1", "new")), (PEOPLE, 110, insert("7", "Ada", "p")))
     bench.lake.failures = ["gone", "gone"]

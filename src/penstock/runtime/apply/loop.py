@@ -125,9 +125,15 @@ class ApplyLoop:
         self.mark_errored(self.tables[feed.name], error)
 
     def begin(self, start: Position) -> None:
-        """Called once, when the tables that take part from the beginning are tracked."""
+        """Called once, when the tables that take part from the beginning are tracked.
+
+        How far they are is recorded at once: a run that was killed behind a commit has not recorded that, and a
+        source that stays quiet brings no other batch that would.
+        """
         positions = [tracked.position for tracked in self.tables.values() if not tracked.errored]
         self.processed = min(positions, default=start)
+        if positions:
+            self._record({})
 
     def join(self, feed: Feed, schema: TableSchema, position: Position) -> None:
         """Take a copied table in at the next batch boundary. May be called from any thread."""
