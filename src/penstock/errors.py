@@ -74,8 +74,10 @@ from typing import ClassVar
 
 
 class Retry(StrEnum):
-    """Who tries again what failed: nobody, penstock by itself (later, or at once), an operator, or penstock as soon as
-    the source publishes the table."""
+    """Who tries again what failed.
+
+    Nobody, penstock by itself (later, or at once), an operator, or penstock as soon as the source publishes the table.
+    """
 
     NEVER = "never"
     BACKOFF = "backoff"

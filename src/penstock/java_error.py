@@ -51,7 +51,7 @@ def java_reason(exception: JavaException) -> str:
 
 
 def java_causes(exception: JavaException) -> list[JavaException]:
-    """The exception, its cause, the cause of that and so on."""
+    """Return the exception, its cause, the cause of that and so on."""
     chain = [exception]
     while len(chain) <= DEEPEST:
         cause = chain[-1].getCause()

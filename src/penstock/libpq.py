@@ -132,12 +132,12 @@ def literal(text: str) -> str:
 
 
 def settings_statements(settings: Mapping[str, str]) -> str:
-    """What gives a session these settings."""
+    """Return the statements that give a session these settings."""
     return "; ".join(f"SET {name} TO {value if name in _LISTS else literal(value)}" for name, value in settings.items())
 
 
 def later_settings_query() -> str:
-    """What gives a session the settings of later versions, where the server knows them."""
+    """Return the query that gives a session the settings of later versions, where the server knows them."""
     return " UNION ALL ".join(
         f"SELECT pg_catalog.set_config(name, {literal(value)}, false) FROM pg_catalog.pg_settings"
         f" WHERE name OPERATOR(pg_catalog.=) {literal(name)}"
@@ -152,8 +152,10 @@ def way_out(message: str, url: str) -> str:
 
 
 def one_line(message: str) -> str:
-    """Return the reasons alone: without libpq's preamble (the endpoint is named already), its questions and line
-    breaks."""
+    """Return the reasons alone, without libpq's preamble, its questions and its line breaks.
+
+    The message that this goes into names the endpoint already.
+    """
     reasons: list[str] = []
     for line in message.strip().splitlines():
         reason = _PREAMBLE.sub("", line.strip())

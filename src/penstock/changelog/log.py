@@ -94,8 +94,10 @@ class ChangeLog:
         return max((parsed(text)[1] for text in last), default=None)
 
     def history(self) -> str | None:
-        """The id that was made when the log was begun: positions of another log mean nothing in this one. None while
-        the log is empty, "" if it is older than such ids."""
+        """Return the id that was made when the log was begun: positions of another log mean nothing in this one.
+
+        None while the log is empty, "" if it is older than such ids.
+        """
         newest = self.newest()
         return None if newest is None else newest.history
 
@@ -132,8 +134,10 @@ class ChangeLog:
         fingerprints: Collection[str] | None = None,
         numbers: Collection[int] | None = None,
     ) -> Iterator[RawChanges]:
-        """The slices of those schemas (None: all) and of those places in `slices` (None: all), one at a time, in stream
-        order, parts first; each verified."""
+        """Yield the slices of those schemas (None: all) and places (None: all) in stream order, parts first.
+
+        Each slice is verified before it is given.
+        """
         text = name if isinstance(name, str) else name.text
         header = self.header(name)
         if header.empty:
@@ -208,8 +212,10 @@ class ChangeLog:
         return garbage
 
     def remove_all(self) -> None:
-        """Everything but the lock, the newest first: what is left of a removal that is cut short is a shorter log. For
-        whoever holds the lock."""
+        """Everything but the lock, the newest first: what is left of a removal that is cut short is a shorter log.
+
+        For whoever holds the lock.
+        """
         for info in sorted(self._listing(), key=lambda info: info.base_name, reverse=True):
             if not info.base_name.startswith("."):
                 self.delete(info.base_name)
@@ -291,8 +297,11 @@ class ChangeLog:
 
     @contextmanager
     def _verified(self, text: str, crc: int) -> Iterator[Any]:
-        """Open a file whose header has the checksum. Each task of a batch reads its own table's slices of the same
-        files, one task after the other: a local one stays open until the thread reads another."""
+        """Open a file whose header has the checksum.
+
+        Each task of a batch reads its own table's slices of the same files, one task after the other: a local one stays
+        open until the thread reads another.
+        """
         known, reader = getattr(self._last_read, "file", ("", None))
         if known != text:
             with self._opened(text, stays=self._in_tasks and self.local) as reader:
@@ -305,8 +314,11 @@ class ChangeLog:
 
     @contextmanager
     def _opened(self, text: str, *, stays: bool = False) -> Iterator[Any]:
-        """Open the file. FileNotFoundError if it is missing, LogDamaged if it is no complete Arrow file. One that
-        `stays` open is closed with its reader."""
+        """Open the file.
+
+        FileNotFoundError if it is missing, LogDamaged if it is no complete Arrow file. One that `stays` open is closed
+        with its reader.
+        """
         with self._store_errors("reading"):
             file = pa.memory_map(self.path(text)) if self.local else self.filesystem.open_input_file(self.path(text))
         with nullcontext() if stays else file:
@@ -381,7 +393,7 @@ class ChangeLog:
 
     @contextmanager
     def _content_errors(self, text: str) -> Iterator[None]:
-        """What Arrow or JSON say of bytes that make no sense."""
+        """Raise LogDamaged for what Arrow or JSON find in bytes that make no sense."""
         try:
             yield
         except (ValueError, KeyError, TypeError, IndexError, MemoryError, pa.ArrowException) as error:

@@ -41,8 +41,10 @@ class Scratch:
 
     @contextmanager
     def writing(self, schema: pa.Schema = RAW_SCHEMA) -> Iterator[tuple[str, Callable[[pa.RecordBatch], None]]]:
-        """A new file's name, and what appends a batch to it; they are numbered from 0. It is complete once the block is
-        left. LogFull when there is no room."""
+        """Give a new file's name, and what appends a batch to it; files are numbered from 0.
+
+        The file is complete once the block is left. LogFull when there is no room.
+        """
         name = f"{secrets.token_hex(8)}.arrow"
         with (
             _store_errors(self._log, "writing to"),

@@ -287,7 +287,7 @@ def _buffers(batch: pa.RecordBatch) -> list[pa.Buffer]:
 
 
 def _canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with exactly the buffers that it will have when it is read back."""
+    """Return the batch with exactly the buffers that it will have when it is read back."""
     if not batch.schema.equals(RAW_SCHEMA):
         raise ValueError(f"a slice has the columns of RAW_SCHEMA, not {batch.schema}")
     arrays = []
@@ -323,11 +323,11 @@ def part_name(commit_position: Position, attempt: str, number: int) -> str:
 
 
 def part_commit(text: str) -> Position | None:
-    """The commit position of the transaction that a part belongs to; None when it is no part's name."""
+    """Return the commit position of the transaction that a part belongs to; None when it is no part's name."""
     match = _PART.fullmatch(text)
     return None if match is None else int(match[1], 16)
 
 
 def emptied(header: SegmentHeader, end: Position) -> SegmentHeader:
-    """What an empty segment said that ended at `end` and that `header`, also empty, has replaced."""
+    """Return the header of the empty segment that ended at `end` and that `header`, also empty, has replaced."""
     return replace(header, end=end)

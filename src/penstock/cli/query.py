@@ -29,8 +29,10 @@ def query(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many rows; all without.")] = None,
     output: Annotated[Format, typer.Option("--format", help="json is one array of objects.")] = Format.TABLE,
 ) -> None:
-    """Run one Spark SQL statement over the destination's tables, which are named schema.table. Simple reads of one
-    table are answered without Spark. A Postgres destination answers by itself, in its own SQL."""
+    """Run one Spark SQL statement over the destination's tables, which are named schema.table.
+
+    Simple reads of one table are answered without Spark. A Postgres destination answers by itself, in its own SQL.
+    """
     refuse_writing(statement)
     pipeline = load(file).destination_view(destination)
     tables = make_readable(pipeline.lake)

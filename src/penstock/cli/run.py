@@ -149,8 +149,10 @@ def _run_end(
 
 
 def _confirmed_leaving(pipeline: Pipeline) -> bool:
-    """Ask whether tables may leave the publications, if some would. A source that does not answer is not asked about:
-    then they stay."""
+    """Ask whether tables may leave the publications, if some would.
+
+    A source that does not answer is not asked about: then they stay.
+    """
     leaving: list[str] = []
     for source_view in pipeline.source_views:
         try:
@@ -195,9 +197,11 @@ def log_to_stderr(
     file: str = "FILE",
     level_file: Path | None = None,
 ) -> None:
-    """Log readable lines, coloured on a terminal, or one JSON object per line. Times are in UTC. `least` is the level
-    of what is logged, until somebody writes another into `level_file`; `file` is named in commands that messages
-    give. No line has a secret in it."""
+    """Log readable lines, coloured on a terminal, or one JSON object per line.
+
+    Times are in UTC. `least` is the level of what is logged, until somebody writes another into `level_file`; `file` is
+    named in commands that messages give. No line has a secret in it.
+    """
     last: Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     if form is LogFormat.JSON:
         last = structlog.processors.JSONRenderer(ensure_ascii=False)

@@ -34,7 +34,7 @@ class CommitPolicy:
         return sum(done.get(name, False) for name in self.among) >= self.least
 
     def reached(self, positions: Mapping[str, int]) -> int:
-        """The position that enough destinations have reached; one that is not named stands at 0."""
+        """Return the position that enough destinations have reached; one that is not named stands at 0."""
         ordered = sorted((positions.get(name, 0) for name in self.among), reverse=True)
         return ordered[self.least - 1]
 

@@ -16,7 +16,7 @@ S3 = re.compile(r"s3[an]?://([^/?#@]+)/*([^?#]*)")
 
 
 def _warehouse(located: str) -> str:
-    """A local folder, without its `file://`, or `s3://bucket/folder`."""
+    """Return a local folder, without its `file://`, or `s3://bucket/folder`."""
     path = local_path(located)
     if path is not None:
         return str(path)

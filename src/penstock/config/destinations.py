@@ -31,7 +31,7 @@ from penstock.render.format import EventFormat
 
 
 def _plain_path(located: str) -> str:
-    """A local folder without its `file://`; anything else as it is."""
+    """Return a local folder without its `file://`; anything else as it is."""
     path = local_path(located)
     return located.rstrip("/") if path is None else str(path)
 
@@ -72,8 +72,10 @@ class DestinationSection(Section):
 
 
 class DeadLetterConfig(Section):
-    """How many dead letters are kept, how long (0: until an operator removes them), and what happens when there is no
-    room for another."""
+    """Limits for dead letters: how many are kept, for how long, and what happens when there is no room for another.
+
+    An age of 0 keeps them until an operator removes them.
+    """
 
     max_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     max_age: Duration = 0.0
@@ -132,11 +134,14 @@ class RetryConfig(Section):
 
 
 class StreamSection(DestinationSection):
-    """What every stream has. `takes_tombstones`: whether the type has records without a value; `takes_avro`: whether
-    values need not be text; `takes_headers`: whether records have headers.
+    """What every stream has.
+
+    `takes_tombstones`: whether the type has records without a value; `takes_avro`: whether values need not be text;
+    `takes_headers`: whether records have headers.
 
     `tables` are those of the rules' tables that it publishes; None: all. `not_yet` are keys that do nothing for a type:
-    anything but their default is refused, not ignored."""
+    anything but their default is refused, not ignored.
+    """
 
     takes_tombstones: ClassVar[bool] = False
     takes_avro: ClassVar[bool] = True
@@ -369,7 +374,7 @@ def _server_url(*schemes: str) -> AfterValidator:
 
 
 def _shown(url: str) -> str:
-    """The address without user and password."""
+    """Return the address without user and password."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
@@ -398,7 +403,7 @@ class RedisDestination(StreamSection):
 
 
 def _begins_fixed(subject: str) -> str:
-    """What a stream takes is all that begins with the same words, so there must be one."""
+    """Require fixed first words: what a stream takes is all that begins with the same words."""
     if not re.match(r"(\$\{source\.name\}|[^\s*>$%.{}])+\.\S", subject):
         raise ValueError("must begin with a fixed word and a dot, like shop.${source.table}")
     return subject

@@ -1,5 +1,7 @@
-"""Facts that `set` may name: `${source.name}`, `${table.schema}`, `${table.name}`. They are known for each table, and
-not when the file is read, so they stand beside the variables of the environment, whose names have no dots.
+"""Facts that `set` may name: `${source.name}`, `${table.schema}`, `${table.name}`.
+
+They are known for each table, and not when the file is read, so they stand beside the variables of the environment,
+whose names have no dots.
 """
 
 from __future__ import annotations

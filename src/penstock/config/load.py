@@ -35,7 +35,7 @@ _SOLUTION = "Correct it and run `penstock check {file}`"
 
 
 def load(path: Path) -> Pipeline:
-    """The pipeline that the file describes."""
+    """Return the pipeline that the file describes."""
     file = path.expanduser().absolute()
     document = _Document(path, _read(path, file))
     try:
@@ -45,8 +45,11 @@ def load(path: Path) -> Pipeline:
 
 
 def expand(text: str, environment: Mapping[str, str], *, kept: re.Pattern[str] | None = None) -> str:
-    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`. ValueError names what is unset or malformed. What
-    `kept` matches stays as it is: it is filled in for each table (`${source.name}` in `set`) or each record."""
+    """`${VAR}` and `${VAR:-default}` replaced; `$${` stands for `${`.
+
+    ValueError names what is unset or malformed. What `kept` matches stays as it is: it is filled in for each table
+    (`${source.name}` in `set`) or each record.
+    """
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "$${":
@@ -67,7 +70,7 @@ def expand(text: str, environment: Mapping[str, str], *, kept: re.Pattern[str] |
 
 
 def _kept_in(at: KeyPath) -> re.Pattern[str] | None:
-    """What is no variable of the environment at this key."""
+    """Return the pattern of what is no variable of the environment at this key; None when everything is one."""
     if "processors" in at:
         return _ANYTHING if at[-1] == "inline" else OUTBOX_NAME if at[-1] in _OUTBOX_TEMPLATES else None
     if "set" in at:
@@ -135,7 +138,7 @@ class _Document:
         return self.error(at, problem + more, value)
 
     def _in_file(self, at: KeyPath) -> KeyPath:
-        """A key path as the file has it: pydantic puts the type behind a source's key or an entry's number."""
+        """Return a key path as the file has it: pydantic puts the type behind a source's key or an entry's number."""
         found: KeyPath = ()
         for part in at:
             of_source = found == ("source",) or (len(found) == 2 and found[0] == "sources")
@@ -152,7 +155,7 @@ class _Document:
         return f"{self.path}{line}: {key_text(at)}" if at else f"{self.path}{line}: the file"
 
     def _shown(self, at: KeyPath, details: ErrorDetails) -> str:
-        """The value as written, unless it may be a secret or is more than a plain value."""
+        """Return the value as written, unless it may be a secret or is more than a plain value."""
         value = self._value(at)
         secret = any(part in _MAY_BE_SECRET for part in at) or at in self.expanded
         if secret or details["type"] == "missing" or not isinstance(value, str | int | float) or "://" in str(value):
@@ -216,7 +219,7 @@ def key_text(at: KeyPath) -> str:
 
 
 def _problem(details: ErrorDetails) -> str:
-    """What pydantic found, in our words."""
+    """Return pydantic's finding in our words."""
     context = details.get("ctx", {})
     match details["type"]:
         case "missing":

@@ -78,8 +78,10 @@ class BatchConfig(Section):
 
     @property
     def of_streams(self) -> BatchConfig:
-        """Return the limits for streams: there changes wait for company only if the file says so, since publishing a
-        few at a time costs little, and the log's segments set the pace."""
+        """Return the limits for streams: there, changes wait for company only if the file says so.
+
+        Publishing a few at a time costs little, and the log's segments set the pace.
+        """
         return self if "max_age" in self.model_fields_set else self.model_copy(update={"max_age": 0.0})
 
 
@@ -217,7 +219,7 @@ class Pipeline(Section):
         return self.only_source
 
     def of(self, source: SourceSection) -> Pipeline:
-        """The pipeline as one of its sources sees it: as if it were the only one."""
+        """Return the pipeline as one of its sources sees it: as if it were the only one."""
         if self.only_source is source:
             return self
         view = self.model_copy()
@@ -230,7 +232,7 @@ class Pipeline(Section):
         return [self] if self._source_view is not None else [self.of(source) for source in self.sources]
 
     def source_view(self, name: str | None) -> Pipeline:
-        """The pipeline as the source of that name sees it; None: as the only one does."""
+        """Return the pipeline as the source of that name sees it; None: as the only one does."""
         if name is None:
             return self.source_views[0] if len(self.source_views) == 1 else self.of(self.source)
         for source in self.sources:
@@ -252,7 +254,7 @@ class Pipeline(Section):
         return self.destinations[0]
 
     def at(self, destination: AnyDestination) -> Pipeline:
-        """The pipeline as one of its destinations sees it: as if it were the only one."""
+        """Return the pipeline as one of its destinations sees it: as if it were the only one."""
         ruled = [rule for rule in (one.at(destination.name) for one in self.tables) if rule is not None]
         if isinstance(destination, StreamSection) and destination.tables is not None:
             ruled = [rule.within(destination.tables) for rule in ruled]
@@ -262,7 +264,7 @@ class Pipeline(Section):
         return view
 
     def with_destinations(self, destinations: list[AnyDestination]) -> Pipeline:
-        """The same with others in the places of its destinations, of the same names."""
+        """Return the same with others in the places of its destinations, of the same names."""
         view = self.model_copy(update={"destinations": destinations})
         view._destination_views = None
         return view
@@ -288,7 +290,7 @@ class Pipeline(Section):
         return self if self._whole is None else self._whole
 
     def only(self, name: str | None) -> Pipeline:
-        """The pipeline as the destination of that name sees it; None: with all of them."""
+        """Return the pipeline as the destination of that name sees it; None: with all of them."""
         return self if name is None else self.destination_view(name)
 
     @property
@@ -301,7 +303,7 @@ class Pipeline(Section):
         return self._destination_views
 
     def destination_view(self, name: str | None) -> Pipeline:
-        """The pipeline as the destination of that name sees it; None: as the only one does."""
+        """Return the pipeline as the destination of that name sees it; None: as the only one does."""
         if name is None:
             return self.destination_views[0] if len(self.destination_views) == 1 else self.at(self.destination)
         for view in self.destination_views:
@@ -357,7 +359,7 @@ class Pipeline(Section):
         return self.state or str(self.home / "state.db")
 
     def rule_for(self, table: TableId) -> TableRule | None:
-        """The first rule that matches the table and does not exclude it; None: the table is not wanted."""
+        """Return the first rule that matches the table and does not exclude it; None: the table is not wanted."""
         if is_source_event(table):
             return None
         return next((rule for rule in self.tables if rule.covers(table)), None)
@@ -371,7 +373,7 @@ class Pipeline(Section):
         return rule is not None and rule.only_published
 
     def modes(self, table: TableId) -> tuple[Mode, ...]:
-        """The modes that a source table is wanted in."""
+        """Return the modes that a source table is wanted in."""
         return tuple(feed.mode for feed in self.feeds(table))
 
     def each_partition(self, table: TableId) -> bool:
@@ -385,9 +387,9 @@ class Pipeline(Section):
         return rule is not None and rule.on_partition_drop == "delete"
 
     def feeds(self, table: TableId) -> tuple[Feed, ...]:
-        """What becomes of a source table, one feed for each of its modes; none when it is not wanted.
+        """Return the feeds of a source table, one for each of its modes; none when the table is not wanted.
 
-        A pipeline that is no destination's view gives those of all destinations.
+        A pipeline that is not one destination's view gives those of all destinations.
         """
         if self._destination_view is None:
             return tuple(dict.fromkeys(feed for view in self.destination_views for feed in view.feeds(table)))
@@ -402,7 +404,7 @@ class Pipeline(Section):
         return tuple(replace(feed, processors=specs) for feed in feeds) if specs else feeds
 
     def _source_feeds(self, destination: AnyDestination, table: TableId) -> tuple[Feed, ...]:
-        """The feed of events of the source that are no table's, if the destination wants them."""
+        """Return the feed of events of the source that are no table's, if the destination wants them."""
         if not isinstance(destination, StreamSection):
             return ()
         feed = feed_of(table, destination.wanted_events, destination.messages.specs(str(self.file.parent)))
@@ -415,14 +417,16 @@ class Pipeline(Section):
         return all_wanted(one.wanted_events for one in streams)
 
     def _processors(self, rule: TableRule) -> list[AnyProcessor]:
-        """Those of a table's events on their way to the destination whose view this is: the file's, the rule's, and the
-        destination's own, in that order."""
+        """Return the processors of a table's events on their way to the destination whose view this is.
+
+        The order is: the file's, the rule's, the destination's own.
+        """
         destination = self._destination_view
         own = [] if destination is None else destination.processors
         return [*self.processors, *rule.processors, *own]
 
     def strictly(self) -> Pipeline:
-        """The same, but a value that fits no column is not rescued: its table becomes Errored."""
+        """Return the same, but a value that fits no column is not rescued: its table becomes Errored."""
         strict = self.model_copy()
         strict._strict, strict._destination_views = True, None
         return strict
@@ -434,13 +438,15 @@ class Pipeline(Section):
         return type_of(views[0].destination).type_map if len(views) == 1 else WIDEST
 
     def carried(self, schema: TableSchema) -> TableSchema:
-        """A table of the source with what the file chooses for its columns, as the destination holds them."""
+        """Return a table of the source with what the file chooses for its columns, as the destination holds them."""
         rule = self.rule_for(schema.table)
         return schema if rule is None else chosen(schema, rule.choices, self.type_map)
 
     def feed(self, name: TableId) -> Feed | None:
-        """The feed of that name; None when no table of such a name is wanted. `orders__append` is taken for the second
-        feed of `orders` if that has one, and else for a table of its own."""
+        """Return the feed of that name; None when no table of such a name is wanted.
+
+        `orders__append` is taken for the second feed of `orders` if that has one, and else for a table of its own.
+        """
         if self._destination_view is None and len(self.destinations) > 1:
             found = (view.feed(name) for view in self.destination_views)
             return next((feed for feed in found if feed is not None), None)
@@ -449,12 +455,12 @@ class Pipeline(Section):
         return next((feed for table in sources for feed in self.feeds(table) if feed.name == name), None)
 
     def scoped_feed(self, name: ScopedName) -> Feed | None:
-        """The feed of that name among all sources; None when no table of such a name is wanted."""
+        """Return the feed of that name among all sources; None when no table of such a name is wanted."""
         source_view = next((source_view for source_view in self.source_views if source_view.scope == name.source), None)
         return None if source_view is None else source_view.feed(name.name)
 
     def target(self, table: TableId) -> TableId:
-        """The table's name at the destination, in the first of its modes."""
+        """Return the table's name at the destination, in the first of its modes."""
         return next((feed.target for feed in self.feeds(table)), table)
 
 

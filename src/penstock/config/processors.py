@@ -90,7 +90,7 @@ class TableChoice(Section):
 
 
 def _included(value: object) -> object:
-    """A list of patterns may stand for the section."""
+    """Accept a list of patterns in place of the section."""
     return {"include": value} if isinstance(value, list) else value
 
 

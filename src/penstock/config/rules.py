@@ -41,7 +41,7 @@ def _pattern(text: str) -> str:
 
 
 def _targets(value: Any) -> Any:
-    """The first mode's table, or a table for each mode."""
+    """Return the first mode's table, or a table for each mode."""
     given = value.values() if isinstance(value, dict) else [value] if value is not None else []
     if not all(isinstance(text, str) and _TARGET.fullmatch(text) for text in given):
         raise ValueError(
@@ -192,7 +192,7 @@ class TableRule(Section):
         return self.to
 
     def at(self, destination: str) -> TableRule | None:
-        """The rule as a destination sees it; None when its tables do not go there."""
+        """Return the rule as a destination sees it; None when its tables do not go there."""
         if self.destinations is not None and destination not in self.destinations:
             return None
         if isinstance(self.given_modes, list):
@@ -243,10 +243,10 @@ class TableRule(Section):
         type_map: TypeMap = WIDEST,
         strict: bool = False,
     ) -> tuple[Feed, ...]:
-        """What becomes of a source's table that the rule covers: one feed for each mode. `salt` is for masked columns,
-        `type_map` is the destination's.
+        """Return the feeds of a source's table that the rule covers, one for each mode.
 
-        Its rows carry `sid`, but for a target that has the source in its name: that is no other source's.
+        `salt` is for masked columns, `type_map` is the destination's. Rows carry `sid`, unless the target has the
+        source in its name: then no other source feeds it.
         """
         first = self._named(self._named_targets.get(self.modes[0]), table, source) or table
         own = self._named_targets.get(self.modes[0], "")  # names the others too, unless they have names

@@ -27,7 +27,7 @@ class Section(BaseModel):
 
 
 def _keys(section: type[Section]) -> list[str]:
-    """The keys as the file spells them."""
+    """Return the keys as the file spells them."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 

@@ -25,7 +25,7 @@ _SHAPES: dict[str, frozenset[Kind]] = {
 
 
 def _listed(value: object) -> object:
-    """A list of prefixes may stand for the section."""
+    """Accept a list of prefixes in place of the section."""
     return {"prefixes": value} if isinstance(value, list) else value
 
 

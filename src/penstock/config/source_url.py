@@ -21,7 +21,7 @@ _CERTIFICATE_PATHS = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
 def checked_source_url(url: str, folder: Path) -> str:
-    """The URL with absolute certificate paths. ValueError says what is wrong with it, never what it is."""
+    """Return the URL with absolute certificate paths. ValueError says what is wrong with it, never what it is."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):
         raise ValueError(f"must be {ALLOWED}")

@@ -19,8 +19,10 @@ _WITH_A_KEY = {Mode.CLONE, Mode.HISTORY}
 def require_fitting(
     processors: Sequence[ProcessorSection], rules: Sequence[TableRule], destinations: Sequence[AnyDestination]
 ) -> None:
-    """Raise where processors would act on tables and cannot be exact there, or on columns in a format that takes its
-    own from the source's schema."""
+    """Raise where processors would act on tables and cannot be exact there.
+
+    Also where they act on columns in a format that takes its own from the source's schema.
+    """
     for number, destination in enumerate(destinations):
         ruled = [(at, one) for at, rule in enumerate(rules) if (one := rule.at(destination.name)) is not None]
         if isinstance(destination, StreamSection):

@@ -18,7 +18,7 @@ def _property(value: object) -> object:
 
 
 def _located(text: str, info: ValidationInfo) -> str:
-    """A URI as it is; a path made absolute, from the folder of the pipeline file."""
+    """Return a URI as it is; a path made absolute, from the folder of the pipeline file."""
     if "://" in text:
         return text
     if text.startswith("file:/"):

@@ -32,8 +32,10 @@ class ScopedLetter:
 
 @dataclass(frozen=True)
 class Asked:
-    """Letters that are to be sent again: newly asked for, and asked for before. `rows` are of tables: these are made
-    again when their table is copied again."""
+    """Letters that are to be sent again: newly asked for, and asked for before.
+
+    `rows` are of tables: these are made again when their table is copied again.
+    """
 
     pid: int | None  # of the run that takes it up; None: the next one does
     new: list[ScopedLetter]

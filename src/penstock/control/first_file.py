@@ -40,8 +40,10 @@ class FirstFile:
 
 
 def first_file(url: str, name: str | None, file: Path) -> FirstFile:
-    """Look at the database and return a file for it. UsageError when the URL is none, SourceUnreachable when nobody
-    answers there."""
+    """Look at the database and return a file for it.
+
+    UsageError when the URL is none, SourceUnreachable when nobody answers there.
+    """
     scheme, parts = url.partition("://")[0], _parts(url)
     kind = _TYPES.get(scheme)
     if kind is None or parts is None:
@@ -88,7 +90,7 @@ def _pipeline(name: str, kind: str, url: str, rules: Sequence[Mapping[str, str]]
 
 
 def _matches(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A pattern for each schema. Of one whose name has characters that patterns read otherwise, all schemas."""
+    """Return a pattern for each schema. Of one whose name has characters that patterns read otherwise, all schemas."""
     schemas = dict.fromkeys(str(table["table"]).partition(".")[0] for table in tables)
     plain = all(re.fullmatch(r"\w+", schema) for schema in schemas)
     return [f"{schema}.*" for schema in schemas] if plain else ["*.*"]

@@ -43,8 +43,11 @@ class KeptMessage:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`refused` have the reasons of the present decoder. `again` are Errored tables of which all messages decode.
-    `passed` are those that decode and whose table went on without them: they stay for the operator."""
+    """`refused` have the reasons of the present decoder.
+
+    `again` are Errored tables of which all messages decode. `passed` are those that decode and whose table went on
+    without them: they stay for the operator.
+    """
 
     pid: int | None
     decoded: list[KeptMessage]
@@ -82,7 +85,7 @@ def chosen(pipeline: Pipeline, messages: Sequence[KeptMessage], names: Sequence[
 
 
 def replay(pipeline: Pipeline, names: Sequence[str]) -> Replayed:
-    """Tries messages with the present decoder. A table that stands at them, and of which all decode, is tried again.
+    """Try messages with the present decoder; a table that stopped at them is tried again if all of them decode.
 
     Messages stay until the table has passed them; those of a table that went on without them stay for the operator.
     """

@@ -18,8 +18,10 @@ def late_sources(pipeline: Pipeline, status: Status) -> list[str]:
 
 
 def troubles(pipeline: Pipeline, status: Status) -> list[str]:
-    """Say what an operator should look at, in words; nothing when everything flows. What is paused on purpose is no
-    trouble."""
+    """Say what an operator should look at, in words; nothing when everything flows.
+
+    What is paused on purpose is no trouble.
+    """
     found = []
     if status.pid is None:
         found.append("the pipeline does not run")

@@ -158,7 +158,7 @@ def _range(
 
 
 def _at(log: ChangeLog, moment: datetime, end: Position, *, before: bool) -> Position:
-    """The place of the first transaction that committed at the moment or later, or, not `before`, later than it."""
+    """Return where the first transaction at the moment or later committed; not `before`: later than the moment."""
     found = first_after(log, round(moment.timestamp() * 1_000_000) - before)
     return end if found is None else found
 
@@ -180,7 +180,7 @@ def _passed(log: ChangeLog, start: Position, why: str) -> UsageError:
 def _feeds(
     log: ChangeLog, view: Pipeline, tables: Sequence[str], first: Position, last: Position
 ) -> dict[TableId, Feed]:
-    """What becomes of each table that has changes there, by the feed's name."""
+    """Return the feed of each table that has changes there."""
     found: dict[TableId, Feed] = {}
     for name in log.segments(after=first):
         if name.start >= last:
@@ -199,13 +199,13 @@ def _feeds(
 
 
 def _key(view: Pipeline, destination: str, feeds: dict[TableId, Feed], first: Position, last: Position) -> str:
-    """The same for the same replay, so that one that was killed is found again."""
+    """Return the same for the same replay, so that one that was killed is found again."""
     text = json.dumps([view.key, destination, sorted(map(str, feeds)), first, last])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _id(memory: Path) -> str:
-    """The id of a replay that was begun, or of a new one."""
+    """Return the id of a replay that was begun, or of a new one."""
     try:
         return str(json.loads(memory.read_text())["id"])
     except (FileNotFoundError, ValueError, KeyError):

@@ -40,7 +40,7 @@ class Standing:
 
 
 def look(view: Pipeline) -> Standing:
-    """What a reset would remove. Changes nothing."""
+    """Return what a reset would remove. Changes nothing."""
     with source_of(view.source).connect() as session:
         retention = session.retention()
     store = find_store(view.state_url)
@@ -54,8 +54,10 @@ def look(view: Pipeline) -> Standing:
 
 
 def reset(pipeline: Pipeline, source_views: list[Pipeline]) -> list[Standing]:
-    """Drop the sources' slots, then remove their logs; return what was there. LockedError while a run is up, SlotBusy
-    while somebody reads a slot: then nothing was removed of that source."""
+    """Drop the sources' slots, then remove their logs; return what was there.
+
+    LockedError while a run is up, SlotBusy while somebody reads a slot: then nothing was removed of that source.
+    """
     with PipelineLock(pipeline.home / "lock"):
         return [_reset(view) for view in source_views]
 

@@ -18,7 +18,7 @@ HIDDEN = "***"
 
 
 def shown_spec(pipeline: Pipeline) -> dict[str, Any]:
-    """What the file sets, in its own keys. Secrets, URLs and properties of catalogs and clients are `***`."""
+    """Return what the file sets, in its own keys. Secrets, URLs and properties of catalogs and clients are `***`."""
     return _section(pipeline.whole)
 
 

@@ -43,8 +43,10 @@ def export(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def import_(pipeline: Pipeline, text: str, *, replace: bool) -> int:
-    """Make the state what was exported, and return the number of rows. UsageError when it is no export of this
-    pipeline, or when there is a state already and `replace` is not set."""
+    """Make the state what was exported, and return the number of rows.
+
+    UsageError when it is no export of this pipeline, or when there is a state already and `replace` is not set.
+    """
     try:
         given = json.loads(text)
     except ValueError as error:

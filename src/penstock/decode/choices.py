@@ -54,8 +54,10 @@ def parse_choice(value: str) -> str:
 
 
 def parse_key(key: str, choice: str) -> str:
-    """Return a key of `types:` in its plain form: a column, or a type of the source that its prefix names. ValueError
-    for one that can choose nothing."""
+    """Return a key of `types:` in its plain form: a column, or a type of the source that its prefix names.
+
+    ValueError for one that can choose nothing.
+    """
     dialect = dialect_of_key(key)
     return key if dialect is None else dialect.parse_type_key(key, choice)
 

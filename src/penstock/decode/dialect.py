@@ -42,24 +42,31 @@ class Dialect(Protocol):
         """What begins a key of `types:` that names one of its types and not a column, such as `pg:`."""
 
     def parse_type_key(self, key: str, choice: str) -> str:
-        """A key with that prefix in its plain form. ValueError for a type that does not exist or allow the choice."""
+        """Return a key with that prefix in its plain form.
+
+        ValueError for a type that does not exist or allow the choice.
+        """
 
     def reader(self, changes: RawChanges) -> RowReader:
         """Undecodable when the changes cannot be told apart."""
 
     def without_marks(self, changes: RawChanges) -> RawChanges:
-        """The changes that are events: without those that a source puts into the log for tables alone, such as the mark
-        that a table is another one from here on."""
+        """Return the changes that are events, without those that a source puts into the log for tables alone.
+
+        Such a change is the mark that a table is another one from here on.
+        """
 
     def explain(self, message: RawMessage) -> list[str]:
         """Read one message for an operator, as far as it can be read: lines, each with the place of its first byte."""
 
     def arrow_type(self, type: ColumnType) -> pa.DataType:
-        """The widest type that holds the values. ValueError for a choice that the type does not allow."""
+        """Return the widest type that holds the values. ValueError for a choice that the type does not allow."""
 
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
-        """Values of the texts (binary, null for NULL) that the source writes for them. ValueError for one that does not
-        fit the type's column."""
+        """Values of the texts (binary, null for NULL) that the source writes for them.
+
+        ValueError for one that does not fit the type's column.
+        """
 
     @property
     def writes_texts(self) -> bool:
@@ -75,23 +82,25 @@ class Dialect(Protocol):
         """Return a column as Kafka Connect's converters for this source have it: Debezium's values and schema."""
 
     def own_type(self, type: OwnType) -> ColumnType:
-        """The source's type for a column that penstock adds."""
+        """Return the source's type for a column that penstock adds."""
 
     def record_type(self, fields: Sequence[tuple[str, ColumnType]]) -> ColumnType:
-        """The source's type for a row of these fields."""
+        """Return the source's type for a row of these fields."""
 
     def type_text(self, type: ColumnType) -> str:
-        """The type as its users write it, with the choice that was made for it."""
+        """Return the type as its users write it, with the choice that was made for it."""
 
     def compares_as_text(self, type: ColumnType) -> bool:
         """Whether values that are carried as text are equal, and in order, as their texts are."""
 
     def chosen(self, schema: TableSchema, choices: Choices) -> TableSchema:
-        """The schema with what users chose for its columns and types."""
+        """Return the schema with what users chose for its columns and types."""
 
     def held_as(self, type: ColumnType, types: TypeMap) -> str:
-        """What becomes of values of a plain type at a destination with these types; "" where it has the type that
-        `arrow_type` gives, else "text" or another type's name that `arrow_type` knows."""
+        """Return what becomes of values of a plain type at a destination with these types.
+
+        "" where it has the type that `arrow_type` gives, else "text" or another type's name that `arrow_type` knows.
+        """
 
     def unidentified(self, schema: TableSchema) -> Advice:
         """For a change of a row of a table whose rows cannot be told apart: why not, and how they can be."""
@@ -100,14 +109,16 @@ class Dialect(Protocol):
         """For a change without its whole old row, of a table that is followed by whole rows."""
 
     def unsent_value(self, table: TableId) -> Advice:
-        """Why an update may lack a value that it left unchanged, as a clause that begins with the source, and how to
-        have all values sent."""
+        """Say why an update may lack a value that it left unchanged, and how to have all values sent.
+
+        The reason is a clause that begins with the source.
+        """
 
     def leave_out(self, table: TableId) -> str:
         """How to leave a column out at the source."""
 
     def choice_help(self) -> str:
-        """What may be chosen under `types:`."""
+        """Say what may be chosen under `types:`."""
 
 
 _OWN = {
@@ -125,12 +136,12 @@ def register(name: str, dialect: Dialect) -> None:
 
 
 def dialect_of(schema: TableSchema) -> Dialect:
-    """The dialect of a table's source. ValueError when nobody has registered it."""
+    """Return the dialect of a table's source. ValueError when nobody has registered it."""
     return dialect_named(schema.dialect)
 
 
 def dialect_named(source_type: str) -> Dialect:
-    """The dialect of sources of a type. ValueError when nobody has registered it."""
+    """Return the dialect of sources of a type. ValueError when nobody has registered it."""
     known = _KNOWN.get(source_type)
     if known is None:
         where = _OWN.get(source_type)
@@ -142,11 +153,11 @@ def dialect_named(source_type: str) -> Dialect:
 
 
 def dialect_of_key(key: str) -> Dialect | None:
-    """The dialect whose type a key of `types:` names; None when it names a column."""
+    """Return the dialect whose type a key of `types:` names; None when it names a column."""
     name = next((name for prefix, name in _PREFIXES.items() if key.startswith(prefix)), None)
     return None if name is None else dialect_named(name)
 
 
 def read(changes: RawChanges) -> RowReader:
-    """A reader of raw changes."""
+    """Return a reader of raw changes."""
     return dialect_of(changes.schema).reader(changes)

@@ -26,7 +26,7 @@ DAYS_IN_400_YEARS = 146_097
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """What `json.dumps` takes, one for each value; None for null."""
+    """Return what `json.dumps` takes, one item per value; None for null."""
     kind = array.type
     if pa.types.is_struct(kind):
         inner = [json_values(field) for field in array.flatten()]

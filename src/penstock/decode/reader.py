@@ -33,8 +33,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Images(Protocol):
-    """The images of some rows, in the order in which the rows were given. `column` is a column's place in the reader's
-    schema, `at` are numbers of images in ascending order."""
+    """The images of some rows, in the order in which the rows were given.
+
+    `column` is a column's place in the reader's schema, `at` are numbers of images in ascending order.
+    """
 
     @property
     def rows(self) -> Places:
@@ -47,10 +49,10 @@ class Images(Protocol):
         """
 
     def unsent(self, column: int) -> Mask:
-        """The images whose cell is nowhere in the change, because the change left its value as it was."""
+        """Return the images whose cell is nowhere in the change, because the change left its value as it was."""
 
     def sizes(self, column: int, at: Places) -> Places:
-        """The bytes that the values of images at `at` take at most, if they are text or binary."""
+        """Return the bytes that the values of images at `at` take at most, if they are text or binary."""
 
 
 class RowReader(Protocol):
@@ -80,13 +82,13 @@ class RowReader(Protocol):
     def __len__(self) -> int: ...
 
     def keys(self, rows: Places) -> list[pa.Array]:
-        """The key columns, in the key's order, of rows after their change, or before it where they were deleted."""
+        """Return the key columns of rows after their change, in the key's order; before it where they were deleted."""
 
     def old_keys(self, rows: Places) -> list[pa.Array]:
-        """The key columns of old images."""
+        """Return the key columns of old images."""
 
     def images(self, rows: Places, *, whole_inserts: bool = True) -> Images:
-        """New images. A cell that was not sent has the value of the same change's old image, if that has it.
+        """Return new images. A cell that was not sent has the value of the same change's old image, if that has it.
 
         RowIncomplete for an INSERT that lacks a cell, unless `whole_inserts` is False.
         """
@@ -107,13 +109,13 @@ class RowReader(Protocol):
         """Where a change stands, for messages: its table and its place in the stream."""
 
     def order(self, row: int) -> str:
-        """The change's place in the stream."""
+        """Return the change's place in the stream."""
 
     def broken(self, row: int, why: str) -> Undecodable:
-        """The error for a change that makes no sense."""
+        """Return the error for a change that makes no sense."""
 
     def incomplete(self, row: int) -> RowIncomplete:
-        """The error for an INSERT that lacks a cell, with this source's advice."""
+        """Return the error for an INSERT that lacks a cell, with this source's advice."""
 
 
 class RawRows:
@@ -139,7 +141,7 @@ class RawRows:
         return self.broken_all([row], why)
 
     def broken_all(self, rows: Sequence[int], why: str) -> Undecodable:
-        """The error for rows that fail the same check; it names the first."""
+        """Return the error for rows that fail the same check; it names the first."""
         row = rows[0]
         error = Undecodable(
             f"{self.place(row)}: the message cannot be decoded: {why}",

@@ -57,8 +57,9 @@ class Rescued:
 
 @dataclass(frozen=True)
 class Into:
-    """Where the cells of a column go that do not fit: the column's name there, and the rows that cells belong to, or
-    the first of them when they follow one another.
+    """Where the cells of a column go that do not fit: the column's name there, and the rows that the cells belong to.
+
+    `rows` is the first of them when they follow one another.
     """
 
     rescued: Rescued
@@ -86,7 +87,10 @@ def with_cells(
     names: Sequence[str],
     texts: Sequence[str],
 ) -> pa.Array | None:
-    """What was rescued of some rows, and further cells: each of another row or column than all that are there."""
+    """Combine what was rescued of some rows with further cells.
+
+    Each of those is of another row or column than all that are there.
+    """
     if len(places) == 0:
         return rescued
     if rescued is None:
@@ -104,7 +108,7 @@ def entries(cells: pa.Array) -> tuple[Places, list[str], list[str]]:
 
 
 def renamed(cells: pa.Array, names: Mapping[str, str]) -> pa.Array | None:
-    """The cells of the columns that `names` has, under other names; None when there are none of them."""
+    """Return the cells of the columns that `names` has, under other names; None when there are none of them."""
     rows, columns, texts = entries(cells)
     kept = np.array([name in names for name in columns], np.bool_)
     if not kept.any():
@@ -114,8 +118,10 @@ def renamed(cells: pa.Array, names: Mapping[str, str]) -> pa.Array | None:
 
 
 def followed(cells: pa.Array, names: Mapping[str, str | None]) -> pa.Array:
-    """The cells under the names that their columns have now; those whose column is None there are left out, and those
-    of which `names` says nothing stay as they are."""
+    """Return the cells under the names that their columns have now.
+
+    Cells whose column is None in `names` are left out, and those of columns that it does not have stay as they are.
+    """
     rows, columns, texts = entries(cells)
     now = [(place, name) for place, one in enumerate(columns) if (name := names.get(one, one)) is not None]
     kept = np.array([place for place, _ in now], np.int64)
@@ -123,14 +129,14 @@ def followed(cells: pa.Array, names: Mapping[str, str | None]) -> pa.Array:
 
 
 def whole(cells: pa.ChunkedArray | pa.Array) -> pa.Array | None:
-    """A column of RESCUED_TYPE as one array; None when it holds nothing."""
+    """Return a column of RESCUED_TYPE as one array; None when it holds nothing."""
     if isinstance(cells, pa.ChunkedArray):
         cells = pa.concat_arrays(cells.chunks) if cells.num_chunks else pa.array([], cells.type)
     return None if cells.null_count == len(cells) else cells
 
 
 def counted(cells: pa.Array | None, place_of: Callable[[str], str]) -> tuple[RescueCount, ...]:
-    """What the cells are, counted for each column; `place_of` says where one of a column's came from."""
+    """Count the cells per column; `place_of` says where one of a column's came from."""
     if cells is None:
         return ()
     _, columns, texts = entries(cells)
@@ -139,7 +145,7 @@ def counted(cells: pa.Array | None, place_of: Callable[[str], str]) -> tuple[Res
 
 
 def rescued_of(cells: pa.Array, column: str) -> pa.Array:
-    """The rescued texts of one column, null where there is none, from an array of RESCUED_TYPE."""
+    """Return the rescued texts of one column, null where there is none, from an array of RESCUED_TYPE."""
     return pc.map_lookup(cells, pa.scalar(column), "first")
 
 

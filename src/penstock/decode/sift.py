@@ -19,7 +19,7 @@ from penstock.model.quarantine import RawMessage, raw_message
 
 
 def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
-    """The fit messages, and the others with their reasons; both in stream order."""
+    """Return the fit messages, and the others with their reasons; both in stream order."""
     left = np.arange(changes.batch.num_rows)
     reasons: dict[int, str] = {}
     fit = changes
@@ -36,8 +36,10 @@ def sift(changes: RawChanges) -> tuple[RawChanges, list[RawMessage]]:
 
 
 def unfit(changes: Iterable[RawChanges], *, position: Position, most: int, most_bytes: int) -> list[RawMessage]:
-    """The messages of commit_position >= position that cannot be decoded, up to so many and so many bytes; at least
-    one, if there is one."""
+    """Return the messages of commit_position >= position that cannot be decoded, up to so many and so many bytes.
+
+    At least one is returned, if there is one.
+    """
     found: list[RawMessage] = []
     for one in changes:
         wanted = np.asarray(one.batch.column("commit_position")) >= np.uint64(position)
@@ -48,6 +50,6 @@ def unfit(changes: Iterable[RawChanges], *, position: Position, most: int, most_
 
 
 def limited(messages: Sequence[RawMessage], most: int, most_bytes: int) -> list[RawMessage]:
-    """The first of them, up to so many and so many bytes; one at least, if there is one."""
+    """Return the first of them, up to so many and so many bytes; one at least, if there is one."""
     sizes = np.cumsum([len(message.data) for message in messages])
     return list(messages[: max(1, min(most, int(np.searchsorted(sizes, most_bytes, side="right"))))])

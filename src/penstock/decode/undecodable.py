@@ -9,14 +9,17 @@ from penstock.model.quarantine import RawMessage
 
 
 class Undecodable(MessageNotDecodable):
-    """`messages` are to be kept in quarantine. `rows` are the numbers, in the batch at hand, of all that failed the
-    check which raised it: `sift.py` leaves those out and goes on."""
+    """`messages` are to be kept in quarantine.
+
+    `rows` are the numbers, in the batch at hand, of all that failed the check which raised it: `sift.py` leaves those
+    out and goes on.
+    """
 
     messages: tuple[RawMessage, ...] = ()
     rows: tuple[int, ...] = ()
 
     def keeping(self, messages: Sequence[RawMessage]) -> Undecodable:
-        """The same error with other messages to keep; without row numbers, which mean nothing elsewhere."""
+        """Return the same error with other messages to keep; without row numbers, which mean nothing elsewhere."""
         error = Undecodable(self.what, self.solution)
         error.messages = tuple(messages)
         return error

@@ -99,7 +99,7 @@ def view(status: Status, rate: dict[ScopedName, float], title: str) -> Table:
 
 
 def line(status: Status, rate: dict[ScopedName, float], title: str) -> str:
-    """The same figures in one line of text."""
+    """Return the same figures in one line of text."""
     tables = ", ".join(f"{report.table.name.name} {count_text(report.changes)}" for report in status.tables)
     lag, behind = _largest_lag(status.tables)
     return f"{title}: {rate_text(sum(rate.values()))}, lag {lag}, {behind} behind; applied: {tables}"

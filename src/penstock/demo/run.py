@@ -202,7 +202,10 @@ def _trade(console: Console, url: str, session: Session, run: _Run, observer: Ob
 
 
 def _all_applied(status: Status, position: Position) -> bool:
-    """A table that is still being copied takes no part in what has been processed."""
+    """Return whether everything is applied.
+
+    A table that is still being copied takes no part in what has been processed.
+    """
     is_ready = all(table.state is State.READY for table in status.tables)
     return is_ready and status.position_at(LAKE) >= position
 

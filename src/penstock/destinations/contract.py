@@ -181,8 +181,9 @@ class WrittenPart(Protocol):
 
 
 class WritePlan(Protocol):
-    """The base of one write of one table. Picklable; `write` runs on executors, without Spark, as often as there are
-    parts.
+    """The base of one write of one table.
+
+    Picklable; `write` runs on executors, without Spark, as often as there are parts.
     """
 
     @property
@@ -208,8 +209,10 @@ class WritePlan(Protocol):
     def groups(self) -> int: ...  # into how many groups `held` divides the base
 
     def held(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of the rows that the base holds in a group; of a table of versions, of the open ones. RESCUED
-        may be asked for: it is null where nothing was rescued."""
+        """Return some columns of the rows that the base holds in a group; of a table of versions, of the open ones.
+
+        RESCUED may be asked for: it is null where nothing was rescued.
+        """
         ...
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -224,9 +227,11 @@ class CopyPlan(Protocol):
     def target(self) -> TableId: ...
 
     def write_rows(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> WrittenPart:
-        """One part of all batches, which have the columns of decode's arrow_schema; a batch with rescued cells has
-        RESCUED behind them. They are written as they come: memory does not grow with their number, but for the keys.
-        What `batches` raises goes through, and leaves nothing behind."""
+        """Write one part of all batches, which have the columns of decode's arrow_schema.
+
+        A batch with rescued cells has RESCUED behind them. Rows are written as they come: memory does not grow with
+        their number, but for the keys. What `batches` raises goes through, and leaves nothing behind.
+        """
         ...
 
 
@@ -298,6 +303,7 @@ class TableDestination(Protocol):
         sid: Sid | None = None,
     ) -> Position | None:
         """Create the table at `start` if it is missing, in one step with its position, and return the table's position.
+
         `schema` has the columns that are kept of the source's table, `layout` says what is around them.
 
         `start` None creates it without a position: it has to be copied. None is given as long as it is not.
@@ -307,7 +313,8 @@ class TableDestination(Protocol):
         also removes what killed writers left behind, but for the parts `keep` of a copy that goes on.
 
         `sid` is given for a table that several sources may feed: it is then this source's share that all calls with
-        `source` are about. SchemaChanged if its structure cannot be united with the others'."""
+        `source` are about. SchemaChanged if its structure cannot be united with the others'.
+        """
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:
@@ -315,22 +322,29 @@ class TableDestination(Protocol):
         ...
 
     def history(self, target: TableId, source: str) -> str:
-        """The id of the log that the position is of, as the last copy gave it; "" when none did. After
-        `ensure_table`."""
+        """Return the id of the log that the position is of, as the last copy gave it; "" when none did.
+
+        After `ensure_table`.
+        """
         ...
 
     def structure(self, target: TableId, source: str) -> TableSchema:
-        """The structure of the source that the table follows, as it was last committed; after `ensure_table`."""
+        """Return the structure of the source that the table follows, as it was last committed; after `ensure_table`."""
         ...
 
     def rule(self, target: TableId, source: str) -> str | None:
-        """What the table's rows were made under: `layout.rule` of the last copy, or of the table's creation; after
-        `ensure_table`. None when the table does not say."""
+        """Return what the table's rows were made under: `layout.rule` of the last copy, or of the table's creation.
+
+        To be called after `ensure_table`. None when the table does not say.
+        """
         ...
 
     def drop_table(self, target: TableId, source: str) -> None:
-        """Remove the table, with its rows and files, whatever its layout; `ensure_table` makes it again. A table that
-        is gone is fine. TableError, and nothing is removed, when it also has rows of other sources or is not ours."""
+        """Remove the table, with its rows and files, whatever its layout; `ensure_table` makes it again.
+
+        A table that is gone is fine. TableError, and nothing is removed, when it also has rows of other sources or is
+        not ours.
+        """
         ...
 
     def plan(
@@ -343,14 +357,16 @@ class TableDestination(Protocol):
         thorough: bool = False,
         presumed: bool = False,
     ) -> WritePlan:
-        """Read the table as it is now; cheap when nobody else touched it. `schema` is what the table follows after the
-        commit, every column numbered; None: it stays.
+        """Read the table as it is now; cheap when nobody else touched it.
+
+        `schema` is what the table follows after the commit, every column numbered; None: it stays.
 
         `presumed`: the table as this destination's own last commit left it will do, without looking. If somebody else
         has touched it since, the commit is refused, and the plan must be made again, not presumed.
 
         A write over a `thorough` plan ends every row that a touched key has, also those that only somebody else can
-        have made; otherwise it is sure to end the one that we wrote."""
+        have made; otherwise it is sure to end the one that we wrote.
+        """
         ...
 
     def commit(
@@ -363,30 +379,37 @@ class TableDestination(Protocol):
         moment: int | None = None,
     ) -> None:
         """Parts, truncation and position become visible in one step; StaleBase if anything changed since `plan`.
-        `moment`: for a table of versions, the last one of the parts."""
+
+        `moment`: for a table of versions, the last one of the parts.
+        """
         ...
 
     def plan_after(
         self, plan: WritePlan, parts: Sequence[WrittenPart], *, position: Position, moment: int | None = None
     ) -> WritePlan | None:
-        """The base of the write that follows the commit of these parts, asked before that commit begins; None when
-        only the commit can tell. The plan's own commit is refused unless that commit, and nothing else, was made
-        meanwhile. The structure stays, and nothing was truncated."""
+        """Return the base of the write that follows the commit of these parts, asked before that commit begins.
+
+        None when only the commit can tell. The plan's own commit is refused unless that commit, and nothing else, was
+        made meanwhile. The structure stays, and nothing was truncated.
+        """
         ...
 
     def plan_copy(
         self, target: TableId, source: str, schema: TableSchema | None = None, on_drop: OnDrop = "keep"
     ) -> CopyPlan:
-        """Where a copy of the table goes, and the base of its commit: what the table holds now is what it replaces, its
-        structure too, if `schema` is another."""
+        """Return where a copy of the table goes, and the base of its commit.
+
+        What the table holds now is what the copy replaces, its structure too, if `schema` is another.
+        """
         ...
 
     def plan_catchup(self, target: TableId, source: str, base: Sequence[WrittenPart], position: Position) -> WritePlan:
-        """The base of a write over a copy that is not committed yet, which stands at `position`.
+        """Return the base of a write over a copy that is not committed yet, which stands at `position`.
 
         `base` are all its parts so far, those that are newer behind those that are older. The write ends every row
         that a touched key has in them; cells are fetched from the newest of its rows that has not ended. What it
-        gives is one more part of the copy; if it truncated the table, the only one."""
+        gives is one more part of the copy; if it truncated the table, the only one.
+        """
         ...
 
     def commit_copy(
@@ -399,8 +422,10 @@ class TableDestination(Protocol):
         ...
 
     def plan_merge(self, target: TableId, source: str) -> WritePlan:
-        """As `plan`, but for a table that has been copied and whose copy is to be merged: it may have no position. Its
-        structure becomes that of the copy."""
+        """As `plan`, but for a table that has been copied and whose copy is to be merged: it may have no position.
+
+        Its structure becomes that of the copy.
+        """
         ...
 
     def commit_merge(
@@ -411,13 +436,17 @@ class TableDestination(Protocol):
         moment: int | None = None,
         history: str = "",
     ) -> None:
-        """As `commit`, with position and history of the copy that was merged; StaleBase as `commit` and
-        `commit_copy`."""
+        """Commit as `commit` does, with position and history of the copy that was merged.
+
+        StaleBase as `commit` and `commit_copy`.
+        """
         ...
 
     def part_from_json(self, text: str) -> WrittenPart:
-        """Read a part as `WrittenPart.to_json` wrote it, or raise UnreadableRecord. The record may come from anywhere:
-        it names files that a copy has written, and no others."""
+        """Read a part as `WrittenPart.to_json` wrote it, or raise UnreadableRecord.
+
+        The record may come from anywhere: it names files that a copy has written, and no others.
+        """
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
@@ -433,13 +462,15 @@ class TableDestination(Protocol):
         ...
 
     def release(self, target: TableId, source: str, name: str) -> None:
-        """The bookmark is not needed any more. One that is gone already, or its table, is fine."""
+        """Let go of a bookmark that is not needed any more. One that is gone already, or whose table is, is fine."""
         ...
 
     def maintain(self, target: TableId, source: str, run: JobRunner) -> MaintenanceReport:
-        """Do what is due, between batches: the contents stay equal, positions stay. What takes long is begun by one
-        call, goes on beside batches, and is ended by a later call. Of a table of several sources it touches this
-        source's share only. Several threads may call at once, for different tables."""
+        """Do what is due, between batches: the contents stay equal, positions stay.
+
+        What takes long is begun by one call, goes on beside batches, and is ended by a later call. Of a table of
+        several sources it touches this source's share only. Several threads may call at once, for different tables.
+        """
         ...
 
     def discard(self, parts: Sequence[WrittenPart]) -> None:
@@ -447,9 +478,12 @@ class TableDestination(Protocol):
         ...
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
-        """Find out whose trouble a file is that could not be read: FilesLost when the table consists of it and the
-        store answers otherwise, TableDropped when the table is gone, StaleBase when it no longer consists of the file,
-        DestinationUnreachable when the store does not answer, or the file may be read the next time."""
+        """Find out what it means that a file could not be read.
+
+        FilesLost when the table consists of it and the store answers otherwise, TableDropped when the table is gone,
+        StaleBase when it no longer consists of the file, DestinationUnreachable when the store does not answer, or the
+        file may be read the next time.
+        """
         ...
 
 

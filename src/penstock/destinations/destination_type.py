@@ -31,19 +31,22 @@ class CompiledJar:
 
 
 def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
-    """The Spark settings of a type that needs none."""
+    """Return the Spark settings of a type that needs none."""
     return {}
 
 
 @dataclass(frozen=True)
 class DestinationType:
-    """What makes destinations of the type is named as `module:name` and imported when one is made: `tables` is called
-    with the section of the file, Spark and a folder for caches, `readable` with the section, `stream` with the section
-    and a folder for places.
+    """What a `type:` in the file stands for.
+
+    What makes destinations of the type is named as `module:name` and imported when one is made: `tables` is called with
+    the section of the file, Spark and a folder for caches, `readable` with the section, `stream` with the section and a
+    folder for places.
 
     `spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
     `compiled` says whether Spark has the type's own classes. `reading_settings` gives what a session that only reads
-    its tables needs besides. `type_map` says what its columns can be."""
+    its tables needs besides. `type_map` says what its columns can be.
+    """
 
     name: str
     tables: str = ""  # makes a TableDestination; "": the type holds none

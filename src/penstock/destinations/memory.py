@@ -81,7 +81,7 @@ class MemoryDestination:
         """Nothing to close."""
 
     def rows(self, target: TableId) -> pa.Table:
-        """What a reader sees."""
+        """Return what a reader sees."""
         shared = self.store.shared.get(target)
         if shared is None:
             return self.store.tables[target].rows
@@ -152,7 +152,7 @@ class MemoryDestination:
         return target if target not in self.store.shared else share(target, source)
 
     def _stored(self, target: TableId, source: str) -> StoredTable:
-        """What the store has of the source's table. TableDropped when it has none any more."""
+        """Return what the store has of the source's table. TableDropped when it has none any more."""
         table = self.store.tables.get(self._key(target, source))
         if table is None:
             raise TableDropped(
@@ -351,7 +351,7 @@ class MemoryDestination:
         self.store.discarded.update(part.name for part in ours(parts))
 
     def diagnose(self, target: TableId, source: str, error: FileUnreadable) -> PenstockError:
-        """A store in memory always answers."""
+        """Return the error itself: a store in memory always answers."""
         return FilesLost(f"table {target}: {error.what}", f"Copy it again: penstock resync FILE {target}")
 
     def _replace(
@@ -376,7 +376,7 @@ class MemoryDestination:
 def _written(
     plan: MemoryPlan, parts: Sequence[MemoryPart], moment: int | None, *, truncated: bool = False
 ) -> tuple[StoredTable, pa.Table]:
-    """The plan's table, and the rows that it has with the parts."""
+    """Return the plan's table, and the rows that it has with the parts."""
     table = plan.base
     rows = table.schema.empty_table() if truncated else table.rows
     if not truncated and any(part.removed is not None for part in parts):

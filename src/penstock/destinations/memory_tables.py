@@ -71,8 +71,10 @@ class StoredTable:
     def evolved(
         self, structure: TableSchema | None, on_drop: OnDrop, types: TypeMap, copied: Layout | None = None
     ) -> StoredTable:
-        """The same rows under another structure; None: as they are. `copied`: the layout of the rows that replace all
-        of them."""
+        """Return the same rows under another structure; None: as they are.
+
+        `copied`: the layout of the rows that replace all of them.
+        """
         layout = copied or self.layout
         same = structure is not None and structure.fingerprint == self.structure.fingerprint
         if structure is None or (same and layout == self.layout):
@@ -103,7 +105,7 @@ class StoredTable:
         return replace(self, structure=structure, numbers=numbers, rows=rows, layout=layout)
 
     def copied(self, source: str, history: str) -> StoredTable:
-        """The same once it has been copied from the source, under that history."""
+        """Return the same once it has been copied from the source, under that history."""
         return replace(self, copying=self.copying - {source}, histories={**self.histories, source: history})
 
     def after(self, rows: pa.Table, source: str, position: Position, parts: Sequence[MemoryPart]) -> StoredTable:
@@ -130,7 +132,7 @@ class SharedTable:
     turns: list[tuple[int, str]] = field(default_factory=list)  # every commit: by which driver, for which source
 
     def unite(self, target: TableId, schema: TableSchema, sid: Sid, types: TypeMap) -> pa.Schema:
-        """The columns with those that the source needs. SchemaChanged when they cannot be united."""
+        """Return the columns with those that the source needs. SchemaChanged when they cannot be united."""
         held = [HeldColumn(one.name, one.type, not one.nullable, None) for one in self.columns]
         key = schema.key if self.layout.has_identifiers else ()
         taken = united(target, held, self.marked, arrow_schema(schema), key, sid=sid, types=types)
@@ -335,12 +337,12 @@ def ours(parts: Sequence[WrittenPart]) -> list[MemoryPart]:
 
 
 def share(target: TableId, source: str) -> TableId:
-    """The name of what one of several sources has of a table."""
+    """Return the name of what one of several sources has of a table."""
     return TableId(target.schema, f"{target.name} of {source}")
 
 
 def structure_of(part: MemoryPart) -> pa.Schema:
-    """The columns of its rows that follow the source."""
+    """Return the columns of its rows that follow the source."""
     place = part.upserts.schema.get_field_index(RESCUED)
     return part.upserts.schema if place < 0 else part.upserts.schema.remove(place)
 
@@ -357,12 +359,12 @@ def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | i
 
 
 def chosen(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Some columns; RESCUED is null where the rows have none."""
+    """Return some columns; RESCUED is null where the rows have none."""
     return (with_rescued(rows) if RESCUED in columns else rows).select(list(columns))
 
 
 def typed(schema: pa.Schema, batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """The batch in the table's own types; with what was rescued, if it has that."""
+    """Return the batch in the table's own types; with what was rescued, if it has that."""
     has_rescued = len(batch.columns) > len(schema)
     return pa.table(batch.columns, schema=schema.append(pa.field(RESCUED, RESCUED_TYPE)) if has_rescued else schema)
 
@@ -377,7 +379,7 @@ def keys_of(rows: pa.Table, key: tuple[str, ...]) -> pa.Array | None:
 
 
 def living_rows(part: MemoryPart, parts: Iterable[MemoryPart]) -> Rows:
-    """The rows of a copy's part that no part of the copy has ended."""
+    """Return the rows of a copy's part that no part of the copy has ended."""
     alive = np.ones(part.rows, bool)
     for other in parts:
         alive[other.ended.get(part.name, np.empty(0, np.int64))] = False
@@ -409,8 +411,10 @@ def removed(target: TableId, net: NetEffect, rows: pa.Table, columns: Sequence[s
 
 
 def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Table, int, Rows]:
-    """The upserts with what was rescued and with cells fetched from the base; how many of these were found, and the
-    row of each that was not."""
+    """Return the upserts with what was rescued and with cells fetched from the base.
+
+    Also how many cells were found, and the row of each that was not.
+    """
     upserts, rescued, fetched, missing = net.upserts, net.rescued, 0, [np.empty(0, np.int64)]
     for fetch in net.fetches:
         found = last_of(fetch, keys)
@@ -433,7 +437,7 @@ def filled(net: NetEffect, rows: pa.Table, keys: pa.Array | None) -> tuple[pa.Ta
 
 
 def last_of(fetch: Fetch, keys: pa.Array | None) -> pa.Array:
-    """The last row of the base that has the key; null where none has."""
+    """Return the last row of the base that has the key; null where none has."""
     if keys is None:
         return pa.nulls(len(fetch.keys), pa.int64())
     backwards = keys.take(pa.array(np.arange(len(keys))[::-1]))

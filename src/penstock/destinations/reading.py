@@ -49,8 +49,10 @@ class DirectTable(Protocol):
         ...
 
     def scan(self, columns: Sequence[str], limit: int | None) -> pa.Table:
-        """Read these columns of all rows, or of any `limit` of them. ValueError, NotImplementedError, TypeError,
-        OSError or an Arrow error where that is Spark's to do."""
+        """Read these columns of all rows, or of any `limit` of them.
+
+        ValueError, NotImplementedError, TypeError, OSError or an Arrow error where that is Spark's to do.
+        """
         ...
 
 
@@ -59,8 +61,10 @@ class OwnSide(Side, Protocol):
 
     @property
     def types(self) -> Mapping[str, str]:
-        """The columns that are compared, by the source's names, with what the source's texts are read into: see
-        `ComparableTable.as_read`."""
+        """The columns that are compared, by the source's names, with what the source's texts are read into.
+
+        See `ComparableTable.as_read`.
+        """
         ...
 
 
@@ -95,8 +99,7 @@ class ReadableTables(Protocol):
         ...
 
     def register(self, spark: Session, statement: str) -> None:
-        """Make the tables known to Spark that a statement names as `schema.table`, where its catalog does not know
-        them."""
+        """Make the tables that a statement names as `schema.table` known to Spark where its catalog does not."""
         ...
 
     def size(self, spark: Session, target: TableId) -> TableSize:
@@ -104,16 +107,20 @@ class ReadableTables(Protocol):
         ...
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return what would keep a run from writing there, as far as that is known without one: what, and the way
-        out. DestinationUnreachable when it does not answer."""
+        """Return what would keep a run from writing there, as far as that is known without one: what, and the way out.
+
+        DestinationUnreachable when it does not answer.
+        """
         ...
 
     def own_side(
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
     ) -> AbstractContextManager[OwnSide]:
-        """Give the table's side of a comparison at a bookmark, until the block ends. `schema` is the source's, `called`
-        what its columns are called at the destination, by number. SchemaChanged when the table lacks a column of the
-        key, RangeVoid when it was rewritten since the bookmark."""
+        """Give the table's side of a comparison at a bookmark, until the block ends.
+
+        `schema` is the source's, `called` what its columns are called at the destination, by number. SchemaChanged when
+        the table lacks a column of the key, RangeVoid when it was rewritten since the bookmark.
+        """
         ...
 
     def query(self, statement: str, limit: int | None) -> pa.Table:
@@ -121,13 +128,17 @@ class ReadableTables(Protocol):
         ...
 
     def foreseen(self, feeds: Sequence[Feed]) -> list[Foreseen]:
-        """Return what a run would do with tables that are there already, or that it needs and are not there, as far as
-        that is known without one. DestinationUnreachable when it does not answer."""
+        """Return what a run would do with tables that are there already, or that it needs and are not there.
+
+        As far as that is known without a run. DestinationUnreachable when the destination does not answer.
+        """
         ...
 
     def direct(self, target: TableId) -> DirectTable | None:
-        """Return the table for reads without Spark, or None when only Spark can read it, or it is not there. May raise
-        what `DirectTable.scan` may."""
+        """Return the table for reads without Spark, or None when only Spark can read it, or it is not there.
+
+        May raise what `DirectTable.scan` may.
+        """
         ...
 
 

@@ -63,10 +63,11 @@ def worker_modules() -> tuple[str, ...]:
 def spark_settings(
     destinations: Sequence[DestinationSettings], *, compiled: bool, reading: bool = False
 ) -> dict[str, str]:
-    """What Spark's configuration must have for these destinations; where two want the same setting, the first wins.
+    """Return what Spark's configuration must have for these destinations; of two values for a setting, the first wins.
 
     SQL extensions of several types are joined. `compiled`: Spark has the jars of `compiled_jars`; `reading`: it has
-    those of `reading_packages`, and reads tables back."""
+    those of `reading_packages`, and reads tables back.
+    """
     settings: dict[str, str] = {}
     extensions: dict[str, None] = {}
     for destination in destinations:

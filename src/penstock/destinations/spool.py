@@ -115,8 +115,10 @@ class Publication:
         return Progress(end.at, end.out, ("", 0) if self.numbered else end.numbered)
 
     def after(self, record: str, count: int, out: tuple[tuple[str, str], ...] = ()) -> Progress:
-        """Return the progress behind a record, the `count`th of all. `out`: records of its event are still to come,
-        and these are out."""
+        """Return the progress behind a record, the `count`th of all.
+
+        `out`: records of its event are still to come, and these are out.
+        """
         if self.numbered:
             return Progress(self.opened.at, self.opened.out, (self.numbered, count))
         boundary = event_of(record) if out else after_event(record)

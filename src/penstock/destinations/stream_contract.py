@@ -96,9 +96,11 @@ class CopyPlace:
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """How far a shard is published. `behind` has the tables, by name, that are not as far as the others; `copies` has
-    those whose rows are being published. `retried` says which dead letters were sent again
-    (runtime/publish/dead_letters.py)."""
+    """How far a shard is published.
+
+    `behind` has the tables, by name, that are not as far as the others; `copies` has those whose rows are being
+    published. `retried` says which dead letters were sent again (runtime/publish/dead_letters.py).
+    """
 
     place: Place
     behind: Mapping[str, Place] = field(default_factory=dict)

@@ -61,10 +61,12 @@ def steps(
     past: bool = False,
     unkept: Collection[int] = (),
 ) -> Steps:
-    """What brings the table's columns to `after`, whose columns are all numbered. A column whose type is another one
-    and no wider is replaced by a new one of its name: right only where all rows are replaced too. Where rows stay
-    (`past`), it stays as well, under another name. Columns whose numbers are `unkept` go, whatever `on_drop` says.
-    `types`: the destination's map, which says what can be widened."""
+    """Return the steps that bring the table's columns to `after`, whose columns are all numbered.
+
+    A column whose type is another one and no wider is replaced by a new one of its name: right only where all rows are
+    replaced too. Where rows stay (`past`), it stays as well, under another name. Columns whose numbers are `unkept` go,
+    whatever `on_drop` says. `types`: the destination's map, which says what can be widened.
+    """
     wanted = arrow_schema(after)
     numbers = {column.number: wanted.field(place) for place, column in enumerate(after.columns)}
     followed = {one.number: one for one in held if one.number is not None}

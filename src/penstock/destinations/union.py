@@ -32,8 +32,11 @@ def united(
     sid: Sid,
     types: TypeMap,
 ) -> Steps:
-    """How the table (`held`: its columns, `marked`: its key with the sid) becomes fit for a source's columns, whose key
-    is `key` without the sid. `types`: the destination's map, which says what can be widened."""
+    """Return the steps that make the table fit for a source's columns, whose key is `key` without the sid.
+
+    `held` are the table's columns, `marked` is its key with the sid. `types`: the destination's map, which says what
+    can be widened.
+    """
     there = {one.name: one for one in held}
     found = _Found(types)
     if set(marked) - {sid.column} != set(key):
@@ -82,7 +85,7 @@ class _Found:
 
 
 def union_type(held: pa.DataType, own: pa.DataType, types: TypeMap) -> pa.DataType:
-    """The type that both fit into, of two that can be united."""
+    """Return the type that both fit into, of two that can be united."""
     if not (pa.types.is_struct(held) and pa.types.is_struct(own)):
         return own if types.widens(held, own) else held
     theirs, ours = ({field.name: field.type for field in type} for type in (held, own))
@@ -99,8 +102,10 @@ def holds(held: pa.DataType, own: pa.DataType, types: TypeMap) -> bool:
 
 
 def renamed(before: TableSchema, after: TableSchema) -> list[str]:
-    """Columns that are called otherwise now, by their earlier names. In a table that is others' too, the rows that are
-    there cannot follow: the column keeps its name."""
+    """Columns that are called otherwise now, by their earlier names.
+
+    In a table that is others' too, the rows that are there cannot follow: the column keeps its name.
+    """
     names = {column.number: column.name for column in after.columns}
     return [one.name for one in before.columns if names.get(one.number, one.name) != one.name]
 

@@ -1,7 +1,8 @@
-"""Changes that do not suit what the destination holds: an insert whose key is there, an update or delete of one that is
-not. They are applied as the mode says; here they are only found, when somebody asks for it (`anomalies: count`).
+"""Find changes that do not suit what the destination holds: an insert whose key is there, an update of one that is not.
 
-`has` tells which keys have a row before the batch; from there every change says what must be there before the next.
+A delete counts as an update does. They are applied as the mode says; here they are only found, when the file asks for
+it (`anomalies: count`). `has` tells which keys have a row before the batch; from there every change says what must be
+there before the next.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def find_anomalies(
     bucket: int = 0,
     buckets: int = 1,
 ) -> tuple[AnomalyCount, ...]:
-    """Takes the changes that the fold takes, of a table with a key."""
+    """Find anomalies among the changes that the fold takes, of a table with a key."""
     batch = Batch.of(changes, position=position, until=until)
     if not batch.schema.key:
         return ()

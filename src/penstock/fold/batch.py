@@ -57,8 +57,10 @@ class Batch:
 
     @cached_property
     def ranks(self) -> list[Places]:
-        """Each row's place in the stream, per slice. Slices mostly follow one another; those of two schema versions may
-        interleave."""
+        """Each row's place in the stream, per slice.
+
+        Slices mostly follow one another; those of two schema versions may interleave.
+        """
         commit_position = np.concatenate([reader.commit_position for reader in self.readers])
         ordinal = np.concatenate([reader.ordinal for reader in self.readers])
         rank = np.arange(len(commit_position))
@@ -100,9 +102,11 @@ def share_rows(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places
 def aligned(
     reader: RowReader, images: Images, schema: TableSchema, into: Callable[[str], Into | None]
 ) -> Iterator[tuple[pa.Array, Mask | None]]:
-    """Decode each column of `schema`, which may be another version than the reader's: with the cells that were not
-    sent, None if all were. A column that the reader's version lacks is null. `into` says where cells of a column go
-    that do not fit."""
+    """Decode each column of `schema`, which may be another version than the reader's.
+
+    Each comes with the cells that were not sent, None if all were. A column that the reader's version lacks is null.
+    `into` says where cells of a column go that do not fit.
+    """
     for field, place in zip(arrow_schema(schema), places(reader.schema, schema), strict=True):
         if place is None:
             yield pa.nulls(len(images.rows), field.type), None

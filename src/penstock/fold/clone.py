@@ -1,5 +1,6 @@
-"""Clone mode: the net effect that makes the destination's table equal to the source's. Raw changes in, NetEffect out.
-Append mode is the same without DELETE and TRUNCATE.
+"""Clone mode: the net effect that makes the destination's table equal to the source's.
+
+Raw changes in, NetEffect out. Append mode is the same without DELETE and TRUNCATE.
 
 The last image of a key wins; a changed key is a delete of the old and an upsert of the new; a truncate clears what came
 before it; cells that were not sent come from earlier images, else from the destination. Called by the runtime's tasks,
@@ -150,7 +151,7 @@ def check_key(sources: Sequence[RowReader]) -> None:
 
 
 def _last_images(events: Events) -> Places:
-    """The events that make the upserts: source by source, in the order of their rows there."""
+    """Return the events that make the upserts: source by source, in the order of their rows there."""
     last = np.empty(len(events.keys), np.int64)
     last[events.key] = np.arange(len(events.key))  # of equal keys the last one stays
     images = np.sort(last[events.is_image[last]])
@@ -210,7 +211,7 @@ class Upserts:
 def complete(
     upserts: Upserts, events: Events, made_by: Places, sources: Sequence[RowReader], truncated: bool
 ) -> tuple[Fetch, ...]:
-    """Fills what the batch itself knows into the upserts; what is left is for the destination to fetch."""
+    """Fill what the batch itself knows into the upserts, and return what is left for the destination to fetch."""
     if not upserts.unsent:
         return ()
     unsent = {index: UnsentCells(rows, made_by[rows]) for index, rows in upserts.unsent.items()}

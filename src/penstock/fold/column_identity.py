@@ -31,7 +31,7 @@ class Identified:
 
 
 def identify(before: TableSchema, given: TableSchema) -> Identified:
-    """Number the columns of `given`, which comes after `before` in the stream."""
+    """Give the columns of `given`, which comes after `before` in the stream, their numbers."""
     by_name = resolve(before, given)
     read = given.stamp and given.numbered
     if before.relation_id != given.relation_id or given.exact or not (read or given.guessed):
@@ -64,8 +64,10 @@ def identify(before: TableSchema, given: TableSchema) -> Identified:
 
 
 def resolve(before: TableSchema, after: TableSchema) -> TableSchema:
-    """`after` with every column numbered: where a number is not known, by name; a name that is new gets a number below
-    zero. What else is not known of it is as before."""
+    """Return `after` with every column numbered: by name where a number is not known.
+
+    A name that is new gets a number below zero. What else is not known of a column is as before.
+    """
     known = {column.name: column.number for column in before.columns}
     fresh = min([0, *known.values()])
     columns = []
@@ -86,7 +88,7 @@ def resolve(before: TableSchema, after: TableSchema) -> TableSchema:
 
 
 def _possible(before: TableSchema, given: TableSchema) -> set[tuple[int, ...]]:
-    """The sets of columns that the version can name; two of them when there are more."""
+    """Return the sets of columns that the version can name; two of them when there are more."""
     found: set[tuple[int, ...]] = set()
     for numbers in _candidates(before, given):
         found.add(numbers)
@@ -117,7 +119,7 @@ def _candidates(before: TableSchema, given: TableSchema) -> Iterator[tuple[int, 
 
 
 def _published(before: TableSchema, given: TableSchema) -> set[int]:
-    """The columns that are published by the later reading."""
+    """Return the columns that are published by the later reading."""
     live = _live(given)
     return live if _is_whole(before) else live & {column.number for column in before.columns}
 
@@ -128,6 +130,6 @@ def _is_whole(before: TableSchema) -> bool:
 
 
 def _live(schema: TableSchema) -> set[int]:
-    """The columns that the table had. A structure from before this was recorded has them if none was dropped."""
+    """Return the columns that the table had. A structure from before this was recorded has them if none was dropped."""
     numbers = {column.number for column in schema.columns if column.number > 0}
     return set(schema.live) or (numbers if len(numbers) == schema.numbered else set())

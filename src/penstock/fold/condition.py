@@ -273,7 +273,7 @@ def _evaluated(node: Node, rows: pa.Table) -> Any:
 
 
 def _scalar(value: str | bool, type: pa.DataType) -> pa.Scalar:
-    """A value as written, as the column's type."""
+    """Return a value as written, as the column's type."""
     if isinstance(value, bool):
         if not pa.types.is_boolean(type):
             raise ValueError("no truth value")

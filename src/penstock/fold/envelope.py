@@ -63,8 +63,11 @@ RANGE_SHIFT = 40  # a range of the copy has fewer rows than 2 to this
 
 
 def event_schema(kept: TableSchema) -> TableSchema:
-    """The table of a table's events. `kept` is what is kept of the source's. In the images constants come first, so
-    that a column which comes at the source comes behind all others."""
+    """Return the table of a table's events.
+
+    `kept` is what is kept of the source's. In the images constants come first, so that a column which comes at the
+    source comes behind all others.
+    """
     ordered = sorted(kept.columns, key=lambda one: one.number > FIRST_CONSTANT)
     dialect = dialect_of(kept)
     image = dialect.record_type([(one.name, one.type) for one in ordered])
@@ -109,10 +112,12 @@ def fold_events(
     strict: bool = False,
     facts: bool = False,
 ) -> NetEffect:
-    """The events of the changes with position <= commit_position < until, shared out over the buckets by their number.
+    """Return the events of the changes with position <= commit_position < until, divided among the buckets.
 
-    Values that do not fit are rescued; with `strict`, and in a key column, they are ValueDoesNotFit. With `facts` a
-    further column says whether `before` is the whole row (BEFORE_IS_FULL), in place of `before_kind`."""
+    The events' numbers decide the bucket. Values that do not fit are rescued; with `strict`, and in a key column, they
+    are ValueDoesNotFit. With `facts` a further column says whether `before` is the whole row (BEFORE_IS_FULL), in place
+    of `before_kind`.
+    """
     events = (dialect_of(one.schema).without_marks(one) for one in changes)
     batch = Batch.of(events, position=position, until=until, schema=schema)
     used, schema, sources = batch.changes, batch.schema, batch.readers
@@ -147,8 +152,11 @@ def fold_events(
 def read_events(
     rows: pa.Table, source: TableSchema, kept: TableSchema, position: Position, moment: int, first: int
 ) -> pa.Table:
-    """Rows of the copy, perhaps with RESCUED, as events. They are as of `position` (exclusive), and numbered from
-    `first`. `source` is the table as its source has it, `kept` as the rows are."""
+    """Rows of the copy, perhaps with RESCUED, as events.
+
+    They are as of `position` (exclusive), and numbered from `first`. `source` is the table as its source has it, `kept`
+    as the rows are.
+    """
     wanted, count = arrow_schema(event_schema(kept)), rows.num_rows
     inner = list(wanted.field("after").type)
     after = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in inner], fields=inner)
@@ -176,7 +184,7 @@ def _events(
     *,
     strict: bool,
 ) -> tuple[pa.Table, pa.Array]:
-    """The events, and what was rescued of them. `places` learns where the cells of each column came from."""
+    """Return the events, and what was rescued of them. `places` learns where the cells of each column came from."""
     op = reader.op[rows]
     has_after = np.flatnonzero((op == INSERT) | (op == UPDATE))
     has_before = np.flatnonzero(reader.has_old[rows] & (op != TRUNCATE))
@@ -223,13 +231,13 @@ def _events(
 
 
 def _rows(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
-    """What stands beside the messages of these rows; the messages are decoded already."""
+    """Return what stands beside the messages of these rows; the messages are decoded already."""
     beside = batch.select([*_PLACES, "commit_time"])
     return beside if len(rows) == batch.num_rows else beside.take(pa.array(rows))
 
 
 def _options(reader: RowReader, rows: Places, op: Octets) -> pa.Array:
-    """What truncates were given; null for other changes."""
+    """Return the options that truncates were given; null for other changes."""
     at = np.flatnonzero(op == TRUNCATE)
     kind = pa.list_(pa.field("element", pa.string()))
     if not len(at):
@@ -241,7 +249,7 @@ def _options(reader: RowReader, rows: Places, op: Octets) -> pa.Array:
 
 
 def _beside(before: _Images, after: _Images, with_before: Mask, with_after: Mask) -> pa.Array:
-    """What was rescued of the images, for each change."""
+    """Return what was rescued of the images, for each change."""
     at, names, texts = [], list[str](), list[str]()
     for side, images, there in (("before", before, with_before), ("after", after, with_after)):
         if images.rescued is None:
@@ -281,7 +289,7 @@ def _images(
 
 
 def _typed(rows: pa.Table, schema: TableSchema, names: Iterable[str]) -> pa.Table:
-    """The rows with the values of these columns, where their texts are carried; null where one does not fit."""
+    """Return the rows with the values of these columns, where their texts are carried; null where one does not fit."""
     for name in names:
         type = schema.column(name).type
         if is_verbatim(type):
@@ -291,7 +299,10 @@ def _typed(rows: pa.Table, schema: TableSchema, names: Iterable[str]) -> pa.Tabl
 
 
 def _maskable(rows: pa.Table, schema: TableSchema, projection: Projection) -> pa.Table:
-    """The rows with masked columns as their values' own texts: a value's mask is the same wherever it is made."""
+    """Return the rows with masked columns as their values' own texts.
+
+    So a value's mask is the same wherever it is made.
+    """
     for choice in projection.columns:
         if not choice.masked or choice.column not in rows.column_names:
             continue
@@ -314,8 +325,11 @@ def _within_where(
     before: _Images,
     old_is_full: Mask,
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.object_]], Mask, Mask]:
-    """What events are where rows outside of `where` are none: a row that moves out is deleted, one that moves in is
-    inserted. What an old image cannot tell, because it holds the key alone, counts as having been in."""
+    """Return the events where rows outside of `where` do not exist.
+
+    A row that moves out is deleted, one that moves in is inserted. What an old image cannot tell, because it holds the
+    key alone, counts as having been in.
+    """
     now, was = np.zeros(len(op), np.bool_), np.ones(len(op), np.bool_)
     now[after.at] = after.holds
     was[before.at] = before.holds
@@ -336,8 +350,11 @@ def _befores(
     projection: Projection,
     type: pa.DataType,
 ) -> pa.Array:
-    """The old images. A row that moves out of `where` and whose old image was not sent, because its key stays, has that
-    key: a deletion says of which row."""
+    """Return the old images.
+
+    A row that moves out of `where` and whose old image was not sent, because its key stays, has that key: a deletion
+    says of which row.
+    """
     sent = _structs(before, shown, type)
     unsent = moved_out.copy()
     unsent[before.at] = False

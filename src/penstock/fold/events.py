@@ -49,7 +49,7 @@ class _Touches:
 def events_of(
     sources: Sequence[RowReader], rows: Sequence[Places], ranks: Sequence[Places], bucket: int, buckets: int
 ) -> Events:
-    """The events of the given rows whose key is in the bucket. `ranks` are the rows' places in the stream."""
+    """Return the events of the given rows whose key is in the bucket. `ranks` are the rows' places in the stream."""
     touches: list[_Touches] = []
     changes = 0
     for number, (reader, chosen, rank) in enumerate(zip(sources, rows, ranks, strict=True)):
@@ -120,7 +120,7 @@ def _in_order(touches: Sequence[_Touches], changes: int) -> Events:
 
 
 def _numbered(keys: Sequence[pa.Array]) -> tuple[pa.Array, Places]:
-    """The keys without repetition, and for each given key its number among them."""
+    """Return the keys without repetition, and for each given key its number among them."""
     encoded = pa.chunked_array(keys).dictionary_encode()  # drops empty chunks; those left share one dictionary
     if encoded.num_chunks == 0:
         return keys[0], np.empty(0, np.int64)
@@ -130,7 +130,10 @@ def _numbered(keys: Sequence[pa.Array]) -> tuple[pa.Array, Places]:
 
 
 def _moved_from(key: Places, order: Places, moved_away: Mask) -> Places:
-    """A key is left right before the same row's image: they are neighbours, if both are in the bucket."""
+    """Return the keys that rows left.
+
+    A key is left right before the same row's image: they are neighbours, if both are in the bucket.
+    """
     origin = np.full(len(key), NOT_MOVED, np.int64)
     left = np.flatnonzero(moved_away[:-1])
     left = left[order[left + 1] == order[left] + 1]

@@ -39,8 +39,10 @@ class Followed:
 
 
 def follow(base: TableSchema, versions: Iterable[TableSchema], types: TypeMap) -> Followed:
-    """From `base`, which the destination has, through `versions` in the order of the stream. `types` is the
-    destination's map: it says which columns can be widened with their rows in place."""
+    """From `base`, which the destination has, through `versions` in the order of the stream.
+
+    `types` is the destination's map: it says which columns can be widened with their rows in place.
+    """
     versions = list(versions)
     known = all(column.number for column in base.columns)
     current = base if known or not versions else resolve(versions[0], base)
@@ -72,8 +74,10 @@ def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
 
 
 def identity_change(base: TableSchema, versions: Iterable[TableSchema]) -> str:
-    """How the replica identity of a table without a key changed; "" when it did not. Before it was FULL, or since it no
-    longer is, changes of rows may have gone unseen."""
+    """How the replica identity of a table without a key changed; "" when it did not.
+
+    Before it was FULL, or since it no longer is, changes of rows may have gone unseen.
+    """
     for version in versions:
         if not base.key and not version.key and version.by_row != base.by_row:
             return f"it has no key, and its replica identity changed from {base.identity} to {version.identity}"
@@ -117,7 +121,7 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
 
 
 def type_text(schema: TableSchema, column: Column) -> str:
-    """The type as users write it, with their choice for it."""
+    """Return the type as users write it, with their choice for it."""
     return dialect_of(schema).type_text(column.type)
 
 
@@ -188,5 +192,5 @@ def _by_label(schema: TableSchema) -> dict[int | str, Column]:
 
 
 def _label(column: Column) -> int | str:
-    """A column's number; its name where nobody knows the number."""
+    """Return a column's number; its name where nobody knows the number."""
     return column.number or column.name

@@ -115,7 +115,7 @@ def _with_truncates(events: Events, ranks: Sequence[Places], truncates: Sequence
 
 
 def _steps(events: Events, moments: Sequence[Places], sources: int) -> tuple[Steps, Places]:
-    """The last event of each key and moment; and those of them that are images, in the order of the upserts."""
+    """Return the last event of each key and moment; and those of them that are images, in the order of the upserts."""
     moment = np.empty(len(events.key), np.int64)
     for number in range(sources):
         here = events.source == number

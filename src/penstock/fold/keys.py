@@ -1,9 +1,9 @@
-"""Keys as one comparable column, the same wherever they are computed: by the fold from decoded rows, and by a
-destination from the columns that it reads back from its own files.
+"""Encode keys as one comparable column, the same wherever they are computed.
 
-One integer column is its number (int64). Anything else is one binary value: fixed-width parts as they are, and parts of
-varying length, in a key of several columns, behind their length, so that ("a", "bc") and ("ab", "c") differ.
-The binary form belongs to the column types: only keys of one table may be compared.
+The fold computes them from decoded rows, and a destination from the columns that it reads back from its own files. One
+integer column is its number (int64). Anything else is one binary value: fixed-width parts as they are, and parts of
+varying length, in a key of several columns, behind their length, so that ("a", "bc") and ("ab", "c") differ. The binary
+form belongs to the column types: only keys of one table may be compared.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _gathered(octets: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], lengths:
 
 
 def _unpacked(type: pa.DataType, part: pa.Array) -> pa.Array:
-    """The values that `_part` made these bytes of."""
+    """Return the values that `_part` made these bytes of."""
     if _varies(type):
         return part.cast(type)
     width = type.byte_width if pa.types.is_decimal(type) else 8
@@ -91,7 +91,7 @@ def _unpacked(type: pa.DataType, part: pa.Array) -> pa.Array:
 
 
 def bucket_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
-    """A bucket number for each encoded key, the same in every process."""
+    """Return a bucket number for each encoded key, the same in every process."""
     if pa.types.is_integer(keys.type):
         hashed = _mixed(np.asarray(keys).astype(np.int64).view(np.uint64))
     else:

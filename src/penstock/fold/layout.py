@@ -1,5 +1,7 @@
-"""What a destination's table is made of, by mode: the columns that a feed keeps of its source table, as they are, or
-with others around them. Shared by fold, which makes the rows, and the destinations, which make the tables.
+"""Define what a destination's table consists of, by mode.
+
+The columns that a feed keeps of its source table are there as they are, or with others around them. Shared by fold,
+which makes the rows, and the destinations, which make the tables.
 
 | layout   | columns                                          | rows are told apart by     |
 |----------|--------------------------------------------------|----------------------------|
@@ -47,8 +49,11 @@ OPEN = _microseconds(datetime(9999, 1, 1, tzinfo=UTC))  # where a version ends t
 
 @dataclass(frozen=True)
 class Layout:
-    """`period`: for a table of versions (history), the names of its three columns. `projection`: what of the source's
-    table is kept. `rule`: what its rows are made under, as text (`rule.py`); "" where nobody says."""
+    """`period`: for a table of versions (history), the names of its three columns.
+
+    `projection`: what of the source's table is kept. `rule`: what its rows are made under, as text (`rule.py`); ""
+    where nobody says.
+    """
 
     period: Period | None = None
     projection: Projection = EVERYTHING
@@ -56,8 +61,10 @@ class Layout:
     rule: str = ""
 
     def kept(self, schema: TableSchema) -> TableSchema:
-        """The table that is made of the source's. SchemaChanged when the rule does not suit it, ColumnsRequired when no
-        column is left."""
+        """Return the table that is made of the source's.
+
+        SchemaChanged when the rule does not suit it, ColumnsRequired when no column is left.
+        """
         kept = kept_schema(self.projection, schema)
         if not kept.columns:
             raise ColumnsRequired(
@@ -95,14 +102,16 @@ class Layout:
         return pa.schema([*kept, *self.around])
 
     def to_json(self) -> str:
-        """What must not change as long as the table is there, whichever sources feed it."""
+        """Return what must not change as long as the table is there, whichever sources feed it."""
         return json.dumps(
             {"events": self.events, "period": None if self.period is None else self.period.names}, sort_keys=True
         )
 
     def made(self, text: str) -> bool:
-        """Whether a table with this text of `to_json` is of this layout. Tables of earlier versions of penstock have
-        the projection in it, and no rule."""
+        """Whether a table with this text of `to_json` is of this layout.
+
+        Tables of earlier versions of penstock have the projection in it, and no rule.
+        """
         told = json.loads(text)
         earlier = told.pop("projection", None)
         return bool(told == json.loads(self.to_json()) and earlier in (None, json.loads(self._projection_json())))
@@ -118,8 +127,10 @@ class Layout:
         return self.period is None
 
     def require_room(self, kept: TableSchema) -> None:
-        """SchemaChanged when a column that is kept has the name of one around them, ColumnNotCarried when readers could
-        not tell it from another. Case does not count: Spark ignores it."""
+        """Raise SchemaChanged when a column that is kept has the name of one around them.
+
+        ColumnNotCarried when readers could not tell it from another. Case does not count: Spark ignores it.
+        """
         around = {name.lower() for name in self.around.names}
         taken = sorted(column.name for column in kept.columns if column.name.lower() in around)
         if taken:

@@ -22,7 +22,7 @@ def fill(
     found: FoundCells,
     into: Into | None,
 ) -> list[pa.Array]:
-    """A column, whose rows are numbered through its chunks, with the found cells in their places.
+    """Return a column, whose rows are numbered through its chunks, with the found cells in their places.
 
     `into` is where cells go that do not fit.
     """

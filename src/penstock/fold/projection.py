@@ -36,7 +36,7 @@ FIRST_CONSTANT = -1_000_000  # constants are columns too, with numbers that no s
 
 
 def kept_schema(projection: Projection, schema: TableSchema) -> TableSchema:
-    """The table as the destination has it. SchemaChanged when what the rule says does not suit the table."""
+    """Return the table as the destination has it. SchemaChanged when what the rule says does not suit the table."""
     if not projection:
         return schema
     choices = {choice.column: choice for choice in projection.columns}
@@ -60,8 +60,10 @@ def check_projection(projection: Projection, schema: TableSchema) -> list[str]:
 
 
 def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Rows of the source's table as the destination has them, without those that are not kept. Both may have RESCUED
-    behind their columns."""
+    """Rows of the source's table as the destination has them, without those that are not kept.
+
+    Both may have RESCUED behind their columns.
+    """
     if not projection:
         return rows
     condition = condition_of(projection)
@@ -83,9 +85,12 @@ def project_batches(
 
 
 def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) -> NetEffect:
-    """The net effect on what is kept. `schema` is the one of its upserts.
+    """Return the net effect on what is kept.
 
-    RowIncomplete when `where` needs a value that was not sent."""
+    `schema` is the one of its upserts.
+
+    RowIncomplete when `where` needs a value that was not sent.
+    """
     if not projection:
         return net
     condition = condition_of(projection)
@@ -125,7 +130,7 @@ def project_effect(projection: Projection, schema: TableSchema, net: NetEffect) 
 
 
 def where_incomplete(schema: TableSchema, column: str, then: str) -> RowIncomplete:
-    """The error for a change that lacks a value which `where` needs; `then` is what to run in the end."""
+    """Return the error for a change that lacks a value which `where` needs; `then` is what to run in the end."""
     advice = dialect_of(schema).unsent_value(schema.table)
     return RowIncomplete(
         f"table {schema.table}: `where` needs column {column}, whose value {advice.what}",
@@ -134,7 +139,10 @@ def where_incomplete(schema: TableSchema, column: str, then: str) -> RowIncomple
 
 
 def let_in_without_values(schema: TableSchema) -> RowIncomplete:
-    """A row that `where` lets in from now on: what was not sent of it is nowhere at the destination."""
+    """Return the error for a row that `where` lets in from now on.
+
+    What was not sent of it is nowhere at the destination.
+    """
     advice = dialect_of(schema).unsent_value(schema.table)
     return RowIncomplete(
         f"table {schema.table}: an UPDATE brought a row into `where` and left a value as it was, which {advice.what}",
@@ -150,7 +158,7 @@ def _chosen(column: Column, choice: ColumnChoice | None, text: ColumnType) -> Co
 
 
 def _problems(projection: Projection, schema: TableSchema) -> Iterator[str]:
-    """What does not suit the table, one after the other."""
+    """Yield what does not suit the table, one problem after the other."""
     names = {column.name for column in schema.columns}
     for choice in projection.columns:
         if choice.column not in names:
@@ -199,14 +207,14 @@ def condition_of(projection: Projection) -> Condition | None:
 
 
 def kept_rescued(projection: Projection, schema: TableSchema, rescued: pa.Array | None) -> pa.Array | None:
-    """What was rescued of rows, as it is with their columns as chosen; None when that is nothing."""
+    """Return what was rescued of rows, as it is with their columns as chosen; None when that is nothing."""
     return None if rescued is None else renamed(rescued, _names_rescued(projection, schema))
 
 
 def kept_counts(
     projection: Projection, schema: TableSchema, counts: Iterable[RescueCount], kept: pa.Array | None
 ) -> tuple[RescueCount, ...]:
-    """What is `kept` of rescued cells, counted. `counts` are of all of them, under the source's names."""
+    """Return the counts of rescued cells that are `kept`. `counts` are of all of them, under the source's names."""
     names = _names_rescued(projection, schema)
     places = {names[one.column]: one.place for one in counts if one.column in names}
     return counted(kept, places.__getitem__)
@@ -225,8 +233,11 @@ def _names_rescued(projection: Projection, schema: TableSchema) -> dict[str, str
 
 
 def shaped(projection: Projection, schema: TableSchema, rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
-    """Columns as chosen. Without a word about dropped ones: they are simply not taken. Where a masked column's
-    cell was rescued, its text is masked."""
+    """Columns as chosen.
+
+    Without a word about dropped ones: they are simply not taken. Where a masked column's cell was rescued, its text is
+    masked.
+    """
     choices = {choice.column: choice for choice in projection.columns}
     arrow = arrow_schema(kept_schema(projection, schema))
     columns: list[pa.ChunkedArray | pa.Array] = []

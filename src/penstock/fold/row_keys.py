@@ -1,7 +1,7 @@
-"""Whole rows as one comparable column, for tables without a key: the same wherever they are computed, by the fold from
-decoded rows and by a destination from the columns that it reads back from its own files.
+"""Encode whole rows as one comparable column, for tables without a key: the same wherever they are computed.
 
-A row's key is the SHA-256 of its canonical form: 32 bytes, whatever the row. Different rows have different keys, for
+The fold computes them from decoded rows, and a destination from the columns that it reads back from its own files. A
+row's key is the SHA-256 of its canonical form: 32 bytes, whatever the row. Different rows have different keys, for
 nobody has ever found two texts with the same SHA-256. Rows are equal when the destination stores the same for them:
 NULL equals NULL, all NaNs are one, -0.0 and 0.0 differ, numbers of one column are equal by value, and a rescued cell is
 its text. The form does not change when a column is widened. Neighbour: `keys`, for tables with a key.
@@ -29,8 +29,10 @@ Octets = npt.NDArray[np.uint8]
 
 
 def encode_rows(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Array:
-    """Make one key per row, from all columns in their order. `rescued` has RESCUED_TYPE, and entries under the names of
-    the columns."""
+    """Make one key per row, from all columns in their order.
+
+    `rescued` has RESCUED_TYPE, and entries under the names of the columns.
+    """
     if rows.num_columns == 0:
         raise ValueError("a table without columns has no rows that could be compared")
     digests: list[bytes] = []
@@ -47,7 +49,7 @@ def encode_rows(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Array:
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Runs of rows whose canonical forms fit one array."""
+    """Yield runs of rows whose canonical forms fit one array."""
     left = rows.to_batches(max_chunksize=_ROWS_AT_ONCE)[::-1]
     while left:
         piece = left.pop()
@@ -59,7 +61,7 @@ def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _rescued_texts(piece: pa.RecordBatch, rescued: pa.Array | None) -> pa.Array:
-    """What was rescued of each row: the places of the columns, each with its text, in the order of the columns."""
+    """Return what was rescued of each row: the places of the columns, each with its text, in the columns' order."""
     texts = [b""] * piece.num_rows
     if rescued is not None and rescued.null_count < len(rescued):
         places = {name: place for place, name in enumerate(piece.schema.names)}
@@ -81,7 +83,7 @@ def _digests(forms: pa.Array) -> bytes:
 
 
 def _joined(columns: Sequence[pa.Array]) -> pa.Array:
-    """The canonical form of each row: a block of the same width for all, then the values whose length the block has."""
+    """Return the canonical form of each row: a block of the same width for all, then the values of varying length."""
     blocks: list[Octets] = []
     parts: list[pa.Array] = []
     for column in columns:

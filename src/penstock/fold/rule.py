@@ -19,7 +19,7 @@ SALT_DIGITS = 16
 
 
 def rule_text(feed: Feed) -> str:
-    """The rule of a feed, as destinations keep it."""
+    """Return the rule of a feed, as destinations keep it."""
     projection = feed.projection
     digest = hashlib.sha256(f"penstock mask_salt {projection.salt}".encode()).hexdigest()[:SALT_DIGITS]
     return json.dumps(
@@ -78,7 +78,7 @@ def retyped(before: TableSchema, after: TableSchema) -> list[str]:
 
 
 def carried_types(schema: TableSchema) -> dict[str, str]:
-    """What each column is carried as, by name; "" where the file chooses nothing."""
+    """Return what each column is carried as, by name; "" where the file chooses nothing."""
     return {column.name: column.type.carried_as for column in schema.columns}
 
 
@@ -102,7 +102,7 @@ def _retyped(name: str, before: str, after: str) -> str:
 
 
 def _processor(spec: ProcessorSpec) -> dict[str, Any]:
-    """What a processor does; where the file lies that names it does not matter."""
+    """Return what a processor does; where the file lies that names it does not matter."""
     settings = {name: value for name, value in json.loads(spec.settings).items() if name != "folder"}
     return {"type": spec.type, "settings": settings, "on_error": spec.on_error}
 

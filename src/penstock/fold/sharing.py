@@ -1,9 +1,8 @@
-"""Shares out the changes of a huge transaction: which of its rows each bucket of keys needs, so that a task holds its
-own part of it and never all of it.
+"""Divide the changes of a huge transaction by buckets of keys, so that a task holds its own part and never all of it.
 
 The fold takes from any changes what is its bucket's; given the share instead of everything it comes to the same, but
-for one figure: of changes before a truncate, the first bucket counts its own alone. A history goes by its moments,
-so there it holds for changes of one moment. Called by the runtime's tasks (`runtime/apply/key_split.py`).
+for one figure: of changes before a truncate, the first bucket counts its own alone. A history goes by its moments, so
+there it holds for changes of one moment. Called by the runtime's tasks (`runtime/apply/key_split.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class ByRow:
 
 
 def joined(changes: Iterable[RawChanges], most_bytes: int) -> Iterator[RawChanges]:
-    """The same changes in fewer pieces: neighbours under one version become one, up to so many bytes."""
+    """Return the same changes in fewer pieces: neighbours under one version become one, up to so many bytes."""
     held: list[RawChanges] = []
     size = 0
     for one in changes:
@@ -72,7 +71,7 @@ def _as_one(held: list[RawChanges]) -> RawChanges:
 
 
 def _rows_of(changes: RawChanges, buckets: int, by_row: ByRow | None) -> list[Places]:
-    """The rows of each bucket."""
+    """Return the rows of each bucket."""
     reader = read(changes)
     count = len(reader)
     is_truncate = reader.op == TRUNCATE
@@ -103,8 +102,10 @@ def _rows_of(changes: RawChanges, buckets: int, by_row: ByRow | None) -> list[Pl
 
 
 def _buckets_by_row(reader: RowReader, row: Places, buckets: int, by_row: ByRow) -> tuple[Places, Places, Places]:
-    """The bucket of each row after its change, or before it where it was deleted; and the rows of updates that are of
-    another bucket before, with that bucket."""
+    """Return the bucket of each row after its change, or before it where it was deleted.
+
+    Also the rows of updates that were in another bucket before, with that bucket.
+    """
     require_whole_rows([reader])
     op = reader.op[row]
 

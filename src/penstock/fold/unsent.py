@@ -32,8 +32,10 @@ class UnsentCells:
 
 @dataclass(frozen=True)
 class FoundCells:
-    """Of one column: for rows of the upserts, the earlier cell that fills them: of which source, and of which of its
-    `images`. Cells of images from before the column are NULL, as the rows are already, and not among them."""
+    """The earlier cells that fill one column, for rows of the upserts: of which source, and of which of its `images`.
+
+    Cells of images from before the column are NULL, as the rows are already, and not among them.
+    """
 
     rows: Places
     source: Places
@@ -42,7 +44,7 @@ class FoundCells:
     images: Mapping[int, tuple[Images, int]]  # by source, with the column's place there
 
     def values(self, source: int, at: Places, into: Into | None) -> pa.Array:
-        """The cells of some images of a source."""
+        """Return the cells of some images of a source."""
         images, column = self.images[source]
         return images.values(column, into, at)
 
@@ -76,7 +78,7 @@ def resolve(
 
 
 def lineages(events: Events) -> Places:
-    """The row that an event belongs to, as a number: that of the key which it has at the destination.
+    """Return the row that an event belongs to, as a number: that of the key which it has at the destination.
 
     Rows that take a key after another row left it in this batch have numbers past those of the keys.
     """
@@ -172,7 +174,7 @@ class _Earlier:
             raise self._sources[self._events.source[event]].incomplete(int(self._events.row[event]))
 
     def _check_origin(self, found: Mask, known: Places, place: Places) -> None:
-        """An update must have a row to update: not one deleted before it, nor one that never was."""
+        """Require that an update has a row to update: not one deleted before it, nor one that never was."""
         gone = found.copy()
         gone[found] = ~self._events.is_image[self._members[known[found]]]
         gone |= ~found & (self._lineage[place] >= len(self._events.keys))

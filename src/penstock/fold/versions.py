@@ -45,9 +45,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Written:
-    """What the batch makes of it. Tables have the period's columns, and RESCUED before them if `held` or the upserts
-    had it; those of `ended` and `opened` are in the order of
-    their keys, which are numbers of touched keys.
+    """What the batch makes of it.
+
+    Tables have the period's columns, and RESCUED before them if `held` or the upserts had it; those of `ended` and
+    `opened` are in the order of their keys, which are numbers of touched keys.
     """
 
     replaced: pa.Table  # versions that were followed by another
@@ -113,7 +114,7 @@ def _conformed(upserts: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def with_rescued(rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
-    """The rows with RESCUED behind their columns: as it is there, else as given, else null."""
+    """Return the rows with RESCUED behind their columns: as it is there, else as given, else null."""
     if RESCUED in rows.column_names:
         return rows
     cells = pa.nulls(rows.num_rows, RESCUED_TYPE) if rescued is None else rescued

@@ -43,7 +43,7 @@ class Images:
     kept: Mask
 
     def buckets(self, buckets: int) -> Places:
-        """The bucket of each of the images given."""
+        """Return the bucket of each of the images given."""
         found = np.full(len(self.kept), NOT_KEPT, np.int64)
         found[self.kept] = bucket_of(self.keys, buckets)
         return found
@@ -58,7 +58,7 @@ def images_of(
     old: bool,
     rescued: Rescued | None,
 ) -> Images:
-    """Decodes the new images of some rows of each source, or the old ones, under `schema`."""
+    """Decode the new images of some rows of each source, or the old ones, under `schema`."""
     decoded = Upserts(schema, sources, rows, rescued, old)
     if decoded.unsent:
         number = next(iter(decoded.unsent.values()))[0]
@@ -182,7 +182,7 @@ class _Balance:
 
 
 def _balance(gone: pa.Array, gone_order: Places, come: pa.Array, come_order: Places) -> _Balance:
-    """What is left of rows that went and came, in the order of the stream."""
+    """Return what is left of rows that went and came, in the order of the stream."""
     encoded = pa.chunked_array([gone, come], pa.binary()).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

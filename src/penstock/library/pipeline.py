@@ -62,8 +62,11 @@ class Pipeline:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, *, once: bool = False) -> Pipeline:
-        """Begin to run, and return at once. With `once` the run ends when everything is delivered that the source had
-        at the start. UsageError when it is running already."""
+        """Begin to run, and return at once.
+
+        With `once` the run ends when everything is delivered that the source had at the start. UsageError when it is
+        running already.
+        """
         if self.is_running:
             raise UsageError(f"pipeline {self.name} is running already", "Call `shutdown` first")
         _log_by_logging()

@@ -50,8 +50,11 @@ class Remark:
 
 @dataclass(frozen=True)
 class Partitions:
-    """One look. Transactions numbered below `horizon` had ended; a row of theirs is older than the look. `position` is
-    where the source's log was then; None in records that are older than this field."""
+    """One look.
+
+    Transactions numbered below `horizon` had ended; a row of theirs is older than the look. `position` is where the
+    source's log was then; None in records that are older than this field.
+    """
 
     horizon: int
     partitions: tuple[Partition, ...]

@@ -39,13 +39,16 @@ def parse_position(text: str) -> Position:
 
 
 def order_text(commit_position: Position, ordinal: int) -> str:
-    """The place of one change in the stream: its transaction's commit, and its number there. `0/16B3740:2`."""
+    """Return the place of one change in the stream: its transaction's commit, and its number there. `0/16B3740:2`."""
     return f"{position_text(commit_position)}:{ordinal}"
 
 
 def parse_order(text: str) -> tuple[Position, int]:
-    """The inverse of `order_text`; a position alone stands for the end of the transaction committed there. Texts of
-    earlier versions (two numbers of 16 hexadecimal digits) are read too. ValueError when the text is none of these."""
+    """Return the inverse of `order_text`; a position alone stands for the end of the transaction committed there.
+
+    Texts of earlier versions (two numbers of 16 hexadecimal digits) are read too. ValueError when the text is none of
+    these.
+    """
     if (stored := _STORED_ORDER.fullmatch(text)) is not None:
         return int(stored[1], 16), int(stored[2], 16)
     commit_position, divider, ordinal = text.partition(":")

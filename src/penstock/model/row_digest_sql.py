@@ -19,8 +19,10 @@ _SHOWN_OF_ROW = 200
 
 @dataclass(frozen=True)
 class ColumnSql:
-    """SQL for a column's canonical text (NULL when it is null), for what a person is shown of it, and for the text as
-    a part of a row's text, in which a US is doubled."""
+    """SQL for a column: its canonical text (NULL when it is null), what users are shown, and its part of a row's text.
+
+    A US is doubled in that part.
+    """
 
     name: str
     text: str

@@ -60,8 +60,9 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class Column:
-    """`number` is the column's own for life, whatever its name (0: not known). `filled` is the text that rows from
-    before the column show in it; None: they show NULL, or it is not known.
+    """`number` is the column's own for life, whatever its name (0: not known).
+
+    `filled` is the text that rows from before the column show in it; None: they show NULL, or it is not known.
     """
 
     name: str

@@ -20,8 +20,11 @@ from penstock.model.position import Position
 
 @dataclass(frozen=True)
 class PublishedBy:
-    """One publication that has the table. `stamp` is the publication's own; `through` are the stamps of the rows that
-    put the table into it: the table itself, a partitioned table above it, or its schema."""
+    """One publication that has the table.
+
+    `stamp` is the publication's own; `through` are the stamps of the rows that put the table into it: the table itself,
+    a partitioned table above it, or its schema.
+    """
 
     publication: str
     stamp: str

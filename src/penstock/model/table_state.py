@@ -78,8 +78,10 @@ class TableStatus:
 
     @property
     def is_copying(self) -> bool:
-        """Whether a copy was on its way, also between two tries, or has to be made: then nothing of the log is kept for
-        the table that it is to replace."""
+        """Whether a copy was on its way, also between two tries, or has to be made.
+
+        Then nothing of the log is kept for the table that it is to replace.
+        """
         return self.state in COPYING or self.tried_again_by_itself or self.retry is Retry.WHEN_PUBLISHED
 
     @property

@@ -27,11 +27,14 @@ _WIDENINGS: frozenset[Widening] = frozenset(
 
 @dataclass(frozen=True)
 class TypeMap:
-    """`any_number` is how numbers are carried whose declaration allows more digits than `digits`: as their text, or as
-    a `decimal(p,s)`, in which case a declared scale is kept if it fits. `widenings` lists the types that a column may
-    be widened from and to with its rows in place; decimals of one scale may get more digits everywhere. With
-    `own_texts` values other than integers and booleans are carried as the text that their source writes, for a
-    destination that reads it; sources that write no texts are not concerned."""
+    """What a destination's columns can hold.
+
+    `any_number` is how numbers are carried whose declaration allows more digits than `digits`: as their text, or as a
+    `decimal(p,s)`, in which case a declared scale is kept if it fits. `widenings` lists the types that a column may be
+    widened from and to with its rows in place; decimals of one scale may get more digits everywhere. With `own_texts`
+    values other than integers and booleans are carried as the text that their source writes, for a destination that
+    reads it; sources that write no texts are not concerned.
+    """
 
     int16: bool = True
     time: bool = True  # of day, to the microsecond

@@ -8,8 +8,11 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table's files. `read_cost` is what a full read costs beside one of the same rows, compact: 1 is as quick as can
-    be. `doing` says what goes on beside batches; empty: nothing."""
+    """A table's files.
+
+    `read_cost` is what a full read costs beside one of the same rows, compact: 1 is as quick as can be. `doing` says
+    what goes on beside batches; empty: nothing.
+    """
 
     files: int
     delete_files: int

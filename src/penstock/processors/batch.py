@@ -55,8 +55,10 @@ class Route:
 
 @dataclass(frozen=True)
 class EventBatch:
-    """Events in order and in parallel. `origin` is the number of the event, among those that the chain was given, that
-    each one is made of; several may be made of one. `facts` are of the given events, by `origin`.
+    """Events in order and in parallel.
+
+    `origin` is the number of the event, among those that the chain was given, that each one is made of; several may be
+    made of one. `facts` are of the given events, by `origin`.
 
     Images are structs, null where there is none. `unchanged` names columns that the source did not send: they are null
     in `after`, and that is not their value. `texts` are columns that were written as JSON.
@@ -135,8 +137,10 @@ def events_of(batch: EventBatch) -> list[dict[str, Any]]:
 
 
 def batch_of(batch: EventBatch, made: Sequence[tuple[int, Mapping[str, Any]]], added: Sequence[str]) -> EventBatch:
-    """Return the events that a processor has made of `batch`: each with the number of its origin. StepFailed for one
-    that is no event."""
+    """Return the events that a processor has made of `batch`: each with the number of its origin.
+
+    StepFailed for one that is no event.
+    """
     known = [field.name for field in batch.after.type]
     names = [*known, *(name for name in added if name not in known)]
     for _, event in made:

@@ -29,8 +29,11 @@ MOST_MADE = 40  # events that one may be made into
 
 
 class Step(Protocol):
-    """One processor, ready to run. Stateless: a batch may be given again, and in other parts. `most`, where it has
-    one, is how many events it is given at once."""
+    """One processor, ready to run.
+
+    Stateless: a batch may be given again, and in other parts. `most`, where it has one, is how many events it is given
+    at once.
+    """
 
     def run(self, batch: EventBatch) -> EventBatch:
         """Return what becomes of the events. StepFailed when that cannot be said."""
@@ -46,8 +49,10 @@ class Failure:
 
 @dataclass
 class Processed:
-    """`parts` are what became of the events, in order; each part has columns of its own types. `failed` are events, by
-    their number, that are to be dead letters; `dropped` counts those that are to be forgotten."""
+    """`parts` are what became of the events, in order; each part has columns of its own types.
+
+    `failed` are events, by their number, that are to be dead letters; `dropped` counts those that are to be forgotten.
+    """
 
     parts: list[EventBatch]
     failed: dict[int, Failure] = field(default_factory=dict)

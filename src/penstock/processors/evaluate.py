@@ -260,7 +260,7 @@ def _sha256(value: Any) -> Any:
 
 
 def _json_text(value: Any, path: Any) -> Any:
-    """The text of a value inside of JSON, by a path like `a.b.0`; null where there is none."""
+    """Return the text of a value inside of JSON, by a path like `a.b.0`; null where there is none."""
     steps = path.as_py().split(".")
 
     def at(text: str) -> str | None:

@@ -18,9 +18,11 @@ Empty = Literal["preserve", "drop", "null"]
 
 @dataclass(frozen=True)
 class FlattenStep:
-    """`json` are the JSON columns to flatten: each stays one column, whose objects have no objects in them. Lists stay
-    as they are, or with `index` their elements are members by number. `on_collision` says which of two members or
-    columns of one name counts; `empty_object` and `empty_list` what becomes of those inside of JSON."""
+    """`json` are the JSON columns to flatten: each stays one column, whose objects have no objects in them.
+
+    Lists stay as they are, or with `index` their elements are members by number. `on_collision` says which of two
+    members or columns of one name counts; `empty_object` and `empty_list` what becomes of those inside of JSON.
+    """
 
     separator: str
     max_depth: int

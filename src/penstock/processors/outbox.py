@@ -31,8 +31,10 @@ OUTBOX_NAME = re.compile(rf"\$\{{(?:{'|'.join(NAMES)})\}}")  # in a template of 
 
 @dataclass(frozen=True)
 class OutboxStep:
-    """`columns` are the names of the outbox's columns, by what they are. `topic` and `key` are templates over them;
-    `default_topic` is where messages go that have no topic."""
+    """`columns` are the names of the outbox's columns, by what they are.
+
+    `topic` and `key` are templates over them; `default_topic` is where messages go that have no topic.
+    """
 
     columns: tuple[tuple[str, str], ...]
     topic: str

@@ -35,8 +35,10 @@ Origins = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ProcessedRows:
-    """What is left of rows, and by `origin` of which each was made, in order. `failed` are rows, by their number, that
-    are to be dead letters."""
+    """What is left of rows, and by `origin` of which each was made, in order.
+
+    `failed` are rows, by their number, that are to be dead letters.
+    """
 
     rows: pa.Table
     origin: Origins
@@ -100,8 +102,10 @@ def process_events(specs: Sequence[ProcessorSpec], schema: TableSchema, events: 
 
 
 def not_fitting(specs: Sequence[ProcessorSpec], schema: TableSchema, nothing: pa.Table, *, events: bool) -> str | None:
-    """Say which columns processors make or leave out that a table has not or has. `nothing` is the table, empty. What
-    functions and scripts make is not known before there is a row."""
+    """Say which columns processors make or leave out that a table has not or has.
+
+    `nothing` is the table, empty. What functions and scripts make is not known before there is a row.
+    """
     if any(_expressions(spec) is None for spec in specs):
         return None
     columns = {name: _whole(nothing[name]) for name in nothing.column_names}
@@ -185,8 +189,10 @@ class _Made:
 def _one_each(
     specs: Sequence[ProcessorSpec], given: EventBatch, kinds: Mapping[str, pa.StructType], table: TableId
 ) -> _Made:
-    """Run the processors, and require that none makes several of one or says where it goes. `kinds` are the types of
-    images; a row with values that fit no column is one that they failed on."""
+    """Run the processors, and require that none makes several of one or says where it goes.
+
+    `kinds` are the types of images; a row with values that fit no column is one that they failed on.
+    """
     done = run_chain(specs, given, table)
     parts = done.parts
     origin = np.concatenate([np.zeros(0, np.int64), *(part.origin for part in parts)])

@@ -78,8 +78,11 @@ def _record(kind: ConnectType, seen: set[str]) -> Schema:
 
 
 def connect_values(prefix: pa.Array | bytes, kind: ConnectType, content: dict[str, Any], rows: int) -> pa.Array:
-    """Return one framed record per row. `content` has a value by field: a column, a constant, None, a block of such
-    values, or rows with a mask that says which are there."""
+    """Return one framed record per row.
+
+    `content` has a value by field: a column, a constant, None, a block of such values, or rows with a mask that says
+    which are there.
+    """
     return avro.joined([prefix, *_fields(kind, content, rows)], rows)
 
 

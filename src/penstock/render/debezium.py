@@ -276,8 +276,10 @@ def avro_keys(
 def json_keys(
     images: pa.StructArray, schema: TableSchema, types: Mapping[str, ColumnType], origin: Origin, schemas: Schemas
 ) -> pa.Array:
-    """Return the keys of rows as JsonConverter writes them, byte for byte, so that they are in the same partitions as
-    Debezium's. Null where there is no row."""
+    """Return the keys of rows as JsonConverter writes them, byte for byte, so that they are in Debezium's partitions.
+
+    Null where there is no row.
+    """
     valid = np.asarray(images.is_valid())
     if not schema.key or not valid.any():
         return pa.nulls(len(images), pa.binary())

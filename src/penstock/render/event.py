@@ -49,11 +49,13 @@ class NamedSource(Protocol):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where events come from, and whose pipeline made them. `versions` has, by fingerprint, the version and sequence
-    that the schema registry has.
+    """Where events come from, and whose pipeline made them.
+
+    `versions` has, by fingerprint, the version and sequence that the schema registry has.
 
     `database` is "" where a table's schema is its database. `connector` is Debezium's word for the kind of source, and
-    `log_state` what the change log holds for the source itself (`source/sink.py`), as far as it is known."""
+    `log_state` what the change log holds for the source itself (`source/sink.py`), as far as it is known.
+    """
 
     source: str
     database: str = ""
@@ -153,7 +155,7 @@ class TableOrders:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, before: int) -> TableOrders:
-        """Number the changes of a table; `before` come before the first one in its transaction."""
+        """Give the changes of a table their numbers; `before` come before the first one in its transaction."""
         commit, ordinal = (np.asarray(batch.column(name)) for name in ("commit_position", "ordinal"))
         rows = np.arange(len(commit))
         begins = np.ones(len(commit), np.bool_)

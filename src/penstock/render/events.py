@@ -364,7 +364,7 @@ def _topics(
 
 
 def _numbered(records: Divided, origin: npt.NDArray[np.int64]) -> Divided:
-    """Number records among those of their change: processors may have made several events of it."""
+    """Give records their numbers among those of their change: processors may have made several events of it."""
     of = origin[records.index]
     begins = np.ones(len(of), np.bool_)
     begins[1:] = of[1:] != of[:-1]

@@ -21,9 +21,11 @@ Unwrap = Literal["", "row", "row and whether it is deleted"]
 
 @dataclass(frozen=True)
 class Envelope:
-    """The shape of an event. Of Debezium's, `schemas` is the payload alone (none), under `payload` beside a null
-    `schema` (empty), or beside its schema (inline), and `unwrap` the row alone. `prefix` and `null_images` are those of
-    CloudEvents."""
+    """The shape of an event.
+
+    Of Debezium's, `schemas` is the payload alone (none), under `payload` beside a null `schema` (empty), or beside its
+    schema (inline), and `unwrap` the row alone. `prefix` and `null_images` are those of CloudEvents.
+    """
 
     type: EnvelopeType = "native"
     schemas: Schemas = "none"

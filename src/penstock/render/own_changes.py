@@ -33,8 +33,11 @@ OfShard = Callable[[pa.Array], npt.NDArray[np.int64]]  # by keys of records, whi
 
 @dataclass(frozen=True)
 class Own:
-    """The changes that concern a shard. `counted` says which of them count there: a row that moves from one shard to
-    another concerns both, and counts where it is now."""
+    """The changes that concern a shard.
+
+    `counted` says which of them count there: a row that moves from one shard to another concerns both, and counts where
+    it is now.
+    """
 
     changes: RawChanges
     counted: Mask
@@ -49,10 +52,13 @@ def can_tell(feed: Feed, format: EventFormat) -> bool:
 
 
 def own_changes(changes: RawChanges, of_shard: OfShard, write: WriteKeys | None = None) -> Own | None:
-    """Return the changes that concern a shard. `changes` are under a verbatim schema (`decode/verbatim.py`). `write`
-    makes keys of images of the key columns; without it they are JSON objects.
+    """Return the changes that concern a shard.
 
-    None where a key cannot be read: decoding all of them finds out what is wrong."""
+    `changes` are under a verbatim schema (`decode/verbatim.py`). `write` makes keys of images of the key columns;
+    without it they are JSON objects.
+
+    None where a key cannot be read: decoding all of them finds out what is wrong.
+    """
     try:
         reader = read(changes)
         everywhere = reader.op == TRUNCATE

@@ -38,7 +38,9 @@ from penstock.render.json_text import json_texts
 @dataclass(frozen=True)
 class ProcessedEvents:
     """`made` has the columns of `fold/envelope.py` for each event that is left; `origin` says of which it was made.
-    `written` are columns of images that hold JSON. `failed` are events, by their number, that are dead letters."""
+
+    `written` are columns of images that hold JSON. `failed` are events, by their number, that are dead letters.
+    """
 
     made: pa.Table
     origin: npt.NDArray[np.int64]

@@ -1,5 +1,4 @@
-"""Keep dead letters of one destination: before a stream passes their events, and before a table is committed without
-their rows."""
+"""Keep dead letters, before a stream passes their events or a table is committed without their rows."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class DestinationPipeline(RetryingReader):
         progress: ProgressView,
         alone: bool,
     ) -> None:
-        """`opened` gives the destination, and raises when it cannot be opened now."""
+        """Set up a destination's pipeline. `opened` gives the destination, and raises when it cannot be opened now."""
         super().__init__(pipeline, state, side, alone=alone)
         self._pipeline, self._state, self._opened, self._runner = pipeline, state, opened, runner
         self._claims, self._progress = claims, progress

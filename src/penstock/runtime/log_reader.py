@@ -20,8 +20,11 @@ from penstock.source.contract import Session
 
 @dataclass(frozen=True)
 class LogNeed:
-    """What a reader needs of the log: from `needed_from` on for what is well, from `held_from` on (never later) for
-    what is Errored or being copied."""
+    """What a reader needs of the log.
+
+    From `needed_from` on for tables that are well, from `held_from` on (never later) for those that are Errored or
+    being copied.
+    """
 
     needed_from: Position
     held_from: Position

@@ -64,7 +64,7 @@ class Pins:
             LOG.warning("pins not read", what=error.what)
 
     def end(self) -> None:
-        """The run ends in order: bookmarks that nobody needs any more go; those still needed outlive it."""
+        """End the run in order: release bookmarks that nobody needs any more; those still needed outlive the run."""
         try:
             self._let_go({pin.id for pin in self._wanted(self._state.pins(self._loop.destination.name))})
         except PenstockError as error:

@@ -34,8 +34,10 @@ LONGEST_WAIT = 30.0
 
 
 class Reading(Protocol):
-    """A destination that is open, with its tables taken in. All calls come from the reader's own thread, but for
-    `processed`."""
+    """A destination that is open, with its tables taken in.
+
+    All calls come from the reader's own thread, but for `processed`.
+    """
 
     @property
     def processed(self) -> Position: ...
@@ -92,8 +94,11 @@ class RetryingReader(ABC):
         backoff: Backoff | None = None,
         tries: int = 0,
     ) -> None:
-        """`alone`: without this destination there is nothing to run for, so a failure to open it is raised, not
-        retried. `tries`: how often to try again before it has failed for good; 0: no matter how often."""
+        """Set up a reader of the log.
+
+        `alone`: without this destination there is nothing to run for, so a failure to open it is raised, not retried.
+        `tries`: how often to try again before it has failed for good; 0: no matter how often.
+        """
         self.name = pipeline.destination.name
         self._file, self._health, self._side, self._alone = pipeline.file.name, state, side, alone
         self._pauses = PauseWatch(state, self.name)

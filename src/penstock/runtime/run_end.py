@@ -62,8 +62,10 @@ class RunEndWatch:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`begins_at` is where the destination stands that is furthest behind: changes count from there on. `head` asks
-        the source for its position now."""
+        """`begins_at` is where the destination stands that is furthest behind: changes count from there on.
+
+        `head` asks the source for its position now.
+        """
         self._wanted, self._log, self._begins_at, self._head = wanted, log, begins_at, head
         self._clock, self._now = clock, now
         self._lock = threading.Lock()
@@ -86,8 +88,10 @@ class RunEndWatch:
 
     @classmethod
     def at(cls, position: Position | None, log: ChangeLog) -> RunEndWatch:
-        """Return the watch of a run that ends at a position known from the start, though it may go further; None: that
-        only a stop ends."""
+        """Return the watch of a run that ends at a position known from the start; None: that only a stop ends.
+
+        The run may go further than the position.
+        """
         watch = cls(RunEnd(once=position is not None), log, 0, head=lambda: position or 0)
         if position is not None:
             watch.end_at(position)

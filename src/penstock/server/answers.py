@@ -40,8 +40,11 @@ class Ops(BaseModel):
 
 
 class PipelineAnswer(BaseModel):
-    """One pipeline. `spec` is its file, without secrets. `file_changed`: the file says something else by now than what
-    the run was started with."""
+    """One pipeline.
+
+    `spec` is its file, without secrets. `file_changed`: the file says something else by now than what the run was
+    started with.
+    """
 
     name: str
     status: str

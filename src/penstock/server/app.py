@@ -104,7 +104,7 @@ class _Outermost:
 
 
 def _kept_by_browsers(path: str) -> tuple[tuple[bytes, bytes], ...]:
-    """What a browser may keep: scripts and styles, as long as they are the same. Nothing else: it has rows in it."""
+    """Return what a browser may keep: scripts and styles, as long as they are the same, and nothing with rows in it."""
     return ((b"cache-control", b"no-cache" if path.startswith("/static/") else b"no-store"),)
 
 

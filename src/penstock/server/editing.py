@@ -103,8 +103,10 @@ def checked_text(file: Path, document: Mapping[str, Any]) -> str:
 
 
 def _save(file: Path, text: str) -> None:
-    """Replace the file in one step; the previous one is kept beside it. A new file is its owner's alone: it may have
-    passwords in it."""
+    """Replace the file in one step; the previous one is kept beside it.
+
+    A new file is its owner's alone: it may have passwords in it.
+    """
     fresh, kept = (file.with_name(f".{file.name}.{ending}") for ending in ("new", "kept"))
     try:
         for leftover in (fresh, kept):

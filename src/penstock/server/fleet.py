@@ -140,7 +140,7 @@ class Fleet:
 
     @classmethod
     def of_own_run(cls, pipeline: Pipeline) -> Fleet:
-        """The fleet of `penstock run --listen`: the one pipeline that this process runs."""
+        """Return the fleet of `penstock run --listen`: the one pipeline that this process runs."""
         fleet = cls([pipeline.file], pipeline.home, supervise=False)
         observatory = Observatory(pipeline)
         member = Member(pipeline.name, pipeline.file, pipeline, None, OwnRun(), observatory, _stamp(pipeline.file))
@@ -236,8 +236,10 @@ class Fleet:
             self._drop(member)
 
     def scan(self) -> None:
-        """Take in files that are new, let go of those that are gone, and read again those that have changed, where no
-        run is up: a run goes on with the file that it was started with."""
+        """Take in files that are new, let go of those that are gone, and read again those that have changed.
+
+        A file is read again only where no run is up: a run goes on with the file that it was started with.
+        """
         with self._guard:
             self._scanned = time.monotonic()
             files = self._files()

@@ -11,8 +11,10 @@ from penstock.server.fleet import Member
 
 
 def is_ready(member: Member) -> bool:
-    """Whether a pipeline that is meant to run does, and delivers as its commit policy and `ready.max_lag` say. One that
-    an operator has stopped or paused is left out of account."""
+    """Whether a pipeline that is meant to run does, and delivers as its commit policy and `ready.max_lag` say.
+
+    One that an operator has stopped or paused is left out of account.
+    """
     shown = member.shown_status
     if shown in ("stopped", "stopping", "paused"):
         return True

@@ -247,7 +247,7 @@ class OwnRun:
         return RunView("stopping" if self._stopping else "running", self._since, os.getpid())
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: it runs already."""
 
     def stop(self) -> None:
         self._stopping = True

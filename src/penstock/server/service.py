@@ -20,8 +20,11 @@ WRONG_TOKENS_PER_SECOND, WRONG_TOKENS_AT_ONCE = 0.2, 10.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server behaves. `edit` allows changes of pipeline files; `tables_in_metrics` is how many tables a pipeline
-    may have before its metrics leave single tables out."""
+    """How a server behaves.
+
+    `edit` allows changes of pipeline files; `tables_in_metrics` is how many tables a pipeline may have before its
+    metrics leave single tables out.
+    """
 
     no_auth: bool = False
     secure: bool = False  # reached by TLS: cookies go over nothing else

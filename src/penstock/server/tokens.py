@@ -64,8 +64,10 @@ class TokenFile:
         self._key = b""
 
     def make_first(self) -> str | None:
-        """Make the file with one admin token, and return that; None when there is a file. UsageError when others may
-        read it."""
+        """Make the file with one admin token, and return that; None when there is a file.
+
+        UsageError when others may read it.
+        """
         if self.path.exists():
             self._read()
             return None

@@ -75,9 +75,11 @@ class StopFlag(Protocol):
 
 @dataclass(frozen=True)
 class SegmentSettings:
-    """How capture cuts its segments. `patient`: a source that cannot be reached at the very start is waited for, as one
-    that goes away later is. `wanted` are events of the source that are kept beside changes of rows, as far as it has
-    them."""
+    """How capture cuts its segments.
+
+    `patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is. `wanted`
+    are events of the source that are kept beside changes of rows, as far as it has them.
+    """
 
     segment_bytes: int
     segment_age: float  # seconds, like idle_every
@@ -107,8 +109,11 @@ class SourceHealth:
 
 @dataclass(frozen=True)
 class Retention:
-    """What the source keeps of its changes for the pipeline. `name` is as an operator knows it (`slot penstock_shop`),
-    `reader` is who reads it now, `kept` says how much is kept for it (`1,234 bytes of WAL`)."""
+    """What the source keeps of its changes for the pipeline.
+
+    `name` is as an operator knows it (`slot penstock_shop`), `reader` is who reads it now, `kept` says how much is kept
+    for it (`1,234 bytes of WAL`).
+    """
 
     name: str
     reader: str | None
@@ -156,8 +161,11 @@ class Alteration(Protocol):
 
 
 class Following(Protocol):
-    """What `follow` found and did. Of `inserts_only` no update and no delete is sent. `staying` are tables that nothing
-    matches any more and whose changes are still sent."""
+    """What `follow` found and did.
+
+    Of `inserts_only` no update and no delete is sent. `staying` are tables that nothing matches any more and whose
+    changes are still sent.
+    """
 
     @property
     def done(self) -> Sequence[Alteration]: ...
@@ -235,8 +243,10 @@ class Session(CatalogueReader, Protocol):
         ...
 
     def retain(self, log_end: Position | None) -> Retained:
-        """Have the source keep its changes, if it does not yet; may wait long. GapError when it has to begin again
-        although the log has an end."""
+        """Have the source keep its changes, if it does not yet; may wait long.
+
+        GapError when it has to begin again although the log has an end.
+        """
         ...
 
     def retention(self) -> Retention | None:
@@ -258,8 +268,7 @@ class Session(CatalogueReader, Protocol):
     def has_rows(self, partition: Partition) -> bool: ...
 
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
-        """Return whether a row of the partition is older than a look with that horizon: then it was not truncated
-        since."""
+        """Return whether a row of the partition is older than a look with that horizon: it was not truncated since."""
         ...
 
     def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
@@ -351,8 +360,11 @@ class Source(Protocol):
         ...
 
     def snapshot(self, *, timeout: float, waiting: Waiting) -> Snapshot:
-        """Make a snapshot. About once a second of waiting for it, `waiting` is given what it waits for;
-        SnapshotBlocked after `timeout` seconds."""
+        """Make a snapshot.
+
+        About once a second of waiting for it, `waiting` is given what it waits for; SnapshotBlocked after `timeout`
+        seconds.
+        """
         ...
 
     def range_from_json(self, text: str) -> CopyRange:

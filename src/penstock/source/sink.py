@@ -68,7 +68,7 @@ class SegmentSink(Protocol):
         """Return the structure of the relation's last change that is contained; None when there is none any more."""
 
     def begin(self, position: Position, origin: Origin) -> None:
-        """A stream follows from `position`, which is the end unless there is none; unfinished parts are void."""
+        """Begin a stream at `position`, which is the end unless there is none; unfinished parts are void."""
 
     def append(self, end: Position, slices: Sequence[CapturedSlice], state: str | None = None) -> None:
         """Seal everything up to `end`: whole transactions, or what remains of the one whose parts were written.
@@ -80,4 +80,4 @@ class SegmentSink(Protocol):
         """Nothing happened up to `end`."""
 
     def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
-        """An earlier part of one transaction that is too large for memory."""
+        """Write an earlier part of one transaction that is too large for memory."""

@@ -39,8 +39,7 @@ class WantedTables(Protocol):
         ...
 
     def each_partition(self, table: TableId) -> bool:
-        """Return whether a partition of that name is a table of its own, and a partitioned table of that name
-        is none."""
+        """Return whether a partition of that name is a table of its own, and a partitioned table is not."""
         ...
 
     def modes(self, table: TableId) -> Collection[str]: ...
@@ -73,8 +72,11 @@ class CopyRange(Protocol):
 
 
 class TableReader(Protocol):
-    """Read a table in a snapshot. Picklable: it works on any machine while the snapshot is open. Batches have the
-    columns of decode's `arrow_schema`, and RESCUED where cells do not fit."""
+    """Read a table in a snapshot.
+
+    Picklable: it works on any machine while the snapshot is open. Batches have the columns of decode's `arrow_schema`,
+    and RESCUED where cells do not fit.
+    """
 
     @property
     def schema(self) -> TableSchema: ...
@@ -89,8 +91,11 @@ class TableReader(Protocol):
         rescuing: Rescuing = ...,
         seen: Seeing = ...,
     ) -> Iterator[pa.RecordBatch]:
-        """Read one range. With `strict`, a cell that does not fit is ValueDoesNotFit. `seen` is given the position
-        that the rows are exactly of, if that is not the snapshot's."""
+        """Read one range.
+
+        With `strict`, a cell that does not fit is ValueDoesNotFit. `seen` is given the position that the rows are
+        exactly of, if that is not the snapshot's.
+        """
         ...
 
     def rows_by_key(
@@ -114,9 +119,11 @@ class ComparableTable(Side, Protocol):
         ...
 
     def as_read(self, types: Mapping[str, str]) -> ComparableTable:
-        """Return these columns alone, each as a Postgres destination writes the source's text of it after reading it
-        into the type that is given for it; "" for the text as it is. Numbers for which the file chooses a decimal stay
-        as they are. SourceError where that cannot be known."""
+        """Return these columns alone, each as a Postgres destination writes the source's text once it has read it.
+
+        That is the type given for the column; "" for the text as it is. Numbers for which the file chooses a decimal
+        stay as they are. SourceError where that cannot be known.
+        """
         ...
 
 
@@ -156,8 +163,10 @@ class Snapshot(Protocol):
 
     @property
     def passed(self) -> Position:
-        """A position from which on nothing was seen by what was read in it so far: `position`, if the snapshot is
-        exact, or if readers say what they have `seen`."""
+        """A position from which on nothing was seen by what was read in it so far.
+
+        It is `position`, if the snapshot is exact, or if readers say what they have `seen`.
+        """
         ...
 
     @property

@@ -182,7 +182,7 @@ class Reading:
 
 
 def _typed(changes: RawChanges, feed: Feed, schema: TableSchema) -> pa.Table:
-    """Changes of one table as rows of it."""
+    """Return changes of one table as rows of it."""
     net = fold_events([changes], position=0, schema=schema, projection=feed.projection, strict=feed.strict)
     made = net.upserts.combine_chunks()
     after, before = (_whole(made[name]) for name in ("after", "before"))
@@ -205,7 +205,7 @@ def _typed(changes: RawChanges, feed: Feed, schema: TableSchema) -> pa.Table:
 
 
 def _events(changes: RawChanges, feed: Feed, origin: Origin) -> pa.Table:
-    """Changes of any table as streams publish them."""
+    """Return changes of any table as streams publish them."""
     rendered = render_changes(changes, feed, origin)
     table = changes.schema.table
     return pa.table(
@@ -220,8 +220,10 @@ def _events(changes: RawChanges, feed: Feed, origin: Origin) -> pa.Table:
 
 
 def _origin(pipeline: Pipeline) -> Origin:
-    """What events say of their source. Numbers of structures are in the state store; events go without, where that
-    is a file of another machine."""
+    """Return what events say of their source.
+
+    Numbers of structures are in the state store; events go without, where that is a file of another machine.
+    """
     versions: dict[str, tuple[int, int]] = {}
     store = find_store(pipeline.state_url)
     if store is not None:
@@ -239,13 +241,13 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _images(schema: TableSchema, feed: Feed) -> pa.StructType:
-    """The columns of the table as its rule keeps them."""
+    """Return the columns of the table as its rule keeps them."""
     kept = kept_schema(feed.projection, chosen(schema, feed.types, SPARK_TYPES))
     return arrow_schema(event_schema(kept)).field("after").type
 
 
 def _one_feed(pipeline: Pipeline, table: TableId) -> Feed:
-    """What the rules make of a table: a table's modes and target do not matter here."""
+    """Return what the rules make of a table: a table's modes and target do not matter here."""
     feeds = reversed(pipeline.feeds(table))
     found = list({(feed.projection, feed.types, feed.strict): feed for feed in feeds}.values())
     if not found:
@@ -260,7 +262,7 @@ def _one_feed(pipeline: Pipeline, table: TableId) -> Feed:
 
 
 def _newest_schema(log: ChangeLog, table: TableId) -> TableSchema:
-    """The structure of a table's last change in the log."""
+    """Return the structure of a table's last change in the log."""
     for name in reversed(log.segments()):
         header = log.header(name)
         own = [item for item in header.all_slices if header.schemas[item.schema].table == table]

@@ -73,8 +73,10 @@ class PipelineLock:
 
 
 def holder(path: Path) -> int | None:
-    """Return the process that holds the lock, or None when no run is under way. Takes the lock for a moment to find
-    out."""
+    """Return the process that holds the lock, or None when no run is under way.
+
+    Takes the lock for a moment to find out.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A pin: a table of one destination, brought to exactly one position and kept readable there, while the pipeline goes
-on.
+"""Define pins: a table of one destination, brought to exactly one position and kept readable there.
 
-Whoever compares a table with its source asks for one through the state store, and the run answers through it:
+The pipeline goes on meanwhile. Whoever compares a table with its source asks for a pin through the state store, and the
+run answers through it:
 
 | state | set by | meaning |
 |---|---|---|

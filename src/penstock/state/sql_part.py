@@ -37,7 +37,7 @@ class SqlPart:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """A transaction that reads, decides and writes: on SQLite no other writer comes between."""
+        """Open a transaction that reads, decides and writes: on SQLite no other writer comes between."""
         with self._transaction() as connection:
             if connection.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -85,6 +85,6 @@ class SqlPins(SqlPart):
             connection.execute(delete(PINS).where(PINS.c.source == self._source, PINS.c.id.in_(numbers)))
 
     def _move(self, connection: Connection, number: int, origins: Sequence[str], values: dict[str, Any]) -> bool:
-        """Changes a pin if it is in one of the states; says whether it was."""
+        """Change a pin if it is in one of the states, and return whether it was."""
         own = update(PINS).where(PINS.c.source == self._source, PINS.c.id == number, PINS.c.state.in_(origins))
         return bool(connection.execute(own.values(**values)).rowcount)

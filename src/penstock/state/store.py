@@ -65,8 +65,11 @@ class Event:
 
 @dataclass(frozen=True)
 class RangeRecord:
-    """One range of a copy. `content` and `part` are records (model/record.py) of the source and of the destination.
-    `position` and `part` come when it is read."""
+    """One range of a copy.
+
+    `content` and `part` are records (model/record.py) of the source and of the destination. `position` and `part` come
+    when it is read.
+    """
 
     number: int
     content: str
@@ -156,12 +159,16 @@ class TableStates(Protocol):
     def table_status(self, destination: str) -> dict[TableId, TableStatus]: ...
 
     def set_table_status(self, destination: str, table: TableId, status: TableStatus) -> None:
-        """Set a table's state. Refuse moves that LEGAL_MOVES does not list; the same state again replaces reason and
-        times."""
+        """Set a table's state.
+
+        Refuse moves that LEGAL_MOVES does not list; the same state again replaces reason and times.
+        """
 
     def forget_table(self, destination: str, table: TableId) -> None:
-        """Remove all that is kept of a table that is no longer followed, but for events and versions of its
-        structure. One that is not known is fine."""
+        """Remove all that is kept of a table that is no longer followed, but for events and versions of its structure.
+
+        One that is not known is fine.
+        """
 
     def forget_destination(self, destination: str) -> None:
         """Remove all that is kept of a destination, its health and events too. One that is not known is fine."""
@@ -187,8 +194,10 @@ class Events(Protocol):
     def add_event(
         self, kind: str, message: str, table: TableId | None = None, *, destination: str | None = None
     ) -> None:
-        """Add an event of the present time. The newest EVENTS_KEPT are kept. Without a destination it concerns the
-        source as a whole."""
+        """Add an event of the present time.
+
+        The newest EVENTS_KEPT are kept. Without a destination it concerns the source as a whole.
+        """
 
     def events(self, limit: int = 20) -> list[Event]:
         """Return the newest events, the oldest of them first."""
@@ -208,16 +217,21 @@ class CopyRecords(Protocol):
     def begin_copy(
         self, destination: str, table: TableId, copy: str, fingerprint: str, ranges: Sequence[tuple[str, int]]
     ) -> None:
-        """A copy from zero, of ranges given as (content, bytes) and numbered from 0. Replaces an earlier one, its note
-        too; one that had not ended counts as an attempt."""
+        """Begin a copy from zero, of ranges given as (content, bytes) and numbered from 0.
+
+        Replaces an earlier one, its note too; one that had not ended counts as an attempt.
+        """
 
     def finish_range(
         self, destination: str, table: TableId, copy: str, number: int, position: Position, part: str, rows: int
     ) -> bool:
-        """False, and nothing kept, when `copy` is not the one under way. A range finished again replaces itself."""
+        """Finish a range; a range finished again replaces itself.
+
+        False, and nothing kept, when `copy` is not the one under way.
+        """
 
     def note_copy(self, destination: str, table: TableId, note: str) -> None:
-        """What the copy waits for, also before it has begun; "" when it waits no longer."""
+        """Note what the copy waits for, also before it has begun; "" when it waits no longer."""
 
     def copy_of(self, destination: str, table: TableId) -> CopyRecord | None:
         """Return the copy under way, with its ranges in order."""
@@ -233,7 +247,7 @@ class CopyFacts(Protocol):
     """What the source and the rule were when a table was copied, to be compared with what they are later."""
 
     def set_partitions(self, destination: str, table: TableId, partitions: Partitions | None) -> None:
-        """The last look at a table's partitions; None: it is not partitioned."""
+        """Set the last look at a table's partitions; None: it is not partitioned."""
 
     def partitions(self, destination: str) -> dict[TableId, Partitions]: ...
 
@@ -243,13 +257,15 @@ class CopyFacts(Protocol):
     def marks(self, destination: str) -> dict[TableId, TableMarks]: ...
 
     def set_write_counters(self, destination: str, table: TableId, counters: WriteCounters) -> None:
-        """What the source had counted before the snapshot that the table's last copy began with."""
+        """Set what the source had counted before the snapshot that the table's last copy began with."""
 
     def write_counters(self, destination: str) -> dict[TableId, WriteCounters]: ...
 
     def set_rule(self, destination: str, table: TableId, rule: str) -> None:
-        """What the table's rows are made under (`fold.rule.noted`), so that `check` can foresee what a change of the
-        file does. The destination has the rule that counts."""
+        """Set what the table's rows are made under (`fold.rule.noted`).
+
+        So `check` can foresee what a change of the file does. The destination has the rule that counts.
+        """
 
     def rules(self, destination: str) -> dict[TableId, str]: ...
 
@@ -258,15 +274,16 @@ class RowFindings(Protocol):
     """Values and changes that did not suit their table, counted."""
 
     def add_rescued(self, destination: str, table: TableId, counts: Sequence[RescueCount]) -> None:
-        """Add to what is counted of the table's columns since its copy began (`begin_copy` forgets it); samples are
-        replaced."""
+        """Add to what is counted of the table's columns since its copy began (`begin_copy` forgets it).
+
+        Samples are replaced.
+        """
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
         """Of each table with rescued cells its columns, by name."""
 
     def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
-        """Add to what is counted of the table since its copy began (`begin_copy` forgets it); the first places
-        stay."""
+        """Add to what is counted of the table since its copy began (`begin_copy` forgets it); the first places stay."""
 
     def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
         """Of each table with anomalies its kinds, by name."""
@@ -313,9 +330,11 @@ class SchemaVersions(Protocol):
     def record_schemas(
         self, found: Sequence[tuple[TableId, TableSchema, Position]], seen: Position | None = None
     ) -> None:
-        """Add versions of structures, in stream order, each from its position on; all of them at once. One that says
-        nothing new, or that lies before its table's newest, is passed over. `seen`: the log was
-        looked at up to there, and the next look begins there."""
+        """Add versions of structures, in stream order, each from its position on; all of them at once.
+
+        One that says nothing new, or that lies before its table's newest, is passed over. `seen`: the log was looked at
+        up to there, and the next look begins there.
+        """
 
     def schemas_seen(self) -> Position | None:
         """None in a new store: then the registry is rebuilt from the log."""
@@ -324,8 +343,10 @@ class SchemaVersions(Protocol):
         """Of all tables, by sequence number."""
 
     def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
-        """Forget versions of these tables that no position from `before` on is under, but for the newest SCHEMAS_KEPT
-        of each, and return their number."""
+        """Forget versions of these tables that no position from `before` on is under, and return their number.
+
+        The newest SCHEMAS_KEPT of each stay.
+        """
 
 
 class Quarantine(Protocol):
@@ -404,7 +425,7 @@ class Pins(Protocol):
         reason: str = "",
         solution: str = "",
     ) -> None:
-        """The pin is made, or has failed when `snapshot` is None. One that is gone already is fine."""
+        """Answer a pin: it is made, or has failed when `snapshot` is None. One that is gone already is fine."""
 
     def renew_pins(self, numbers: Sequence[int]) -> None:
         """Note that the pins are still wanted."""
@@ -437,11 +458,13 @@ class StateStore(
     """
 
     def of_source(self, source: str | None) -> StateStore:
-        """Return the store as one of several sources sees it: it reads and writes that source's rows only. None: the
-        pipeline has one source, and the rows are of none in particular."""
+        """Return the store as one of several sources sees it: it reads and writes that source's rows only.
+
+        None: the pipeline has one source, and the rows are of none in particular.
+        """
 
     def close(self) -> None:
-        """Closed by whoever opened it; a source's view of it need not be."""
+        """Close the store. Whoever opened it does; a source's view of it need not be closed."""
 
 
 def require_legal(table: TableId, present: State | None, wanted: State) -> None:

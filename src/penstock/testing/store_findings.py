@@ -107,7 +107,7 @@ def test_messages_leave_quarantine_by_id_or_by_position(store: StateStore) -> No
 
 
 def letter(place: int, shard: int = -1, reason: str = "it is too large", table: TableId = ORDERS) -> DeadLetter:
-    """A change that was refused, or a row of the copy that was."""
+    """Return a change that was refused, or a row of the copy that was."""
     at = f"{place:016x}/0"
     if place % 2:
         value, headers = b"\xff{}", (("h", b"\x00"),)

@@ -25,8 +25,10 @@ from penstock.source.finding import Finding
 
 
 def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
-    """Java, a cluster's master, and the folders that the pipeline writes to. A remote warehouse is first touched by
-    `run`."""
+    """Java, a cluster's master, and the folders that the pipeline writes to.
+
+    A remote warehouse is first touched by `run`.
+    """
     for require in (require_java, lambda: require_master(pipeline.spark, where_set(pipeline), wait=0)):
         try:
             require()

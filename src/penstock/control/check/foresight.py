@@ -75,7 +75,7 @@ def check_renamed(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
-    """The embedded catalog is a file in a local warehouse."""
+    """Report an embedded catalog, which is a file in a local warehouse."""
     for destination in pipeline.destinations:
         if isinstance(destination, IcebergDestination) and not destination.catalog and destination.folder is None:
             yield Finding(
@@ -87,7 +87,7 @@ def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def check_streams(pipeline: Pipeline) -> Iterator[Finding]:
-    """What a stream does not have, so that nobody waits for it."""
+    """Report what a stream does not have, so that nobody waits for it."""
     for destination in pipeline.destinations:
         if isinstance(destination, StreamSection) and not destination.publishes_rows:
             yield Finding(
@@ -154,7 +154,7 @@ def _noted(view: Pipeline) -> dict[TableId, str]:
 
 
 def _targets(pipeline: Pipeline, state: Path) -> Iterator[str]:
-    """The targets that another pipeline of the same place has filled, and this one would fill too."""
+    """Return the targets that another pipeline of the same place has filled, and this one would fill too."""
     store = find_store(str(state))
     if store is None:
         return

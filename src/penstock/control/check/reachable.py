@@ -24,8 +24,10 @@ def check_postgres(destination: TableSection) -> Iterator[Finding]:
 
 
 def check_tables_there(view: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
-    """What the first run would do with tables that a destination has, or lacks. `view`: of one source and one
-    destination, whose tables at the source are `tables`."""
+    """Report what the first run would do with tables that a destination has, or lacks.
+
+    `view` is the pipeline as one source and one destination see it; its tables at the source are `tables`.
+    """
     destination = view.destination
     if not isinstance(destination, TableSection):
         return

@@ -59,7 +59,7 @@ def as_lines(found: Sequence[Found]) -> Iterator[Text]:
 
 
 def verdict(found: Sequence[Found]) -> str:
-    """The last line: `ready to run, with 1 warning and 2 notes`."""
+    """Return the last line: `ready to run, with 1 warning and 2 notes`."""
     number = counts(found)
     rest = " and ".join(count_text(number[level], level) for level in LEVELS[1:] if number[level])
     if number["error"]:
@@ -92,7 +92,7 @@ def as_json(file: str, pipeline: str, sources: Sequence[SourceSeen], found: Sequ
 
 
 def as_sql(found: Sequence[Found]) -> Iterator[str]:
-    """The statements of the errors, ready for psql; what is optional, or no statement, as comments."""
+    """Return the statements of the errors, ready for psql; what is optional, or no statement, as comments."""
     seen: set[str] = set()
     for one in by_level(found):
         finding = one.finding

@@ -29,8 +29,10 @@ class Checked:
 
 
 def check_pipeline(pipeline: Pipeline) -> Checked:
-    """Look at everything, and change nothing. SourceUnreachable when the only source does not answer; of several, one
-    that does not is a finding."""
+    """Look at everything, and change nothing.
+
+    SourceUnreachable when the only source does not answer; of several, one that does not is a finding.
+    """
     seen: list[SourceSeen] = []
     found: list[Found] = []
     tables: list[TableId] = []

@@ -65,7 +65,7 @@ class Read:
 
 
 def answer(pipeline: Pipeline, statement: str) -> pa.Table | None:
-    """The answer, or None when the statement is Spark's to answer."""
+    """Return the answer, or None when the statement is Spark's to answer."""
     read = parsed(statement, pipeline.lake.name)
     if read is None:
         return None

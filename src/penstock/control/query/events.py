@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 def parse_place(text: str) -> Place:
-    """What an event's `place` says."""
+    """Parse an event's `place`."""
     try:
         return parse_order(text)
     except ValueError as error:
@@ -43,7 +43,7 @@ def parse_place(text: str) -> Place:
 def lines(
     spark: SparkSession, tables: ReadableTables, feed: Feed, after: Place | None = None, limit: int | None = None
 ) -> Iterator[str]:
-    """The events behind `after`, the first `limit` of them. `tables` are the destination's."""
+    """Return the events behind `after`, the first `limit` of them. `tables` are the destination's."""
     try:
         events = arrow_batches(_in_order(spark, tables, feed, after, limit), ROWS_IN_A_BATCH)
         sid = None if feed.sid is None else feed.sid.column

@@ -39,8 +39,10 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class After:
-    """Which events are printed: those behind a change, or committed after a moment (µs). `record`: behind the record
-    with this place, which may be the first of its change's two."""
+    """Which events are printed: those behind a change, or committed after a moment (µs).
+
+    `record`: behind the record with this place, which may be the first of its change's two.
+    """
 
     position: Position = 0
     ordinal: int = -1
@@ -79,8 +81,11 @@ def parse_after(text: str) -> After:
 
 
 class LogEvents:
-    """Events of one source. `feeds` are the tables that were asked for, by their names at the source; None: all that
-    the pipeline follows. `warn` is told, in a sentence, of events that cannot be printed."""
+    """Events of one source.
+
+    `feeds` are the tables that were asked for, by their names at the source; None: all that the pipeline follows.
+    `warn` is told, in a sentence, of events that cannot be printed.
+    """
 
     def __init__(
         self,

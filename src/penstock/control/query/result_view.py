@@ -55,7 +55,7 @@ def as_csv(answer: pa.Table) -> str:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as ISO text, also those of years that neither Python nor Arrow can write."""
+    """Return times as ISO text, also those of years that neither Python nor Arrow can write."""
     kind = column.type
     if pa.types.is_date(kind):
         days = column.cast(pa.date32()).cast(pa.int32()).to_pylist()

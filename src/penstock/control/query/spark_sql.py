@@ -43,8 +43,10 @@ READING_COMMANDS = ("Show", "Describe", "Explain")
 
 
 def refuse_writing(statement: str) -> None:
-    """UsageError for a statement whose first word says that it changes something: that takes no Spark to know. What is
-    not refused here is parsed by Spark, which refuses the rest."""
+    """UsageError for a statement whose first word says that it changes something: that takes no Spark to know.
+
+    What is not refused here is parsed by Spark, which refuses the rest.
+    """
     word = FIRST_WORD.match(statement)
     if word is not None and word[1].upper() in WRITING_WORDS:
         raise _only_reads()
@@ -61,8 +63,10 @@ def _only_reads() -> UsageError:
 
 @contextmanager
 def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
-    """A session of its own, on this machine, which may work beside `penstock run`: on a cluster it might wait for cores
-    that the run holds. Its log does not go where the run's does."""
+    """Give a session of its own on this machine, which may work beside `penstock run`.
+
+    On a cluster it might wait for cores that the run holds. Its log does not go where the run's does.
+    """
     require_java()
     destination = pipeline.lake
     make_readable(destination).require_there()
@@ -79,7 +83,7 @@ def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
 
 
 def run_query(spark: SparkSession, statement: str, limit: int | None = None) -> pa.Table:
-    """The whole answer, or its first rows. UsageError when the statement is wrong or would change something."""
+    """Return the whole answer, or its first rows. UsageError when the statement is wrong or would change something."""
     logging.getLogger(SPARK_ERROR_LOG).disabled = True
     try:
         _require_reading(spark, statement)
@@ -119,7 +123,7 @@ def _require_distinct_names(columns: list[str]) -> None:
 
 
 def _first_lines(error: PySparkException) -> str:
-    """What Spark says up to where it quotes the statement or draws plans."""
+    """Return Spark's message up to where it quotes the statement or draws plans."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     said = []
     for line in lines:

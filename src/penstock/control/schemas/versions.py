@@ -72,7 +72,7 @@ def _by_table(pipeline: Pipeline, store: StateStore) -> dict[ScopedName, list[Sc
 
 
 def parsed(text: str) -> Position:
-    """A position as Postgres writes it (`0/1A2B3C4D`), or as it is stored (16 hexadecimal digits)."""
+    """Return a position as Postgres writes it (`0/1A2B3C4D`), or as it is stored (16 hexadecimal digits)."""
     try:
         return parse_position(text)
     except ValueError as error:

@@ -89,8 +89,11 @@ class TableCopy:
 
 
 class CopyView:
-    """A context manager. `say` takes the plain lines, and the line that ends each table's copy; they are printed when
-    it is not given. `names_destinations`: a table may be copied to several at once, so each line says to which."""
+    """A context manager.
+
+    `say` takes the plain lines, and the line that ends each table's copy; they are printed when it is not given.
+    `names_destinations`: a table may be copied to several at once, so each line says to which.
+    """
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class CopyView:
         self.close()
 
     def bars(self) -> Table:
-        """What a terminal shows now."""
+        """Return what a terminal shows now."""
         now = self._clock()
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
         grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(self._console.width // 4, SHORTEST_NAME))

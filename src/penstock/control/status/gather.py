@@ -75,8 +75,10 @@ class StateReport:
 
 
 class Observer:
-    """Looks at one pipeline, or at what one of several sources sees of it, as often as asked, keeping its connections
-    and what it read of immutable segments."""
+    """Look at one pipeline, or at what one of several sources sees of it, as often as asked.
+
+    It keeps its connections, and what it read of immutable segments.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -168,7 +170,7 @@ class Observer:
             return replace(report, problem=Problem.of(error))
 
     def _look_at_log(self, positions: Mapping[Key, Position | None]) -> tuple[LogReport, dict[Key, datetime]]:
-        """The log, and for each table the commit time of its oldest change in it that it has not processed."""
+        """Return the log, and for each table the commit time of its oldest change in it that it has not processed."""
         uri = scrub(self._pipeline.log_uri)
         pending: dict[Key, datetime] = {}
         try:
@@ -195,7 +197,7 @@ class Observer:
             return LogReport(uri, problem=Problem.of(error)), pending
 
     def _sources(self, keys: Iterable[Key]) -> dict[Key, TableId]:
-        """The source table of each feed."""
+        """Return the source table of each feed."""
         feeds = {key: self._pipeline.destination_view(key[0]).feed(key[1]) for key in keys}
         return {key: feed.table if feed else key[1] for key, feed in feeds.items()}
 
@@ -267,7 +269,7 @@ def gather(pipeline: Pipeline) -> Status:
 
 
 def together(pipeline: Pipeline, found: Sequence[Status]) -> Status:
-    """What the sources see, each for itself, as one."""
+    """Combine the statuses of several sources into one."""
     named = list(zip([source_view.source.name for source_view in pipeline.source_views], found, strict=True))
     events = [event for _, one in named for event in one.events]
     return replace(
@@ -295,7 +297,10 @@ def _note_pending(
 
 
 def _effective_position(state: StateReport, destination: str, table: TableId) -> Position | None:
-    """A table in good order has processed all that its destination has, even where no change of its own came."""
+    """Return how far a table is.
+
+    One in good order has processed all that its destination has, also without changes of its own.
+    """
     key = destination, table
     made, status, processed = state.progress.get(key), state.statuses.get(key), state.processed.get(destination)
     own = made.position if made else None
@@ -313,7 +318,7 @@ def _is_captured(source: SourceHealth | None, health: Mapping[str, Health]) -> b
 
 
 def _as_of_now(health: dict[str, Health], running: bool) -> dict[str, Health]:
-    """A run that was killed could not say that its components stopped."""
+    """Return the components as they are now: a run that was killed could not say that its components stopped."""
     if running:
         return health
     return {

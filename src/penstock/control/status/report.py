@@ -164,8 +164,11 @@ class SourceSection:
 
 @dataclass(frozen=True)
 class Status:
-    """Of a pipeline, or of what one of several sources sees of it. With several sources `source_views` has them all,
-    `source` and `log` are the first's, and tables, components and destinations carry the source's name."""
+    """Of a pipeline, or of what one of several sources sees of it.
+
+    With several sources `source_views` has them all, `source` and `log` are the first's, and tables, components and
+    destinations carry the source's name.
+    """
 
     pipeline: str
     file: str

@@ -158,7 +158,7 @@ def _summary(status: Status) -> Table:
 
 
 def _component(destination: DestinationReport) -> str:
-    """The destination's name among the components."""
+    """Return the destination's name among the components."""
     prefix = "" if destination.source is None else f"{destination.source}:"
     return prefix + component_of(destination.name)
 

@@ -88,8 +88,10 @@ def look(pipeline: Pipeline) -> Tables:
 
 
 def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everything: bool = False) -> Asked:
-    """Leaves a request for each table that a name or a pattern stands for, or for all that are followed; for none of
-    them when one is not known."""
+    """Leave a request for each table that a name or a pattern stands for, or for all that are followed.
+
+    No request is left when one of the names is not known.
+    """
     if everything == bool(names):
         raise UsageError(
             "name tables or say --all, not both" if names else f"there is no table named to {kind}",
@@ -117,8 +119,10 @@ def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everythi
 
 
 def forget(pipeline: Pipeline, name: str) -> ScopedName:
-    """Removes what the state store keeps of a table that is no longer followed: one that no rule matches, or that is
-    gone at the source. The destination's table stays."""
+    """Remove what the state store keeps of a table that is no longer followed, and return the table's name.
+
+    Such a table matches no rule, or is gone at the source. The destination's table stays.
+    """
     store = _store_of(pipeline, "forget")
     try:
         found = {str(summary.table): summary for summary in _summaries(pipeline, store)}
@@ -137,7 +141,7 @@ def forget(pipeline: Pipeline, name: str) -> ScopedName:
 
 
 def feed_named(pipeline: Pipeline, name: str, purpose: str) -> Feed:
-    """The feed of that name, which the pipeline follows. `purpose`, a verb, is what is wanted of it."""
+    """Return the feed of that name, which the pipeline follows. `purpose`, a verb, is what is wanted of it."""
     store = _store_of(pipeline, purpose)
     try:
         (table,) = _named(pipeline, {summary.table for summary in _summaries(pipeline, store)}, [name])
@@ -149,8 +153,10 @@ def feed_named(pipeline: Pipeline, name: str, purpose: str) -> Feed:
 
 
 def followed(pipeline: Pipeline, store: StateStore, names: Sequence[str]) -> dict[ScopedName, Feed]:
-    """The feeds of these names, by the names that people know them by, or all that the pipeline follows when there are
-    none. With a list of sources `eu:` stands for all tables of that source."""
+    """Return the feeds of these names, by the names that users know them by; without names, all that are followed.
+
+    With a list of sources, `eu:` stands for all tables of that source.
+    """
     known = sorted({summary.table for summary in _summaries(pipeline, store)})
     wanted = [] if names else known
     for name in names:
@@ -237,7 +243,7 @@ def _summary(
 
 
 def _standing_for(pipeline: Pipeline, known: Collection[ScopedName], name: str) -> list[ScopedName]:
-    """The followed tables of a name, or those that a pattern stands for."""
+    """Return the followed tables of a name, or those that a pattern stands for."""
     if name in map(str, known):
         return _named(pipeline, known, [name])
     try:
@@ -261,7 +267,10 @@ def _matches(pattern: str, table: ScopedName) -> bool:
 
 
 def _named(pipeline: Pipeline, known: Collection[ScopedName], names: Sequence[str]) -> list[ScopedName]:
-    """The tables of these names, each once. Only names that are known are compared: a name may have dots in it."""
+    """Return the tables of these names, each once.
+
+    Only names that are known are compared: a name may have dots in it.
+    """
     by_name = {str(table): table for table in sorted(known)}
     wanted = []
     for name in dict.fromkeys(names):

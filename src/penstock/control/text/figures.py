@@ -49,7 +49,7 @@ def moment_text(at: datetime | None) -> str:
 
 
 def percent_text(fraction: float | None) -> str:
-    """Rounded down: only what is done reads `100 %`."""
+    """Return a percentage, rounded down: only what is done reads `100 %`."""
     return UNKNOWN if fraction is None else f"{int(fraction * 100)} %"
 
 

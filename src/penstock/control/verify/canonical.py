@@ -26,8 +26,10 @@ _BITS = (spark_types.FloatType, spark_types.DoubleType)
 
 
 def spark_text(name: str, kind: spark_types.DataType, *, rescued: bool = False) -> str:
-    """The column's canonical text; NULL when it is null. `rescued`: the table has a column of cells that did not
-    fit."""
+    """Return the column's canonical text; NULL when it is null.
+
+    `rescued`: the table has a column of cells that did not fit.
+    """
     text = spark_value(kind, quoted(name))
     if not rescued:
         return text

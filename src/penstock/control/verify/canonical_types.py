@@ -26,7 +26,7 @@ _ESCAPED = "regexp_replace({0}, '([\"\\\\\\\\])', '\\\\\\\\$1')"
 
 
 def spark_value(kind: spark_types.DataType, value: str) -> str:
-    """SQL for the text of `value`, an expression of that type; NULL when it is null."""
+    """Return SQL for the text of `value`, an expression of that type; NULL when it is null."""
     depth = f"e{next(_NAMES)}"
     if isinstance(kind, spark_types.ArrayType):
         parts = f"transform({value}, {depth} -> {_spark_digest(kind.elementType, depth)})"
@@ -46,7 +46,7 @@ def spark_value(kind: spark_types.DataType, value: str) -> str:
 
 
 def without_zeros(text: str) -> str:
-    """SQL for a number's text without the zeros behind its fraction, in Spark."""
+    """Return SQL for a number's text without the zeros behind its fraction, in Spark."""
     return f"CASE WHEN contains({text}, '.') THEN rtrim('.', rtrim('0', {text})) ELSE {text} END"
 
 

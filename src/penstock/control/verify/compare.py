@@ -63,7 +63,7 @@ class Comparison:
 
 
 def bucket_count(rows: int) -> int:
-    """A power of two that gives buckets of about ROWS_A_BUCKET rows."""
+    """Return a power of two that gives buckets of about ROWS_A_BUCKET rows."""
     wanted = max(1, rows // ROWS_A_BUCKET)
     return min(MOST_BUCKETS, 1 << math.ceil(math.log2(wanted))) if wanted > 1 else 1
 
@@ -91,7 +91,7 @@ def compare(source: Side, lake: Side, *, buckets: int, keyed: bool, shown: int) 
 
 
 def by_key(source: Sequence[Row], lake: Sequence[Row]) -> list[Difference]:
-    """What differs, key by key. The source has a key once; in the lake somebody may have doubled it."""
+    """Return the differences key by key. The source has a key once; in the lake somebody may have doubled it."""
     theirs = {row.key: row for row in source}
     times = Counter(row.key for row in lake)
     ours = {row.key: row for row in lake}
@@ -107,7 +107,7 @@ def by_key(source: Sequence[Row], lake: Sequence[Row]) -> list[Difference]:
 
 
 def by_row(source: Sequence[Row], lake: Sequence[Row]) -> list[Difference]:
-    """What one side has more often than the other, row by row."""
+    """Return the rows that one side has more often than the other."""
     texts = {row.digest: row.key_text for row in (*source, *lake)}
     more = Counter(row.digest for row in lake)
     more.subtract(Counter(row.digest for row in source))

@@ -32,8 +32,11 @@ Repairs = Callable[[Snapshot, TableId], str]
 
 @dataclass(frozen=True)
 class Asking:
-    """What all that ask have in common. `tell` is for people; `run_is_up` says whether somebody can answer, and
-    `failure` why this source's part of the run will not."""
+    """What all that ask have in common.
+
+    `tell` is for people; `run_is_up` says whether somebody can answer, and `failure` why this source's part of the run
+    will not.
+    """
 
     store: Pins
     destination: str
@@ -49,7 +52,7 @@ class Asking:
 def pin_tables(
     asking: Asking, tables: Sequence[TableId], repairs: Repairs | None = None
 ) -> Iterator[tuple[Snapshot, Mapping[TableId, Pin]]]:
-    """The snapshot and each table's pin, made or failed; both last until the end of the block.
+    """Give the snapshot and each table's pin, made or failed; both last until the end of the block.
 
     `repairs` gives the file with the rows to put right, read in the snapshot while the table is held.
     """

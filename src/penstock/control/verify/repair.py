@@ -46,7 +46,7 @@ def net_effect(reader: TableReader, differences: Sequence[Difference], *, statem
 
 
 def keys_of(schema: TableSchema, differences: Sequence[Difference]) -> pa.Table:
-    """The keys' columns as decode makes them: a difference has them as text, as the source writes them."""
+    """Return the keys' columns as decode makes them: a difference has them as text, as the source writes them."""
     fields = arrow_schema(schema)
     columns = []
     for number, name in enumerate(schema.key):

@@ -42,9 +42,12 @@ class LakeColumn:
 
 @dataclass(frozen=True)
 class LakeSide:
-    """`relation` is the table at its bookmark, in SQL; None where it holds nothing. `columns` are the source's by name:
-    what each is called in the lake at that bookmark, and its type; a column that the lake does not have yet is null in
-    all rows. With a `sid` the side is the rows that carry it, and nothing else of the table."""
+    """`relation` is the table at its bookmark, in SQL; None where it holds nothing.
+
+    `columns` are the source's by name: what each is called in the lake at that bookmark, and its type; a column that
+    the lake does not have yet is null in all rows. With a `sid` the side is the rows that carry it, and nothing else of
+    the table.
+    """
 
     spark: SparkSession
     schema: TableSchema
@@ -123,11 +126,14 @@ def lake_side(
     called: Mapping[int, str],
     sid: Sid | None = None,
 ) -> LakeSide:
-    """`tables` are the destination's. `bookmark`: what it called the table's contents; "" where there are none.
-    `called`: what the source's columns are called in the lake, by their numbers.
+    """`tables` are the destination's.
+
+    `bookmark`: what it called the table's contents; "" where there are none. `called`: what the source's columns are
+    called in the lake, by their numbers.
 
     The lake may have columns that the source has no more, or never had: they are not looked at. It may lack one that
-    was added at the source since a row of the table changed last. SchemaChanged when it lacks a column of the key."""
+    was added at the source since a row of the table changed last. SchemaChanged when it lacks a column of the key.
+    """
     tables.register(spark, str(target))
     relation = tables.version(target, bookmark) if bookmark else None
     described = spark.sql(f"SELECT * FROM {relation or tables.name(target)}")

@@ -157,7 +157,7 @@ class Share:
 
 
 def shares_of(pipeline: Pipeline, store: StateStore, wish: Verifying) -> list[Share]:
-    """The feeds whose tables are to equal their source. One of another mode that is named is refused."""
+    """Return the feeds whose tables are to equal their source. One of another mode that is named is refused."""
     wanted = followed(pipeline, store, wish.names)
     shares = {source_view.scope: Share(source_view, []) for source_view in pipeline.source_views}
     named = {name for name in wish.names if not is_whole_source(pipeline, name)}
@@ -286,7 +286,7 @@ class _Verification:
     def _repaired(
         self, found: Mapping[TableId, Verified], repairs: Mapping[TableId, _Repair]
     ) -> dict[TableId, Verified]:
-        """The repaired tables, compared again at the position of their repair."""
+        """Return the repaired tables, compared again at the position of their repair."""
         self._tell(f"repairing {', '.join(map(str, sorted(repairs)))}")
         with ExitStack() as files:
 
@@ -328,9 +328,11 @@ def _not_compared(table: TableId, error: Exception) -> PenstockError:
 def not_repairable(
     schema: TableSchema, comparison: Comparison, table: ScopedName, *, keeps_partitions: bool = False
 ) -> TableError | None:
-    """Why the differences must be left alone; None: they can be put right. `table`: as shown to users.
-    `keeps_partitions`: rows that only the lake has may be meant to be there, for their partition was detached or
-    dropped."""
+    """Why the differences must be left alone; None: they can be put right.
+
+    `table`: as shown to users. `keeps_partitions`: rows that only the lake has may be meant to be there, for their
+    partition was detached or dropped.
+    """
     resync = f"Copy it again: penstock resync FILE {table}"
     if not schema.key:
         return TableError(f"table {table} has no key, so its rows cannot be repaired one by one", resync)

@@ -70,7 +70,7 @@ def _decoder(charset: str) -> Callable[[bytes], str]:
 
 
 def _ucs2(value: bytes) -> str:
-    """It has no pairs of surrogates: each is a character that there is not."""
+    """Decode UCS-2. It has no surrogate pairs: each half is a character that does not exist."""
     if len(value) % 2:
         raise ValueError("a text of ucs2 has an odd number of bytes")
     codes = np.frombuffer(value, ">u2").astype(np.uint32)

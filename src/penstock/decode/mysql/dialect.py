@@ -58,8 +58,11 @@ class MysqlDialect:
         return BinlogReader(changes)
 
     def without_marks(self, changes: RawChanges) -> RawChanges:
-        """A table that a statement has made another one is marked by a truncate under a schema of its own, which has
-        the transaction's position as its number (source/mysql/transactions.py)."""
+        """Leave out the marks of tables that a statement has made another one.
+
+        Such a mark is a truncate under a schema of its own, which has the transaction's position as its number
+        (source/mysql/transactions.py).
+        """
         commit = np.asarray(changes.batch.column("commit_position"))
         marks = commit == np.uint64(changes.schema.relation_id)
         return RawChanges(changes.schema, changes.batch.filter(pa.array(~marks))) if marks.any() else changes

@@ -20,7 +20,10 @@ def unpacked(values: pa.Array) -> pa.Array:
 
 
 def _unpacked(value: bytes) -> bytes:
-    """A byte says how: 0 for as it is, else zlib, and how many bytes of length follow before the content."""
+    """Unpack a value.
+
+    Its first byte says how: 0 for as it is, else zlib, and how many bytes of length come before the content.
+    """
     if not value:
         return value
     head = value[0]

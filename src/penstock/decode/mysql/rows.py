@@ -131,8 +131,11 @@ def _lengths(octets: Octets, at: Places, size: int) -> Places:
 
 
 def locate(layout: RowLayout, octets: Octets, starts: Places, ends: Places, images: int) -> tuple[Places, Places]:
-    """Cut events into rows of so many images each. Return each row's event and start, in order; a row ends where the
-    next begins, or with its event. Unwalkable when the rows do not fill an event exactly."""
+    """Cut events into rows of so many images each.
+
+    Return each row's event and start, in order; a row ends where the next begins, or with its event. Unwalkable when
+    the rows do not fill an event exactly.
+    """
     whose: list[Places] = []
     found: list[Places] = []
     steps: list[Places] = []

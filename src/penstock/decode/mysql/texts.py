@@ -31,8 +31,10 @@ _PLAIN_SCALE = 6  # of decimals: Arrow writes small numbers of a larger one with
 
 
 def written(type: ColumnType, values: pa.Array, misfits: Places, texts: list[str]) -> pa.Array:
-    """Return the text of each value. `misfits` are places whose value is null because its text, in `texts`, fits no
-    value."""
+    """Return the text of each value.
+
+    `misfits` are places whose value is null because its text, in `texts`, fits no value.
+    """
     made = _written(type, values)
     if len(misfits):
         mask = np.zeros(len(made), np.bool_)

@@ -73,8 +73,10 @@ def from_texts(type: ColumnType, texts: pa.Array) -> Typed:
 
 
 def from_written(type: ColumnType, texts: pa.Array) -> Typed:
-    """Read values of texts that `texts.written` made, or that another database has of them; what cannot be read is a
-    misfit. `texts` is binary, null for NULL."""
+    """Read values of texts that `texts.written` made, or that another database has of them.
+
+    A text that cannot be read is a misfit. `texts` is binary, null for NULL.
+    """
     if type.carried_as or type.held_as == "text":
         return _typed(texts.cast(pa.string()), None, [])
     target = arrow_type(type)
@@ -205,7 +207,7 @@ def _decimal_array(low: np.ndarray, high: np.ndarray, null: Mask, type: pa.DataT
 
 
 def _require(holds: np.ndarray, null: Mask, why: str) -> None:
-    """What a server never writes is damage: ValueError."""
+    """Raise ValueError for what a server never writes: it is damage."""
     if not (holds | null).all():
         raise ValueError(why)
 

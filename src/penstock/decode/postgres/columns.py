@@ -27,7 +27,7 @@ def column(messages: Messages, cells: Cells, index: int, into: Into | None = Non
 
 
 def key_columns(messages: Messages, cells: Cells) -> list[pa.Array]:
-    """The key columns, in the key's order. None of their cells may be missing."""
+    """Return the key columns, in the key's order. None of their cells may be missing."""
     require_key_cells(messages, cells)
     return [column(messages, cells, messages.schema.index(name)) for name in messages.schema.key]
 

@@ -86,7 +86,7 @@ _INTERVAL_PART = re.compile(r"(-?\+?\d+) (year|mon|day)s?|([-+]?)(\d+):(\d\d):(\
 
 @lru_cache(maxsize=4096)
 def _codec(type: ColumnType) -> tuple[ConnectType, TypeCodec]:
-    """What a column is, and who makes its values of texts."""
+    """Return a column's Connect type, and the codec that makes its values of texts."""
     if type.carried_as == "text":
         return _STRING, codec(type)
     if type.kind == "array" and type.element is not None:
@@ -312,7 +312,7 @@ def _duration(text: str) -> int:
 
 
 def _bits(text: str) -> bytes:
-    """The lowest bit first, byte by byte."""
+    """Return the bits as bytes, the lowest bit first."""
     return int(text or "0", 2).to_bytes(-(-len(text) // 8), "little")
 
 

@@ -10,7 +10,7 @@ from penstock.decode.postgres.types.codec import Mask, TypeCodec
 
 
 def fitted(codec: TypeCodec, texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """The values of those texts that fit, null for the others, and which those others are."""
+    """Return the values of those texts that fit, null for the others, and which those others are."""
     misfits: Mask = np.zeros(len(texts), np.bool_) if codec.misfits is None else codec.misfits(texts)
     likely = texts if not misfits.any() else pc.if_else(pa.array(misfits), pa.scalar(None, texts.type), texts)
     pieces: list[pa.Array] = []

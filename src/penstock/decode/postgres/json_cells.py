@@ -106,7 +106,7 @@ def _moments(texts: pa.Array) -> pa.Array:
 
 
 def _zoned_moments(texts: pa.Array) -> pa.Array:
-    """The session's time zone is UTC, so the offset is +00."""
+    """Return moments as text. The session's time zone is UTC, so the offset is +00."""
     return _iso(texts, lambda some: pc.replace_substring(pc.replace_substring(some, " ", "T"), "+00", "Z"))
 
 

@@ -90,7 +90,7 @@ class Messages(RawRows):
         return lacks
 
     def keys(self, rows: Places) -> Cells:
-        """The cells up to the last key column: of new images, and of old ones where a row was deleted."""
+        """Return the cells up to the last key column: of new images, and of old ones where a row was deleted."""
         at = np.where(self.op[rows] == DELETE, self.old[rows], self.new[rows])
         cells = self._walk(rows, at, self._key_width)
         unsent = np.zeros(len(rows), np.bool_)
@@ -167,7 +167,7 @@ class Messages(RawRows):
         self._check(names_ours, rows, "it truncates other tables")
 
     def _walk(self, rows: Places, at: Places, columns: int) -> Cells:
-        """The first `columns` cells of the images that begin at `at`."""
+        """Return the first `columns` cells of the images that begin at `at`."""
         limit = self._end[rows]
         cells = Cells(rows, [], [], [], at)
         if len(rows) == 0:
@@ -197,7 +197,7 @@ class Messages(RawRows):
         return Cells(rows, cells.kind, cells.start, cells.end, position)
 
     def _fill_from_old(self, cells: Cells, unsent: Mask) -> None:
-        """Puts old cells in place of those that were not sent, as far as the old images of `unsent` rows hold them."""
+        """Put old cells in place of those that were not sent, as far as the old images of `unsent` rows hold them."""
         inside = np.flatnonzero(unsent & (self.old[cells.rows] != _NOWHERE))
         if len(inside) == 0:
             return

@@ -192,8 +192,10 @@ class LogState:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an entry of the log says of itself. `restored`: the version that it went back to; None when it did not, -1
-    when it does not say which."""
+    """What an entry of the log says of itself.
+
+    `restored`: the version that it went back to; None when it did not, -1 when it does not say which.
+    """
 
     name: str
     restored: int | None

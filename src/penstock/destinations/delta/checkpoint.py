@@ -1,5 +1,6 @@
-"""Checkpoints: a log's state in one Parquet file, so that readers need not read the entries before it. And the cutting
-of entries that nobody needs.
+"""Checkpoints: a log's state in one Parquet file, so that readers need not read the entries before it.
+
+And the cutting of entries that nobody needs.
 
 Classic checkpoints are written. Those and the ones in several parts are read; a table with `v2Checkpoint` is not ours
 to write to (`open_table`).
@@ -128,8 +129,11 @@ def write_checkpoint(root: str, state: LogState) -> int:
 
 
 def cut(root: str, oldest: int, age: float) -> int:
-    """Remove what no reader of version `oldest` or a later one needs, if it is so many seconds old: entries and
-    checkpoints below the newest checkpoint that is no newer than that. Return how many entries went."""
+    """Remove what no reader of version `oldest` or a later one needs, if it is so many seconds old.
+
+    That is entries and checkpoints below the newest checkpoint that is no newer than that version. Return how many
+    entries were removed.
+    """
     files = log_files(root)
     written = files.names()
     usable = [version for version in checkpoints_in(written) if version <= oldest]

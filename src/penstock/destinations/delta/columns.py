@@ -148,8 +148,10 @@ def has_local_moments(type: pa.DataType | None) -> bool:
 def located(
     target: TableId, fields: Sequence[DeltaField], schema: pa.Schema, numbers: Sequence[int]
 ) -> tuple[LakeColumn, ...]:
-    """Return the columns with these numbers, one for each field of `schema`, whatever they are called now;
-    SchemaChanged if one is gone or of another type."""
+    """Return the columns with these numbers, one for each field of `schema`, whatever they are called now.
+
+    SchemaChanged if one is gone or of another type.
+    """
     there = {field.number: field for field in fields}
     columns, differences = [], []
     for wanted, number in zip(schema, numbers, strict=True):
@@ -188,8 +190,10 @@ def named_columns(target: TableId, fields: Sequence[DeltaField], schema: pa.Sche
 
 
 def unfollowed(fields: Sequence[DeltaField], followed: Collection[int]) -> tuple[LakeColumn, ...] | None:
-    """Return the columns that follow no column of the source, but for RESCUED; None when one is of a type that is none
-    of ours."""
+    """Return the columns that follow no column of the source, but for RESCUED.
+
+    None when one is of a type that is none of ours.
+    """
     others = [field for field in fields if field.number not in followed and field.name != RESCUED]
     columns = [field.column(field.type) for field in others if field.type is not None]
     return tuple(columns) if len(columns) == len(others) else None

@@ -40,7 +40,7 @@ class Entry:
         self.columns_changed = False
 
     def evolve(self, move: Move) -> None:
-        """The table's structure moves on. Rows that are added in the same entry are of the new one."""
+        """Move the table's structure on. Rows that are added in the same entry are of the new one."""
         self._structure = structure_after(self._opened, move)
         self.columns_changed = bool(move.steps)
         self._properties[structure_property(self._opened.source)] = move.recorded.to_json()
@@ -49,8 +49,10 @@ class Entry:
         self._structure, self.columns_changed = structure, True
 
     def rescue(self, parts: Sequence[LakePart], refused: type[PenstockError] = StaleBase) -> None:
-        """The column RESCUED for the table, if it has none and a part brings it. It must have the number under which
-        the part's file was written: `refused` if it does not."""
+        """Add the column RESCUED to the table, if it has none and a part brings it.
+
+        It must have the number under which the part's file was written: `refused` if it does not.
+        """
         needed = {part.rescued_as.numbers for part in parts if part.rescued_as is not None}
         if not needed:
             return
@@ -67,7 +69,7 @@ class Entry:
         self._properties |= properties
 
     def stand(self, position: Position | None = None, moment: int | None = None) -> None:
-        """The source's position, if it moves, and that this entry is what it stands on."""
+        """Set the source's position, if it moves, and note that it stands on this entry."""
         source = self._opened.source
         self._transactions[entry_app(source)] = self._log.version + 1
         if position is not None:
@@ -93,7 +95,7 @@ class Entry:
         self._add(added, dead)
 
     def rewrite(self, removed: Iterable[AddedFile], added: Sequence[WrittenFile], dead: Mapping[str, BitMap]) -> None:
-        """The same rows in other files: readers of changes may pass over it."""
+        """Put the same rows into other files: readers of changes may pass over it."""
         self._files += [file.remove(changes=False) for file in removed]
         self._add(added, dead, changes=False)
 
@@ -165,8 +167,11 @@ class Entry:
 
 
 def require_base(opened: OpenTable, base: str, what: str, *, same_columns: bool = False) -> None:
-    """StaleBase unless the log, as this process knows it, is at `base`, or differs from it only by what this process
-    has committed for other sources (`same_columns`: without a change of columns)."""
+    """Raise StaleBase unless the log, as this process knows it, is at `base`.
+
+    It may also differ from it by what this process has committed for other sources (`same_columns`: without a change of
+    columns).
+    """
     if not opened.turns.spans(base, opened.log.name, opened.source, same_columns=same_columns):
         opened.has_others = True
         raise StaleBase(

@@ -30,8 +30,11 @@ LINES, PARTS, HERE = "\x1e", "\x1f", "here"  # HERE: the storage of rows that on
 
 @dataclass(frozen=True)
 class DeltaFormat:
-    """Files of one table. `names`: of each column that it has or had, its number, its name in files, and its id there.
-    `partition` is the number of the column that files do not have, since the log says its value."""
+    """Files of one table.
+
+    `names`: of each column that it has or had, its number, its name in files, and its id there. `partition` is the
+    number of the column that files do not have, since the log says its value.
+    """
 
     root: str
     names: tuple[tuple[int, str, int], ...]

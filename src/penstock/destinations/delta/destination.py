@@ -152,7 +152,7 @@ class DeltaDestination:
         *,
         copied: Mapping[str, str] | None = None,
     ) -> None:
-        """`copied`: the properties that say so, of a copy that is merged."""
+        """Commit the parts. `copied` are the properties that a merged copy sets."""
         if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of {type(self).__name__}")
         require_warehouse(self._settings)
@@ -250,8 +250,10 @@ class DeltaDestination:
             self._tables.clean_up_after_copy(opened)
 
     def _require_intact(self, target: TableId, parts: Sequence[LakePart]) -> None:
-        """RangeVoid if files of a copy are gone: somebody's VACUUM takes what no entry names, and ours keeps tombstones
-        for an hour only."""
+        """Raise RangeVoid if files of a copy are gone.
+
+        Somebody's VACUUM takes what no entry names, and ours keeps tombstones for an hour only.
+        """
         if not all(self.parts_intact(parts)):
             raise RangeVoid(
                 f"table {target}: files of its copy are gone: somebody else cleaned up the table's folder (VACUUM?)",
@@ -307,8 +309,10 @@ class DeltaDestination:
             opened.state = opened.read_state()
 
     def bookmark(self, target: TableId, source: str, name: str) -> str:
-        """Note the table's version, and return it: our upkeep keeps what it holds. Others' VACUUM does not know of
-        it."""
+        """Note the table's version, and return it: our upkeep keeps what it holds.
+
+        Others' VACUUM does not know of it.
+        """
         opened, _ = self._tables.current(target, source)
         folder = self._tables.bookmarks(target)
         with opened.turns.lock, reaching(f"table {target}: its bookmark cannot be kept"):

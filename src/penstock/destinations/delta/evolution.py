@@ -1,8 +1,7 @@
-"""From the structure that a table follows to another: what a plan takes with it, what a copy takes again, and what is
-true after the commit.
+"""Change a table's structure: what a plan needs, what a copy needs, and what is true after the commit.
 
-The numbers of columns are ours, and follow from the table's structure and the steps alone: what a plan is told is what
-its commit makes, for that succeeds only on the very same base.
+The numbers of columns are ours, and follow from the table's structure and the steps alone. So a plan can know what its
+commit will make, because the commit succeeds only on the very same base.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ from penstock.model.table import TableId, TableSchema
 
 
 def move_to(opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False) -> Move | None:
-    """From the structure that the table follows to another; None when that is the same. What is kept of a structure may
-    be something else in a table that is `copied`: then all of its rows are replaced."""
+    """From the structure that the table follows to another; None when that is the same.
+
+    What is kept of a structure may be something else in a table that is `copied`: then all of its rows are replaced.
+    """
     layout, following = opened.layout, opened.following
     if schema is None:
         return None
@@ -84,8 +85,10 @@ def union_steps(target: TableId, structure: Structure, schema: TableSchema, sid:
 def united_columns(
     structure: Structure, columns: pa.Schema, sid: Sid
 ) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """Return a source's columns with the table's numbers, by name: as the source has them; as they are stored, sid
-    first."""
+    """Return a source's columns with the table's numbers, by name.
+
+    First as the source has them, then as they are stored, sid first.
+    """
     there = {field.name: field for field in structure.fields}
     own = tuple(there[one.name].column(one.type) for one in columns)
     kept = tuple(there[one.name].column(there[one.name].type or one.type) for one in with_sid(columns, sid))
@@ -95,8 +98,10 @@ def united_columns(
 def columns_in_union(
     target: TableId, structure: Structure, following: Recorded
 ) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """Return the columns that follow one of several sources, in its order: as the source has them, and as they are
-    stored, which may be wider. SchemaChanged if somebody took one away."""
+    """Return the columns that follow one of several sources, in its order.
+
+    First as the source has them, then as they are stored, which may be wider. SchemaChanged if somebody removed one.
+    """
     there = {field.number: field for field in structure.fields}
     own, kept = [], []
     for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):
@@ -113,8 +118,10 @@ def columns_in_union(
 
 
 def move_again(opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:
-    """Return the structure's move as it was planned for a copy. RangeVoid when its columns would get other
-    numbers now."""
+    """Return the structure's move as it was planned for a copy.
+
+    RangeVoid when its columns would get other numbers now.
+    """
     planned_for = opened.copy_move
     move = move_to(opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
     require_copied_columns(opened, move, parts)

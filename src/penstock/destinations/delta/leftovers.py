@@ -71,8 +71,10 @@ def still_unknown(opened: OpenTable, left: Collection[str]) -> list[str]:
 
 
 def shut_out(opened: OpenTable) -> None:
-    """Make an entry, after which whatever was planned before cannot be committed. StaleBase if somebody has committed
-    meanwhile."""
+    """Make an entry, after which whatever was planned before cannot be committed.
+
+    StaleBase if somebody has committed meanwhile.
+    """
     what = f"table {opened.target}: files that nobody knows cannot be removed"
     with opened.turns.lock:
         if opened.state is not None:
@@ -84,8 +86,10 @@ def shut_out(opened: OpenTable) -> None:
 
 
 def unknown(opened: OpenTable, age: float) -> list[str]:
-    """Return files older than a safe age that nobody knows. What is known is asked after they were listed: whatever is
-    committed meanwhile is known then."""
+    """Return files older than a safe age that nobody knows.
+
+    What is known is asked after they were listed: whatever is committed meanwhile is known then.
+    """
     before = time.time() - age
     with reaching(f"table {opened.target}: its folder cannot be listed"):
         listed = {path for path, changed in _listed(opened) if changed < before and not _is_copied(path)}

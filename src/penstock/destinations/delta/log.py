@@ -60,8 +60,10 @@ class TableLog:
             return any(map(ENTRY.fullmatch, self._files.names()))
 
     def refresh(self) -> bool:
-        """Read what has come since the last time; return whether there was anything. TableDropped when the table is
-        gone, FileUnreadable when its log cannot be read."""
+        """Read what has come since the last time; return whether there was anything.
+
+        TableDropped when the table is gone, FileUnreadable when its log cannot be read.
+        """
         if self.version < 0 or not self.is_ours:
             self._load()
             return True
@@ -77,8 +79,10 @@ class TableLog:
             return self._mark is not None and self._files.mark(entry_name(self.version)) == self._mark
 
     def put(self, actions: Sequence[Action], operation: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Make the next version of these actions. StaleBase if somebody else has made it, or has replaced the one
-        before: nothing has changed then."""
+        """Make the next version of these actions.
+
+        StaleBase if somebody else has made it, or has replaced the one before: nothing has changed then.
+        """
         version, name = self.version + 1, uuid.uuid4().hex
         content = _written([_commit_info(version, operation, parameters or {}, name), *actions])
         if version and not self.is_ours:
@@ -101,8 +105,10 @@ class TableLog:
         self.operations[version] = Operation(operation, None)
 
     def _has_come(self, version: int, name: str) -> bool:
-        """Return whether an entry that could not be made, it seems, has been made by us. CommitUnknown if that cannot
-        be found out."""
+        """Return whether an entry that could not be made, it seems, has been made by us.
+
+        CommitUnknown if that cannot be found out.
+        """
         try:
             return any((action.get("commitInfo") or {}).get("txnId") == name for action in self.read(version))
         except FileNotFoundError:
@@ -149,8 +155,10 @@ class TableLog:
                 raise unreadable(missing, "the log does not have it", missing=True)
 
     def _follow(self, version: int) -> bool:
-        """Take in one entry; of the version that a checkpoint stands for, only which file it is. False if there is
-        none."""
+        """Take in one entry; of the version that a checkpoint stands for, only which file it is.
+
+        False if there is none.
+        """
         place = f"{self.folder}/{entry_name(version)}"
         with reading(place):
             mark = self._files.mark(entry_name(version))

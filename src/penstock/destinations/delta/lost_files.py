@@ -23,8 +23,10 @@ class Diagnosis:
         self._failed = FailedReads()
 
     def of(self, target: TableId, error: FileUnreadable) -> PenstockError:
-        """FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable:
-        the contract's `diagnose`."""
+        """Diagnose a file that could not be read, as the contract's `diagnose` says.
+
+        FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable.
+        """
         way_out = f"drop {target} at the destination and run `penstock retry`, which copies it again"
         try:
             require_warehouse(self._settings)

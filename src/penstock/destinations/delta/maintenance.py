@@ -43,8 +43,10 @@ LOG = structlog.get_logger("delta")
 def compact(
     opened: OpenTable, *, index: KeyIndex, settings: MaintenanceSettings, run: JobRunner, background: BackgroundWork
 ) -> Choice:
-    """Merge what is due, here and now if it is little, or beside batches, and return what has been merged. StaleBase if
-    somebody else has changed the table."""
+    """Merge what is due, here and now if it is little, or beside batches, and return what has been merged.
+
+    StaleBase if somebody else has changed the table.
+    """
     state = opened.state
     if state is None or opened.strayed:
         return NOTHING
@@ -169,8 +171,11 @@ def _discard(opened: OpenTable, merging: Merging) -> None:
 
 
 def expire(opened: OpenTable, settings: MaintenanceSettings, bookmarks: Path) -> int:
-    """Remove files whose time has come; once enough commits have been made, write a checkpoint, let go what no version
-    that is kept needs, and cut the log. Return how many entries went."""
+    """Remove files whose time has come, write a checkpoint when it is due, and cut the log.
+
+    Once enough commits have been made, what no version that is kept needs is let go. Return how many entries were
+    removed.
+    """
     with reaching(f"table {opened.target}: old files cannot be removed"):
         opened.upkeep.deferred.remove_due(lambda: _needed(opened))
     if opened.state is None or opened.upkeep.commits_since_expiry < settings.expire_every:
@@ -199,7 +204,7 @@ def expire(opened: OpenTable, settings: MaintenanceSettings, bookmarks: Path) ->
 
 
 def _needed(opened: OpenTable) -> set[str]:
-    """The files of the table as it is now: somebody may have restored a version whose files were to leave."""
+    """Return the files of the table as it is now: somebody may have restored a version whose files were to leave."""
     with opened.turns.lock:
         known = opened.log.name
         opened.log.refresh()

@@ -46,8 +46,11 @@ class DeltaTables(ReadBySpark):
         return f"{self.name(target)} VERSION AS OF {int(bookmark)}"
 
     def register(self, spark: Session, statement: str) -> None:
-        """Delta's catalog for Spark is Spark's own, which is empty: tables are entered by their location, those alone
-        that the statement may mean, for each takes a while."""
+        """Enter tables in Spark's catalog by their location.
+
+        Delta's catalog for Spark is Spark's own, which is empty. Only those that the statement may mean are entered,
+        because each takes a while.
+        """
         lists = statement.lstrip().lower().startswith("show")
         for location in self._locations():
             target = _made_as(location)
@@ -160,5 +163,5 @@ def _partition_value(file: AddedFile, field: DeltaField, rows: int) -> pa.Array:
 
 
 def _plain(type: pa.DataType | None) -> pa.DataType | None:
-    """A type for which reading here gives what Spark gives; None for others."""
+    """Return a type for which reading here gives what Spark gives; None for others."""
     return None if type is None or pa.types.is_nested(type) or pa.types.is_binary(type) else type

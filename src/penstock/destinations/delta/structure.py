@@ -77,7 +77,7 @@ class Structure:
 
     @classmethod
     def new(cls, columns: pa.Schema, partition: Sequence[str] = ()) -> Structure:
-        """The structure of a table that is to be made."""
+        """Return the structure of a table that is to be made."""
         metadata = {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},

@@ -217,8 +217,10 @@ class Tables(KnownTables[LakeSettings, OpenTable]):
         layout: Layout,
         sid: Sid | None,
     ) -> None:
-        """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
-        same moment is no error."""
+        """With its position, or the sign that it has to be copied, in one step.
+
+        That somebody else makes it at the same moment is no error.
+        """
         kept = layout.kept(schema)
         columns, partition = arrow_schema(kept), list[str]()
         if sid is not None:

@@ -106,8 +106,11 @@ def read_bitmap(octets: bytes) -> BitMap:
 
 
 def write_vectors(root: str, dead: Mapping[str, BitMap]) -> tuple[dict[str, Vector], str | None]:
-    """Store a vector for each data file, all in one new file, whose path is returned too. None goes into the log entry
-    itself, however small it is: a VACUUM by Delta in Spark fails over a table that has one of those."""
+    """Store a vector for each data file, all in one new file, whose path is returned too.
+
+    None goes into the log entry itself, however small it is: a VACUUM by Delta in Spark fails over a table that has one
+    of those.
+    """
     vectors: dict[str, Vector] = {}
     body, name = bytearray(VERSION), uuid.uuid4()
     place = FOLDER + z85_encode(name.bytes)

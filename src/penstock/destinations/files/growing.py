@@ -98,7 +98,7 @@ class GrowingFile:
         return KeyLayout(1, "source")
 
     def topics(self, source: str, names: Sequence[str]) -> Layout:
-        """A file has no topics, and its layout asks for none."""
+        """Return no topics: a file has none, and its layout asks for none."""
         return KeyLayout(1, "source")
 
     def places(self, source: str) -> list[ShardPlace]:

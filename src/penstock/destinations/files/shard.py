@@ -179,8 +179,11 @@ class FilePublisher:
         self._record = record
 
     def _complete(self, record: PlaceRecord) -> None:
-        """Give the record's file its name. Where there is no such file it has its name already, or had it: a reader
-        may remove files when it is done with them."""
+        """Give the record's file its name.
+
+        Where there is no such file it has its name already, or had it: a reader may remove files when it is done with
+        them.
+        """
         if record.written:
             self._writing.move(record.written, self.folder, record.name)
 

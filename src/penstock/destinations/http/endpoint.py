@@ -139,7 +139,7 @@ class Endpoint:
             _idle.setdefault(self._key, []).append(connection)
 
     def _hidden(self, text: str) -> str:
-        """The text without anything that is secret."""
+        """Return the text without anything that is secret."""
         parts = urlsplit(self.url)
         values = [unquote(parts.password or ""), parts.password or "", parts.path, parts.query]
         values += [self.secret.decode("utf-8", "replace"), base64.b64encode(self.secret).decode()]

@@ -142,7 +142,7 @@ class HttpPublisher:
                 self._outboxes.delete(name)
 
     def _delivered(self) -> set[bytes]:
-        """What was sent of the publication under way. Empty unless the receiver refused some of it."""
+        """Return what was sent of the publication under way. Empty unless the receiver refused some of it."""
         found: set[bytes] = set()
         for one in self._opened.outboxes:
             first = 0
@@ -241,6 +241,6 @@ class HttpPublisher:
 
 
 def _body(values: pa.Array, *, alone: bool) -> bytes:
-    """The events as one JSON array; alone, an event is the body itself."""
+    """Return the events as one JSON array; alone, an event is the body itself."""
     texts = values.to_pylist()
     return bytes(texts[0]) if alone else b"[" + b",".join(texts) + b"]"

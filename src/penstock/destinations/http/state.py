@@ -27,8 +27,11 @@ class Outbox:
 
 @dataclass(frozen=True)
 class State:
-    """`publications` is how many there have been. `outboxes` has the one that is under way, and those before it that
-    were sent but for what the receiver refused: the place moves when nothing is refused any more."""
+    """`publications` is how many there have been.
+
+    `outboxes` has the one that is under way, and those before it that were sent but for what the receiver refused: the
+    place moves when nothing is refused any more.
+    """
 
     at: ShardPlace
     publications: int = 0

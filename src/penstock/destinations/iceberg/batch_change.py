@@ -25,7 +25,9 @@ from penstock.model.position import Position, stored_text
 @dataclass(frozen=True, kw_only=True)
 class BatchChange:
     """`base` is the metadata file that the change is made of, `before` the state under it as the driver knows it.
-    `copied` are the properties of a copy that is merged."""
+
+    `copied` are the properties of a copy that is merged.
+    """
 
     plan: UpsertPlan
     written: Sequence[LakePart]
@@ -48,8 +50,10 @@ class BatchChange:
         moment: int | None,
         copied: Mapping[str, str] | None = None,
     ) -> BatchChange:
-        """Return the change that these parts make. StaleBase if the plan follows a commit that came to something
-        else."""
+        """Return the change that these parts make.
+
+        StaleBase if the plan follows a commit that came to something else.
+        """
         if not isinstance(plan, UpsertPlan):
             raise TypeError(f"{type(plan).__name__} is not a plan of an Iceberg table")
         opened = tables.known(plan.target, plan.source)
@@ -96,8 +100,10 @@ class BatchChange:
         return {**standing, **self.copied}
 
     def is_ordinary(self, *, mark: bool) -> bool:
-        """Return whether the change is no more than rows, positional deletes and properties of a table of one source,
-        which Java makes ready by itself (`group_operations`). `mark`: as for `fill`."""
+        """Return whether the change is no more than rows, positional deletes and properties of a table of one source.
+
+        Java makes such a change ready by itself (`group_operations`). `mark`: as for `fill`.
+        """
         more = self.plan.move is not None or self.truncated or any(part.rescued_as for part in self.written)
         return not more and self.opened.slice is None and not (mark and not self.written)
 

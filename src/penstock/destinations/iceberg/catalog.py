@@ -20,8 +20,7 @@ JDBC_CATALOG = "org.apache.iceberg.jdbc.JdbcCatalog"
 
 
 class IcebergSettings(LakeSettings, Protocol):
-    """What the pipeline file says of an Iceberg destination; `config.destinations.IcebergDestination` has this
-    shape."""
+    """The settings of an Iceberg destination; `config.destinations.IcebergDestination` has this shape."""
 
     @property
     def catalog(self) -> Mapping[str, str]: ...
@@ -55,8 +54,10 @@ def _embedded(settings: IcebergSettings) -> dict[str, str]:
 
 
 def database(settings: IcebergSettings) -> tuple[str, dict[str, str]] | None:
-    """Return the URL and settings of the database in which the catalog keeps its pointers; None if it is no JDBC
-    catalog. Several tables can be committed in one transaction of such a database."""
+    """Return the URL and settings of the database in which the catalog keeps its pointers.
+
+    None if it is no JDBC catalog. Several tables can be committed in one transaction of such a database.
+    """
     catalog = dict(settings.catalog) or _embedded(settings)
     if "uri" not in catalog or (catalog.get("type") != "jdbc" and JDBC_CATALOG not in catalog.get("catalog-impl", "")):
         return None
@@ -67,8 +68,10 @@ def database(settings: IcebergSettings) -> tuple[str, dict[str, str]] | None:
 
 
 def compares_snapshots_only(settings: IcebergSettings) -> bool:
-    """Return whether the catalog would let two changes of table properties pass each other: a REST catalog checks the
-    snapshot alone."""
+    """Return whether the catalog would let two changes of table properties pass each other.
+
+    A REST catalog does: it checks the snapshot alone.
+    """
     return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
 
 

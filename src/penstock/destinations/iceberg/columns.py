@@ -57,8 +57,10 @@ def _names_inside(outer: str, type: pa.DataType) -> Iterator[str]:
 
 
 def matched(target: TableId, found: str, schema: pa.Schema, key: tuple[str, ...]) -> tuple[LakeColumn, ...]:
-    """Return the columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order; SchemaChanged
-    if it differs."""
+    """Return the columns of an existing table (`found`: JSON of Iceberg's SchemaParser), in their order.
+
+    SchemaChanged if it differs.
+    """
     table: dict[str, Any] = json.loads(found)
     there = {field["name"]: field for field in table["fields"] if field["name"] != RESCUED}
     differences = [f"column {name} is not at the source" for name in there if name not in schema.names]
@@ -137,8 +139,11 @@ def _inner(name: str, type: pa.DataType, raw: Any, number: int) -> pa.Field:
 
 
 def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) -> tuple[LakeColumn, ...]:
-    """Return the columns with these numbers of an existing table (`found`: JSON of Iceberg's SchemaParser), one for
-    each field of `schema`, whatever they are called there; SchemaChanged if one is gone or of another type."""
+    """Return the columns with these numbers of an existing table, one for each field of `schema`.
+
+    `found` is JSON of Iceberg's SchemaParser. The columns' names do not matter. SchemaChanged if one is gone or of
+    another type.
+    """
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     columns, differences = [], []
     for field, number in zip(schema, ids, strict=True):
@@ -175,8 +180,10 @@ def named_columns(target: TableId, found: str, schema: pa.Schema) -> tuple[LakeC
 
 
 def unfollowed(found: str, followed: Collection[int]) -> tuple[LakeColumn, ...] | None:
-    """Return the columns that follow no column of the source, but for RESCUED; None when one is of a type that is none
-    of ours."""
+    """Return the columns that follow no column of the source, but for RESCUED.
+
+    None when one is of a type that is none of ours.
+    """
     columns = []
     for field in json.loads(found)["fields"]:
         if field["id"] in followed or field["name"] == RESCUED:

@@ -53,20 +53,22 @@ class StrictTransaction:
         update.commit()
 
     def stand(self, properties: Mapping[str, str]) -> None:
-        """Set the source's position, with the snapshot that holds it. Comes last: it must be the snapshot
-        that the transaction makes."""
+        """Set the source's position, with the snapshot that holds it.
+
+        Comes last: it must be the snapshot that the transaction makes.
+        """
         snapshot = self._transaction.table().currentSnapshot()
         self.set_properties({**properties, lineage_property(self._opened.source): lineage_text(snapshot)})
 
     def evolve(self, move: Move, source: str) -> None:
-        """The table's structure moves on. Rows that are added in the same transaction are of the new one."""
+        """Move the table's structure on. Rows that are added in the same transaction are of the new one."""
         if move.steps or set(self._transaction.table().schema().identifierFieldNames()) != identifiers_after(move):
             evolve(self._java, self._transaction, move.steps, identifiers_after(move))
             self.columns_changed = True
         self.set_properties({structure_property(source): move.recorded.to_json()})
 
     def take_in(self, schema: TableSchema, steps: Steps, sid: Sid) -> None:
-        """A source becomes one of those that feed the table: its columns are there, and it follows them."""
+        """Add a source to those that feed the table: its columns are there, and it follows them."""
         if steps:
             marked = set(self._transaction.table().schema().identifierFieldNames())
             evolve(self._java, self._transaction, steps, marked)
@@ -78,8 +80,9 @@ class StrictTransaction:
         self.set_properties({structure_property(self._opened.source): Recorded(schema, kept, fields).to_json()})
 
     def rescue(self, parts: Sequence[LakePart], refused: type[PenstockError] = StaleBase) -> None:
-        """The column RESCUED for the table, if it has none and a part brings it. It must get the number under which
-        the part's file has it: `refused` if it does not.
+        """Add the column RESCUED to the table, if it has none and a part brings it.
+
+        It must get the number under which the part's file has it: `refused` if it does not.
         """
         needed = {part.rescued_as.numbers for part in parts if part.rescued_as is not None}
         if not needed:
@@ -99,7 +102,7 @@ class StrictTransaction:
             )
 
     def mark(self) -> None:
-        """An empty snapshot: makes the change strict where a catalog compares snapshots and nothing else."""
+        """Add an empty snapshot, which makes the change strict where a catalog compares snapshots and nothing else."""
         self._scanning(self._transaction.newAppend()).commit()
 
     def row_delta(self, parts: Sequence[LakePart]) -> None:
@@ -158,8 +161,9 @@ class StrictTransaction:
     def rewrite(
         self, removed: Sequence[LiveFile], added: Sequence[WrittenFile], sequence: int, late: Sequence[WrittenFile] = ()
     ) -> None:
-        """Files replaced by others with the same rows, which count as old as `sequence`; `late` are delete files that
-        count as old as the base snapshot.
+        """Replace files by others with the same rows, which count as old as `sequence`.
+
+        `late` are delete files that count as old as the base snapshot.
         """
         rewrite = self._scanning(self._transaction.newRewrite())
         rewrite.validateFromSnapshot(self._snapshot).dataSequenceNumber(sequence)
@@ -208,10 +212,11 @@ def placed(file: WrittenFile, opened: OpenTable) -> dict[str, Any]:
 def strict(
     java: Java, opened: OpenTable, base: str, what: str, *, same_columns: bool = False, staged: JavaObject | None = None
 ) -> Iterator[StrictTransaction]:
-    """A transaction on exactly the metadata file `base`, or one that differs from it only by what this process has
-    committed for other sources (`same_columns`: without a change of columns); committed at the end of the block.
-    Commits of one table take turns. With `staged` operations it is only made ready: nobody sees it yet, and whoever
-    makes it visible holds the table's turn until then, and notes it.
+    """Open a transaction on exactly the metadata file `base`, and commit it at the end of the block.
+
+    The metadata may also differ from `base` by what this process has committed for other sources (`same_columns`:
+    without a change of columns). Commits of one table take turns. With `staged` operations the transaction is only made
+    ready: nobody sees it yet, and whoever makes it visible holds the table's turn until then, and notes it.
 
     StaleBase: refused, nothing changed. CommitUnknown: nobody can say. `carried_on` gives the state afterwards.
     """
@@ -246,8 +251,10 @@ def refused_base(opened: OpenTable, what: str) -> StaleBase:
 
 
 def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
-    """Remember that what follows the metadata file `start` was made for this source. Not to know costs others a
-    redo."""
+    """Remember that what follows the metadata file `start` was made for this source.
+
+    Not to know costs others a redo.
+    """
     if opened.slice is None:
         return
     try:
@@ -281,10 +288,10 @@ def carried_on(
     *,
     aged: int | None = None,
 ) -> TableState | None:
-    """Return the state that our own commit made of `before`; None if the table is not what we think: then it must be
-    read again.
+    """Return the state that our own commit made of `before`.
 
-    `removed` None: all files that were there. `aged`: the sequence number that the added files have; None: a new one.
+    None if the table is not what we think: then it must be read again. `removed` None: all files that were there.
+    `aged`: the sequence number that the added files have; None: a new one.
     """
     try:
         with translated(f"table {opened.target}: its new state cannot be read"):

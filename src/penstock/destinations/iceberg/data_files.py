@@ -26,8 +26,10 @@ DELETE_COLUMNS = (  # numbers reserved by Iceberg's specification
 
 @dataclass(frozen=True)
 class IcebergFormat:
-    """Tables of format version 2. `WrittenFile.description` is the JSON of Iceberg's ContentFileParser but for the
-    partition spec."""
+    """Tables of format version 2.
+
+    `WrittenFile.description` is the JSON of Iceberg's ContentFileParser but for the partition spec.
+    """
 
     def write_rows(
         self, folder: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], prefix: str = PREFIX

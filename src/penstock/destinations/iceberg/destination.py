@@ -183,7 +183,7 @@ class IcebergDestination:
         return plan, standing.position
 
     def _standing(self, opened: OpenTable, state: TableState) -> Standing:
-        """What the metadata file of the table's state says."""
+        """Return what the metadata file of the table's state says."""
         if opened.standing is None or opened.standing.metadata != state.metadata:
             with translated(f"table {opened.target}: its position and columns cannot be read"):
                 metadata = present(opened.operations.current(), opened.target)

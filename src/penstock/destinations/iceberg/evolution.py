@@ -46,8 +46,10 @@ def identifiers_after(move: Move) -> set[str]:
 
 
 def recorded(metadata: JavaObject, source: str, layout: Layout) -> Recorded | None:
-    """What the table says itself. `layout` and the type map count for tables of earlier versions of penstock, which
-    say less."""
+    """Return the structure that the table itself records.
+
+    `layout` and the type map count for tables of earlier versions of penstock, which record less.
+    """
     text = metadata.properties().get(structure_property(source))
     if text is None:
         return None
@@ -79,8 +81,10 @@ def planned(
     on_drop: OnDrop,
     layout: Layout,
 ) -> Move:
-    """How the table, as it is now, gets to `schema`. In one of versions columns stay, and the key does not tell its
-    rows apart."""
+    """How the table, as it is now, gets to `schema`.
+
+    In one of versions columns stay, and the key does not tell its rows apart.
+    """
     kept, past, marked = layout.kept(schema), layout.keeps_past, layout.has_identifiers
     found = java.schemas.toJson(table.schema())
     numbers = {field: number for number, field in following.fields.items()}
@@ -123,7 +127,7 @@ def planned_union(
 def union_steps(
     java: Java, table: JavaObject, target: TableId, schema: TableSchema, sid: Sid, *, marked: bool
 ) -> Steps:
-    """`marked`: the key is the table's identifier."""
+    """Return the steps that unite the table with a source's columns. `marked`: the key is the table's identifier."""
     columns = arrow_schema(schema)
     require_free_name(target, columns, sid)
     held = held_columns(java.schemas.toJson(table.schema()), {})
@@ -133,8 +137,10 @@ def union_steps(
 
 
 def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """Return a source's columns with the table's numbers, by name: as the source has them; as they are stored, sid
-    first."""
+    """Return a source's columns with the table's numbers, by name.
+
+    First as the source has them, then as they are stored, sid first.
+    """
     there = {field["name"]: field for field in json.loads(found)["fields"]}
     own = tuple(column_from(there[one.name], one.type) for one in columns)
     kept = tuple(
@@ -148,8 +154,10 @@ def united_columns(found: str, columns: pa.Schema, sid: Sid) -> tuple[tuple[Lake
 def columns_in_union(
     target: TableId, found: str, following: Recorded
 ) -> tuple[tuple[LakeColumn, ...], tuple[LakeColumn, ...]]:
-    """Return the columns that follow one of several sources, in its order: as the source has them, and as they are
-    stored, which may be wider. SchemaChanged if somebody took one away."""
+    """Return the columns that follow one of several sources, in its order.
+
+    First as the source has them, then as they are stored, which may be wider. SchemaChanged if somebody removed one.
+    """
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     own, kept = [], []
     for column, field in zip(following.kept.columns, arrow_schema(following.kept), strict=True):
@@ -167,8 +175,10 @@ def columns_in_union(
 
 
 def evolve(java: Java, transaction: JavaObject, taken: Steps, marks: Collection[str]) -> None:
-    """The steps as part of a transaction; `marks` are the identifier fields. Names are freed first, then used again:
-    that takes two updates."""
+    """Make the steps part of a transaction; `marks` are the identifier fields.
+
+    Names are freed first, then used again: that takes two updates.
+    """
     first = transaction.updateSchema().setIdentifierFields([])
     for name in taken.deleted:
         first.deleteColumn(name)

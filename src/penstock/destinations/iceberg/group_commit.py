@@ -65,10 +65,13 @@ class Share(Protocol):
         """Write the changes' metadata files, in the order of the changes; take the turns of their tables."""
 
     def settle(self) -> None:
-        """The pointers are moved. What cannot be read back now is read again before the table's next commit."""
+        """Take note that the pointers are moved.
+
+        What cannot be read back now is read again before the table's next commit.
+        """
 
     def give_up(self) -> None:
-        """The pointers stay: remove what was written."""
+        """Remove what was written: the pointers stay."""
 
     def doubt(self) -> None:
         """Nobody can say: have the tables read again."""
@@ -205,10 +208,12 @@ class GroupCommit:
             self._operations.close()
 
     def commit(self, changes: Sequence[BatchChange]) -> list[OwnError | None]:
-        """Make all changes visible in one step, but for those that their own table cannot take. Return the errors of
-        these, in the order of the changes.
+        """Make all changes visible in one step, but for those that their own table cannot take.
 
-        StaleBase, DestinationUnreachable: nothing has changed. CommitUnknown: all were committed, or none."""
+        Return the errors of these, in the order of the changes.
+
+        StaleBase, DestinationUnreachable: nothing has changed. CommitUnknown: all were committed, or none.
+        """
         with self._one_at_a_time:
             outcome, shares = _Outcome(), self._shares(changes)
             staged: list[Future[list[StagedChange | OwnError]]] = [Future() for _ in shares]
@@ -257,8 +262,10 @@ class GroupCommit:
 
 
 def _take(share: Share, staged: Future[list[StagedChange | OwnError]], outcome: _Outcome) -> None:
-    """Stage these changes, wait for the outcome of the whole group, and settle them: all in one thread, which has
-    the turns of their tables until then."""
+    """Stage these changes, wait for the outcome of the whole group, and settle them.
+
+    All of it happens in one thread, which has the turns of their tables until then.
+    """
     with ExitStack() as turns:
         try:
             made = share.stage(turns)

@@ -139,8 +139,10 @@ class Java:
         return text.split("\n") if text else []
 
     def call(self, interface: str, name: str, on: JavaObject) -> JavaObject:
-        """Return a method of an interface, without arguments: py4j would look for it in the object's class, which Java
-        may not let anybody see."""
+        """Return a method of an interface, without arguments.
+
+        py4j would look for it in the object's class, which Java may not let anybody see.
+        """
         method = self.methods.builder(name).impl(interface, self._gateway.new_array(self._class, 0)).build()
         return method.invoke(on, self._gateway.new_array(self._object, 0))
 
@@ -211,8 +213,10 @@ def _file_error(exception: JavaException, message: str) -> FileUnreadable | None
 
 
 def present(metadata: JavaObject | None, target: TableId) -> JavaObject:
-    """Return a table's metadata. TableDropped when there is none: after Iceberg has said once that a table is gone, it
-    gives nothing."""
+    """Return a table's metadata.
+
+    TableDropped when there is none: after Iceberg has said once that a table is gone, it gives nothing.
+    """
     if metadata is None:
         raise TableDropped(f"table {target} was dropped at the destination", COPIED_AGAIN)
     return metadata

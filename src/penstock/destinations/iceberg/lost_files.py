@@ -37,8 +37,10 @@ class Diagnosis:
         self._failed = FailedReads()
 
     def of(self, target: TableId, error: FileUnreadable) -> PenstockError:
-        """FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable:
-        the contract's `diagnose`."""
+        """Diagnose a file that could not be read, as the contract's `diagnose` says.
+
+        FilesLost, TableDropped, StaleBase when the table no longer consists of the file, or DestinationUnreachable.
+        """
         try:
             require_warehouse(self._settings)
             table = self._tables.load(target)

@@ -46,8 +46,10 @@ def compact(
     run: JobRunner,
     background: BackgroundWork,
 ) -> Choice:
-    """Merge what is due, here and now if it is little, or beside batches, and return what has been merged. StaleBase if
-    somebody else has changed the table."""
+    """Merge what is due, here and now if it is little, or beside batches, and return what has been merged.
+
+    StaleBase if somebody else has changed the table.
+    """
     state = opened.state
     if state is None or state.snapshot is None or not state.only_positional:
         return NOTHING
@@ -137,8 +139,10 @@ def _concerning(state: TableState, group: Sequence[LiveFile]) -> list[str]:
 
 
 def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, background: BackgroundWork) -> Choice:
-    """Commit a merge that is done, and return what was merged: nothing, if it is void by now, or if so much has come
-    meanwhile that it has to be followed up first."""
+    """Commit a merge that is done, and return what was merged.
+
+    That is nothing if the merge is void by now, or if so much has come meanwhile that it has to be followed up first.
+    """
     opened.upkeep.merging = None
     assert opened.state is not None
     state = opened.state = _counted(opened.state, opened, run)
@@ -200,8 +204,11 @@ def _remove(opened: OpenTable, written: Sequence[WrittenFile]) -> None:
 
 
 def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
-    """Remove files whose time has come, and old snapshots once enough commits have been made, but not while a sweep
-    reads them, and return how many snapshots. StaleBase if somebody else has changed the table."""
+    """Remove files whose time has come, and expire old snapshots; return how many.
+
+    Snapshots expire once enough commits have been made, but not while a sweep reads them. StaleBase if somebody else
+    has changed the table.
+    """
     with reaching(f"table {opened.target}: files of old snapshots cannot be removed"):
         opened.upkeep.deferred.remove_due()
     state, sweeping = opened.state, opened.upkeep.sweeping

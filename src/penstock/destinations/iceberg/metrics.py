@@ -1,7 +1,6 @@
-"""What a file holds, in figures, as Iceberg's manifests keep them: counts, sizes, and bounds by which readers skip
-files.
+"""Compute the figures of a file that Iceberg's manifests keep: counts, sizes, and bounds by which readers skip files.
 
-Computed from the Arrow columns while they are written, batch after batch, so that no file is opened again and no Java
+They come from the Arrow columns while these are written, batch after batch, so that no file is opened again and no Java
 is called. The result is the JSON that Iceberg's ContentFileParser reads. Bounds of text and bytes are cut to 16, as
 Iceberg does. Lists, maps and structs have sizes only.
 """

@@ -67,8 +67,10 @@ class OpenTable(KnownTable):
 
 
 def look_for_rescued(java: Java, opened: OpenTable) -> LakeColumn | None:
-    """Return the column RESCUED of the table as it was last read; None when it has not come yet. Once there
-    it stays."""
+    """Return the column RESCUED of the table as it was last read; None when it has not come yet.
+
+    Once there it stays.
+    """
     if opened.rescued is None:
         schema = opened.table.schema()
         if schema.findField(RESCUED) is not None:
@@ -121,8 +123,10 @@ def read_state(
     known: TableState | None = None,
     slice: SourceSlice | None = None,
 ) -> TableState:
-    """Return the state under a metadata file; of a slice, its files. Manifests are read unless `known` is of the same
-    snapshot: that has the same files."""
+    """Return the state under a metadata file; of a slice, its files.
+
+    Manifests are read unless `known` is of the same snapshot: that has the same files.
+    """
     location, snapshots = metadata.metadataFileLocation(), metadata.snapshots().size()
     snapshot = metadata.currentSnapshot()
     if snapshot is None:

@@ -34,16 +34,21 @@ METADATA = re.compile(r"snap-.+\.avro|.+-m\d+\.avro|.+\.metadata\.json")
 
 
 def still_unknown(java: Java, opened: OpenTable, left: list[str], *, mark: bool) -> list[str]:
-    """Shut out older writers, and return the files that are unknown after that. `mark`: the catalog compares snapshots
-    and nothing else."""
+    """Shut out older writers, and return the files that are unknown after that.
+
+    `mark`: the catalog compares snapshots and nothing else.
+    """
     assert opened.state is not None
     opened.state = shut_out(java, opened, opened.state, mark=mark)
     return left
 
 
 def unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None], age: float) -> list[str]:
-    """Return files older than a safe age that nobody knows. What is known is asked after they were listed: whatever is
-    committed meanwhile is known then. `load` gives the table for another thread."""
+    """Return files older than a safe age that nobody knows.
+
+    What is known is asked after they were listed: whatever is committed meanwhile is known then. `load` gives the table
+    for another thread.
+    """
     before = time.time() - age
     what = f"table {opened.target}: its folder cannot be listed"
     with reaching(what):

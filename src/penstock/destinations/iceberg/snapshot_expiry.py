@@ -52,7 +52,7 @@ def expire_snapshots(java: Java, opened: OpenTable, state: TableState, settings:
 
 
 def _put_off(opened: OpenTable, files: list[str], due: float) -> None:
-    """The snapshots are gone: files that cannot be noted cost room, and nothing else."""
+    """Leave files that cannot be noted to the sweep: their snapshots are gone, and they cost room and nothing else."""
     try:
         opened.upkeep.deferred.put(files, due)
     except OSError as error:
@@ -65,8 +65,10 @@ def _put_off(opened: OpenTable, files: list[str], due: float) -> None:
 
 
 def find_orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[str] = ()) -> list[str]:
-    """Files of ours that no snapshot refers to and that are not to be kept: younger than the current snapshot, or of a
-    copy, whose files may be older than that and not committed yet."""
+    """Return files of ours that no snapshot refers to and that need not be kept.
+
+    Kept are those younger than the current snapshot, and those of a copy, which may be older and not committed yet.
+    """
     with opened.turns.lock, translated(f"table {opened.target}: its snapshots cannot be read"):
         return _orphans(java, opened, state, keep)
 
@@ -96,6 +98,7 @@ def _orphans(java: Java, opened: OpenTable, state: TableState, keep: Collection[
 
 def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: list[str], *, mark: bool) -> None:
     """Shuts out writers that have not committed yet, then removes the files; the table's state is what it is then.
+
     StaleBase if one has committed meanwhile.
     """
     opened.state = shut_out(java, opened, state, mark=mark)
@@ -105,8 +108,10 @@ def remove_orphans(java: Java, opened: OpenTable, state: TableState, orphans: li
 
 
 def shut_out(java: Java, opened: OpenTable, state: TableState, *, mark: bool) -> TableState | None:
-    """Whatever was planned before cannot be committed any more; gives the state that follows. StaleBase if somebody has
-    committed meanwhile."""
+    """Whatever was planned before cannot be committed any more; gives the state that follows.
+
+    StaleBase if somebody has committed meanwhile.
+    """
     what = f"table {opened.target}: files that nobody knows cannot be removed"
     with strict(java, opened, state.metadata, what) as transaction:
         transaction.set_properties({opened.fence: uuid.uuid4().hex})

@@ -37,8 +37,10 @@ def sid_spec(table: JavaObject, target: TableId, column: int) -> tuple[int, int]
 
 
 def sid_column(target: TableId, found: str, sid: Sid) -> LakeColumn:
-    """Return the column of the sid in an existing table (`found`: JSON of Iceberg's SchemaParser); SchemaChanged when
-    it has none of that type."""
+    """Return the column of the sid in an existing table (`found`: JSON of Iceberg's SchemaParser).
+
+    SchemaChanged when it has none of that type.
+    """
     type = with_sid(pa.schema([]), sid).field(0).type
     for field in json.loads(found)["fields"]:
         if field["name"] == sid.column and arrow_type(field["type"]) == type:

@@ -1,6 +1,4 @@
-"""From the structure that a table follows to another: what a plan takes with it, what a copy takes again, and what is
-true after the commit.
-"""
+"""Change a table's structure: what a plan needs, what a copy needs, and what is true after the commit."""
 
 from __future__ import annotations
 
@@ -21,8 +19,10 @@ from penstock.model.table import TableSchema
 def move_to(
     java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False
 ) -> Move | None:
-    """From the structure that the table follows to another; None when that is the same. What is kept of a structure may
-    be something else in a table that is `copied`: then all of its rows are replaced."""
+    """From the structure that the table follows to another; None when that is the same.
+
+    What is kept of a structure may be something else in a table that is `copied`: then all of its rows are replaced.
+    """
     layout, following = opened.layout, opened.following
     if schema is None:
         return None
@@ -40,8 +40,10 @@ def move_to(
 
 
 def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move | None:
-    """Return the structure's move as it was planned for a copy. RangeVoid when its columns would get other
-    numbers now."""
+    """Return the structure's move as it was planned for a copy.
+
+    RangeVoid when its columns would get other numbers now.
+    """
     planned_for = opened.copy_move
     move = move_to(java, opened, planned_for.schema, planned_for.on_drop, copied=True) if planned_for else None
     require_copied_columns(opened, move, parts)
@@ -49,8 +51,10 @@ def move_again(java: Java, opened: OpenTable, parts: Sequence[LakePart]) -> Move
 
 
 def rescued_for(java: Java, opened: OpenTable, move: Move | None) -> LakeColumn:
-    """Return the table's column RESCUED, or what it will be when it comes, behind those that its structure's
-    move adds."""
+    """Return the table's column RESCUED, or what it will be when it comes.
+
+    It comes behind the columns that the move of its structure adds.
+    """
     there = look_for_rescued(java, opened)
     if there is not None:
         return there

@@ -166,8 +166,11 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         return position
 
     def current(self, target: TableId, source: str) -> tuple[OpenTable, TableState]:
-        """Return the table and its state as it is now; cheap when the catalog names the metadata file that we know, or
-        one that differs from it by our commits for other sources only."""
+        """Return the table and its state as it is now.
+
+        This is cheap when the catalog names the metadata file that we know, or one that differs from it by our commits
+        for other sources only.
+        """
         require_warehouse(self._settings)
         opened = self.known(target, source)
         try:
@@ -276,8 +279,10 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         layout: Layout,
         sid: Sid | None,
     ) -> None:
-        """With its position, or the sign that it has to be copied, in one step. That somebody else makes it at the
-        same moment is no error."""
+        """With its position, or the sign that it has to be copied, in one step.
+
+        That somebody else makes it at the same moment is no error.
+        """
         catalog, namespace = self._catalog, self._java.namespace(target)
         kept = layout.kept(schema)
         columns, key = arrow_schema(kept), kept.key if layout.has_identifiers else ()
@@ -317,8 +322,11 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         layout: Layout,
         sid: Sid | None,
     ) -> tuple[OpenTable, TableState]:
-        """`schema` is what the table follows when it does not say so itself: when this source has just made it, or is
-        not one of its sources yet."""
+        """Return the opened table and its state.
+
+        `schema` is what the table follows when it does not say so itself: when this source has just made it, or is not
+        one of its sources yet.
+        """
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
         require_layout(target, metadata.properties().get(LAYOUT), layout)

@@ -153,7 +153,7 @@ class KafkaDestination:
         return KafkaLayout(known.shards, partitions, self._settings.ordering)
 
     def _alive(self, source: str) -> dict[str, KnownTopic]:
-        """The topics that were there when they were last looked at."""
+        """Return the topics that were there when they were last looked at."""
         known = self._known(source).topics
         return {name: known[name] for name in self._largest[source]}
 

@@ -37,8 +37,11 @@ def topic_name(rendered: str) -> str:
 
 @dataclass(frozen=True)
 class KafkaLayout:
-    """`partitions` is by topic, under Kafka's names. `ordering` says what is kept in one partition, and so in commit
-    order: a key, a topic, or (partition 0 of each topic) everything."""
+    """`partitions` is by topic, under Kafka's names.
+
+    `ordering` says what is kept in one partition, and so in commit order: a key, a topic, or (partition 0 of each
+    topic) everything.
+    """
 
     shards: int
     partitions: Mapping[str, int] = field(default_factory=dict)

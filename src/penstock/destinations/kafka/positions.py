@@ -85,10 +85,10 @@ class PositionReader:
         return self._bounds(topic, 1 + shard)[1]
 
     def await_ends(self, topic: str, ends: Sequence[int]) -> None:
-        """Wait until what was written before the ends of the first partitions is committed or aborted; not for long,
-        for it may stay open.
+        """Wait a short time until what was written before the ends of the first partitions is committed or aborted.
 
-        A commit is answered before its markers are written."""
+        A transaction may stay open. A commit is answered before its markers are written.
+        """
         deadline = time.monotonic() + MARKER_SECONDS
         for partition, end in enumerate(ends):
             while self._bounds(topic, partition)[1] < end and time.monotonic() < deadline:

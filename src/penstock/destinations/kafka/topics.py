@@ -84,8 +84,10 @@ class Topics:
         return {name: _counting(name, known[name], found) for name, found in described.items() if found is not None}
 
     def wanted(self, names: Iterable[str], known: Mapping[str, KnownTopic]) -> dict[str, KnownTopic]:
-        """Return topics as they count from now on, creating those that are missing. TopicsRefused, after the others
-        were created."""
+        """Return topics as they count from now on, creating those that are missing.
+
+        TopicsRefused, after the others were created.
+        """
         counting, refused, solution = {}, dict[str, str](), ""
         described = self._described(sorted(set(names)), refused)
         if refused:
@@ -125,8 +127,10 @@ class Topics:
         return [by_number[number] for number in range(partitions)]
 
     def _described(self, names: Sequence[str], refused: dict[str, str] | None = None) -> dict[str, KnownTopic | None]:
-        """Return topics as they are, None for those that are missing. Those that the user may not see go to `refused`
-        if it is given."""
+        """Return topics as they are, None for those that are missing.
+
+        Those that the user may not see go to `refused` if it is given.
+        """
         found: dict[str, KnownTopic | None] = {}
         if not names:
             return found

@@ -1,14 +1,13 @@
-"""What takes too long for batches to wait runs beside them, one thing at a time: merges, sweeps, and the count of what
-large delete files point to.
+"""Run work beside batches that takes too long for them to wait: merges, sweeps, counting entries of large delete files.
 
-A merge is committed between two batches. They go on while it runs, and end rows of the very files that are merged. It
-keeps the order of rows and leaves out those that were dead when it began, so where such a row is now can be told: the
-delete files that came meanwhile are written again, in the commit that puts the merged file in place; if they are large,
-beside batches too, and then those that came meanwhile. The merged file
-counts as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key
-index. If a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been
-removed meanwhile (the fence has changed), the merge is void. A killed one leaves files behind, which are found when the
-table is opened or, if batches were committed after them, by a sweep.
+One thing is done at a time. A merge is committed between two batches. They go on while it runs, and end rows of the
+very files that are merged. The merge keeps the order of rows and leaves out those that were dead when it began, so it
+can be told where such a row is now: the delete files that came meanwhile are written again, in the commit that puts the
+merged file in place; if they are large, beside batches too, and then those that came meanwhile. The merged file counts
+as old as the snapshot that it was made from, so whatever came later stays newer, for readers and for the key index. If
+a file of the merge is gone by then (a truncate, a new copy, somebody else's rewrite), or leftovers have been removed
+meanwhile (the fence has changed), the merge is void. A killed one leaves files behind, which are found when the table
+is opened or, if batches were committed after them, by a sweep.
 """
 
 from __future__ import annotations
@@ -82,8 +81,10 @@ class Merging:
         return all(file.path in there for file in self.removed)
 
     def late(self, state: TableState) -> list[LiveFile]:
-        """Delete files that have come since it began, end rows of merged files and have not been moved. Every delete
-        file's hits must have been counted."""
+        """Delete files that have come since it began, end rows of merged files and have not been moved.
+
+        Every delete file's hits must have been counted.
+        """
         before = {file.path for file in (*self.base.deletes, *self.removed)}
         gone = [file.path for file in self.choice.data]
         return [
@@ -91,7 +92,7 @@ class Merging:
         ]
 
     def move(self, state: TableState, late: Sequence[LiveFile]) -> MoveDeletes:
-        """What takes these delete files over."""
+        """Return what takes these delete files over."""
         records = {file.path: file.records for file in self.choice.data}
         made = zip(self.tasks, self.written.result(), strict=True)
         task = self.tasks[0]

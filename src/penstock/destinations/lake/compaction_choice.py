@@ -57,9 +57,12 @@ def choose(
     limit: float = READ_LIMIT,
     at_once: int = MOST_AT_ONCE,
 ) -> Choice:
-    """What is due: `tier_files` of one size, and what dead rows make a read cost more than `limit` times the compact
-    table's. Every delete file's hits must have been counted. In a table of versions, files of one kind only go
-    together, and those that somebody else wrote stay."""
+    """Choose what is due: files of one size, and files whose dead rows make reads cost too much.
+
+    `tier_files` of one size are due, and so is what makes a read cost more than `limit` times the compact table's.
+    Every delete file's hits must have been counted. In a table of versions, files of one kind only go together, and
+    those that somebody else wrote stay.
+    """
     dead = dead_rows(state)
     ours = [file for file in state.data if file.spec == spec]
     kinds: list[list[LiveFile]] = [ours]
@@ -115,8 +118,10 @@ def _is_copied(file: LiveFile) -> bool:
 def _costly(
     state: TableState, dead: Mapping[str, int], files: Sequence[LiveFile], limit: float
 ) -> list[tuple[LiveFile, ...]]:
-    """Return the files that are rewritten for their dead rows until a read costs no more than the limit: first those
-    that give most for what they take."""
+    """Return the files that are rewritten for their dead rows until a read costs no more than the limit.
+
+    First come those that give most for what they take.
+    """
     cost = read_cost(state, dead)
     worth = [file for file in files if dead.get(file.path, 0) > LEAST_DEAD * file.records]
     chosen: list[tuple[LiveFile, ...]] = []

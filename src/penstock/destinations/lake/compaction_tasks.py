@@ -22,8 +22,10 @@ NOTHING = Choice((), ())
 
 
 def takes_long(choice: Choice, *, is_local: bool = True) -> bool:
-    """Return whether batches are not to wait while it is merged: for its bytes, for the number of its files, or since
-    each of them is far away."""
+    """Return whether batches are not to wait while it is merged.
+
+    The reason may be its bytes, the number of its files, or that each of them is far away.
+    """
     files = len(choice.data) + len(choice.deletes)
     return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not is_local
 
@@ -38,8 +40,10 @@ def data_merges(
     deletes_of: Callable[[Sequence[LiveFile]], Sequence[str]],
     beside: bool,
 ) -> list[MergeData]:
-    """Return a task per group of data files that become one. `deletes_of` names the delete files that concern a
-    group."""
+    """Return a task per group of data files that become one.
+
+    `deletes_of` names the delete files that concern a group.
+    """
     versions = opened.layout.period is not None
     return [
         MergeData(
@@ -60,7 +64,9 @@ def data_merges(
 
 def shape_of(opened: KnownTable, *, snapshots: int, as_read: Callable[[TableState], TableState]) -> TableShape | None:
     """Return what the table is like now; None when that is not known, or is as it was when somebody last asked.
-    `as_read` gives the state as it counts for what a read costs."""
+
+    `as_read` gives the state as it counts for what a read costs.
+    """
     state = opened.state
     doing = "sweeping" if opened.upkeep.sweeping is not None else ""
     if opened.upkeep.merging is not None:

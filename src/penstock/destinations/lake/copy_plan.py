@@ -1,8 +1,7 @@
-"""Writing the rows of a copy, on an executor: one data file and its sidecar for each range that is read, or two if
-some of its cells had to be rescued.
+"""Write the rows of a copy on an executor: one data file and its sidecar per range that is read.
 
-Rows go to the file a row group at a time; what is held besides are the range's encoded keys, for the sidecar. Nobody
-sees the file before the whole copy is committed.
+There are two of each if some of the range's cells had to be rescued. Rows go to the file a row group at a time; what is
+held besides are the range's encoded keys, for the sidecar. Nobody sees the file before the whole copy is committed.
 """
 
 from __future__ import annotations

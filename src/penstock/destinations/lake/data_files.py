@@ -230,8 +230,10 @@ class DataFile:
 
 
 class Cursor:
-    """Read some rows of a data file, a few at a time: what is held does not grow with the row groups. Rows that are
-    asked for in ascending order, in one call or several, are read in one pass."""
+    """Read some rows of a data file, a few at a time: what is held does not grow with the row groups.
+
+    Rows that are asked for in ascending order, in one call or several, are read in one pass.
+    """
 
     def __init__(self, file: DataFile, columns: Sequence[LakeColumn]) -> None:
         self._file, self._columns = file, columns
@@ -240,7 +242,7 @@ class Cursor:
         self._begin, self._rows = 0, pa.record_batch([], schema=pa.schema([]))
 
     def take(self, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """These rows, none of which is lower than the one before it."""
+        """Return these rows, none of which is lower than the one before it."""
         at = 0
         while at < len(rows):
             self._go_to(int(rows[at]))

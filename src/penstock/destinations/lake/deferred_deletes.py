@@ -1,10 +1,9 @@
-"""Files that no snapshot refers to any more, and that queries in flight may still read: they leave when their time has
-come.
+"""Remove files that no snapshot refers to any more, but only when queries in flight no longer read them.
 
 A commit writes all snapshots of the table into its metadata again, so few are kept; their files stay longer than they
 do. What an expiry has let go is noted in a list of its own, named by the time when it is due, beside the key index.
-When that has come, the files are removed between batches, a few at a time, and then the list. One that was killed
-meanwhile is begun again. A list that is lost costs room until the table's folder is swept.
+When that has come, the files are removed between batches, a few at a time, and then the list. A removal that was killed
+is begun again. A list that is lost costs room until the table's folder is swept.
 """
 
 from __future__ import annotations
@@ -58,8 +57,10 @@ class DeferredDeletes:
         return {location for place in self._listed() for location in _read(place)}
 
     def remove_due(self, needed: Callable[[], Collection[str]] = frozenset) -> int:
-        """Remove as many as batches may wait for of those whose time has come, and return how many. `needed`, asked
-        when there are any, gives files that are in the table again, and stay."""
+        """Remove as many as batches may wait for of those whose time has come, and return how many.
+
+        `needed`, asked when there are any, gives files that are in the table again, and stay.
+        """
         removed = 0
         while self._lists and removed < AT_ONCE and _due(self._lists[0]) <= time.time():
             place = self._lists[0]

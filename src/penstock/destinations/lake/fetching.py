@@ -53,7 +53,7 @@ class Pace:
         self.rows = FIRST_ROWS
 
     def note(self, rows: int, size: int) -> None:
-        """A piece of so many rows took so many bytes."""
+        """Note that a piece of so many rows took so many bytes."""
         fitting = rows * self._piece_bytes // max(size, 1)
         self.rows = max(1, min(fitting, 2 * self.rows))
 
@@ -98,7 +98,7 @@ class BaseCells:
         return any(self._file(number).has(self._rescued) for number in files[files >= 0].tolist())
 
     def filled(self, upserts: pa.Table, rescued: pa.Array | None, rows: Rows) -> Filled:
-        """These upserts, whose numbers `rows` are in the order of `file_of` and `row_of`, with their cells."""
+        """Return these upserts, whose numbers `rows` are in the order of `file_of` and `row_of`, with their cells."""
         for number, one in enumerate(self._located):
             cell = self._cell_of[number][rows]
             there = np.flatnonzero(cell >= 0)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A file of the current snapshot. `hits` counts a delete file's entries by data file; None until somebody
-    counted.
+    """A file of the current snapshot.
+
+    `hits` counts a delete file's entries by data file; None until somebody counted.
     """
 
     path: str

@@ -54,8 +54,10 @@ class HistoryPlan(UpsertPlan):
         return np.asarray(pc.equal(file.column(ends).cast(pa.int64()), OPEN), np.bool_)
 
     def _write_versions(self, net: NetEffect, steps: Steps) -> LakePart:
-        """Versions of some keys at a time, in the order of the rows that they have in the base: what is held does not
-        grow with the batch. Files are written as soon as what goes into them has become large."""
+        """Write versions of some keys at a time, in the order of the rows that they have in the base.
+
+        What is held does not grow with the batch. Files are written as soon as what goes into them has become large.
+        """
         assert net.touched_keys is not None
         touched, cells, at = net.touched_keys, self._cells(net), steps.truncated_at
         places = self._open_places(touched)
@@ -141,8 +143,10 @@ class HistoryPlan(UpsertPlan):
         deletes: dict[str, list[Rows]],
         keys_ending: list[pa.Array],
     ) -> Iterator[pa.Table]:
-        """Yield the open versions of all keys that the batch does not touch, closed. Notes their places and keys as
-        well."""
+        """Yield the open versions of all keys that the batch does not touch, closed.
+
+        Notes their places and keys as well.
+        """
         paths = [file.path for file in self.files]
         for path, numbers, rows in open_versions(self.table_format, paths, self.delete_files, columns, self.layout):
             keys = encode_keys([rows[name].combine_chunks() for name in self.index.key])
@@ -165,8 +169,10 @@ class _Places:
 
 @dataclass(frozen=True)
 class _SomeKeys:
-    """Some of the touched keys, in the order of their places, with all that concerns them. `steps` has their numbers
-    among these, and those of `upserts`, whose numbers among all upserts are `rows`."""
+    """Some of the touched keys, in the order of their places, with all that concerns them.
+
+    `steps` has their numbers among these, and those of `upserts`, whose numbers among all upserts are `rows`.
+    """
 
     touched: pa.Array
     steps: Steps

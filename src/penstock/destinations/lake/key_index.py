@@ -158,8 +158,10 @@ class KeyIndex:
         read_keys: Callable[[IndexedFile], pa.Array],
         alive: Alive | None = None,
     ) -> Places:
-        """All places of each key in the files of the newest sequence number that have it. With `alive`, a row that it
-        calls dead does not count, and the order of files is only the order to look in."""
+        """All places of each key in the files of the newest sequence number that have it.
+
+        With `alive`, a row that it calls dead does not count, and the order of files is only the order to look in.
+        """
         missing = order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
@@ -246,8 +248,10 @@ def _living(
 
 
 def sorted_order(keys: pa.Array) -> Rows:
-    """Return the numbers of the keys in the order that sidecars have: sorted, equal ones as they came. Sorting without
-    regard to that is three times as quick, and mostly no key is there twice."""
+    """Return the numbers of the keys in the order that sidecars have: sorted, equal ones as they came.
+
+    Sorting without regard to that is three times as quick, and mostly no key is there twice.
+    """
     if pa.types.is_integer(keys.type):
         numbers = keys.to_numpy()
         quick = np.argsort(numbers)
@@ -259,8 +263,10 @@ def sorted_order(keys: pa.Array) -> Rows:
 
 
 def _order_of_digests(keys: pa.Array) -> Rows | None:
-    """Return the order of keys of whole rows by their first eight bytes, twelve times as quick; None when that does not
-    tell it, for these are other keys, or two digests begin alike."""
+    """Return the order of keys of whole rows by their first eight bytes, twelve times as fast, if that is enough.
+
+    None when these are other keys, or when two digests begin alike.
+    """
     if len(keys) == 0 or keys.null_count:
         return None
     _, offsets, octets = keys.buffers()

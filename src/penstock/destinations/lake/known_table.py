@@ -32,8 +32,10 @@ class CopyBase:
 
 @dataclass
 class TableUpkeep:
-    """What maintenance remembers of a table between two calls. Only maintenance and sweeps change it, but for the count
-    of commits."""
+    """What maintenance remembers of a table between two calls.
+
+    Only maintenance and sweeps change it, but for the count of commits.
+    """
 
     deferred: DeferredDeletes
     commits_since_expiry: int = 0
@@ -90,8 +92,10 @@ class KnownTable(ABC):
         return name == plan.follows and self.state is made and made.sequence == plan.sequence
 
     def base_of(self, plan: UpsertPlan) -> str:
-        """Return the name of the state that a plan's commit is made on. StaleBase if the plan follows a commit that
-        made none, or if something came after that."""
+        """Return the name of the state that a plan's commit is made on.
+
+        StaleBase if the plan follows a commit that made none, or if something came after that.
+        """
         if plan.follows is None:
             return plan.metadata
         if self.state is None or not self.is_base(plan):

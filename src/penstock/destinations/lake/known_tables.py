@@ -36,8 +36,10 @@ class KnownTables(ABC, Generic[Settings, Opened]):
         """Return the table and its state as it is now."""
 
     def known(self, target: TableId, source: str) -> Opened:
-        """Return a table that `ensure` has opened, as it was when somebody last looked. TableDropped if it
-        never has."""
+        """Return a table that `ensure` has opened, as it was when somebody last looked.
+
+        TableDropped if it never has.
+        """
         opened = self._tables.get((target, source))
         if opened is None:
             raise TableDropped(
@@ -46,8 +48,10 @@ class KnownTables(ABC, Generic[Settings, Opened]):
         return opened
 
     def presumed(self, target: TableId, source: str) -> tuple[Opened, TableState]:
-        """Return the table as our own last commit left it, without looking, if nobody else is known to write to it: a
-        commit on a base that has changed meanwhile is refused, and then it is looked at."""
+        """Return the table as our own last commit left it, without looking, if nobody else is known to write to it.
+
+        A commit on a base that has changed meanwhile is refused, and then the table is looked at.
+        """
         opened = self.known(target, source)
         if opened.state is None or opened.slice is not None or opened.look_again or opened.has_others:
             return self.current(target, source)

@@ -22,8 +22,11 @@ class FailedReads:
         self._failed: Counter[str] = Counter()
 
     def lost_or_away(self, target: TableId, error: FileUnreadable, way_out: str) -> PenstockError:
-        """Return what a file that could not be read means: FilesLost, DestinationUnreachable if the store does not
-        answer, or the error itself, so that the file is read again. `way_out` completes the advice."""
+        """Return what it means that a file could not be read.
+
+        FilesLost, DestinationUnreachable if the store does not answer, or the error itself, so that the file is read
+        again. `way_out` completes the advice.
+        """
         try:
             with reaching(f"table {target}: its files cannot be looked at"):
                 missing = sizes([error.location]) == [None]

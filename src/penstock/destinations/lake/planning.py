@@ -71,8 +71,10 @@ def batch_plan(
 def require_joinable(
     opened: KnownTable, plan: UpsertPlan, position: Position | None, schema: TableSchema | None
 ) -> None:
-    """PositionLost if the table carries no position, so that no batch can go on from it; SchemaChanged if it is shared
-    and the names of its columns have changed."""
+    """Raise where no batch can go on from the table.
+
+    PositionLost if it carries no position; SchemaChanged if it is shared and the names of its columns have changed.
+    """
     if position is None:
         raise PositionLost(
             f"table {opened.target} has no position of {opened.source}",
@@ -137,8 +139,10 @@ def replay_plan(
     rescued: LakeColumn,
     index: KeyIndex,
 ) -> UpsertPlan:
-    """Return the plan of a write over the files of a copy that is not committed yet. RangeVoid if its columns have
-    changed since."""
+    """Return the plan of a write over the files of a copy that is not committed yet.
+
+    RangeVoid if its columns have changed since.
+    """
     files, delete_files = as_one_age(base)
     if any(part.rescued_as and part.rescued_as.numbers != rescued.numbers for part in base):
         raise RangeVoid(
@@ -174,8 +178,7 @@ def require_copied_columns(opened: KnownTable, move: Move | None, parts: Sequenc
 
 
 def _beside(opened: KnownTable, move: Move | None) -> tuple[LakeColumn, ...]:
-    """Return the columns that follow no column of the source after the move, as they are called then; but for the
-    layout's."""
+    """Return the columns that follow no column of the source after the move, by their names then; not the layout's."""
     around = [column.id for column in opened.around]
     others = [column for column in opened.others or () if column.id not in around]
     if move is None:

@@ -1,5 +1,4 @@
-"""What a full read of a table costs beside one of the same rows in few large files: the measure by which maintenance
-chooses.
+"""Estimate what a full read of a table costs against the same rows in few large files: the measure for maintenance.
 
 In bytes of a data file, since that is what a read is made of. What else it takes was measured with pyiceberg (CPU time,
 a million rows of four columns) against the time that a byte takes: opening a file 1.5 ms, an entry of a delete file
@@ -33,8 +32,10 @@ class ReadCost:
 
 
 def dead_rows(state: TableState) -> dict[str, int]:
-    """Return how many rows of each data file delete files name. Their hits must have been counted; a row may count
-    twice."""
+    """Return how many rows of each data file delete files name.
+
+    Their hits must have been counted; a row may count twice.
+    """
     dead: dict[str, int] = {}
     for delete in state.deletes:
         for path, count in (delete.hits or {}).items():
@@ -50,7 +51,7 @@ def read_cost(state: TableState, dead: Mapping[str, int]) -> ReadCost:
 
 
 def saved(file: LiveFile, dead: Mapping[str, int]) -> float:
-    """What a read saves when the file is rewritten without its dead rows."""
+    """Return what a read saves when the file is rewritten without its dead rows."""
     return file.size * (1 - _alive(file, dead)) + ENTRY * dead.get(file.path, 0)
 
 

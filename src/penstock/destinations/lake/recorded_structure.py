@@ -14,8 +14,7 @@ from penstock.model.table import TableSchema
 
 @dataclass(frozen=True)
 class Recorded:
-    """The structure that a table follows, what is kept of it, and the table's numbers of those columns by the source's
-    own."""
+    """The structure that a table follows, what is kept of it, and the table's column numbers by the source's own."""
 
     schema: TableSchema
     kept: TableSchema

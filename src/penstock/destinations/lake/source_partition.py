@@ -44,15 +44,17 @@ class Turns:
         self._made: OrderedDict[str, Turn] = OrderedDict()  # by metadata file
 
     def note(self, made: str, turn: Turn) -> None:
-        """This process has made the metadata file `made`."""
+        """Note that this process has made the metadata file `made`."""
         with self.lock:
             self._made[made] = turn
             if len(self._made) > MOST_REMEMBERED:
                 self._made.popitem(last=False)
 
     def spans(self, base: str, now: str, source: str, *, same_columns: bool = False) -> bool:
-        """Return whether everything between the two metadata files was made by this process, for other sources, and, if
-        that is asked for, left the columns as they were."""
+        """Return whether everything between the two metadata files was made by this process, for other sources.
+
+        If that is asked for, it must also have left the columns as they were.
+        """
         with self.lock:
             while now != base:
                 turn = self._made.get(now)
@@ -93,7 +95,7 @@ class SourceSlice:
 def stored(
     slice: SourceSlice | None, columns: Sequence[LakeColumn], rows: pa.Table
 ) -> tuple[Sequence[LakeColumn], pa.Table]:
-    """What is written of the source's rows, with what is around them, and its columns."""
+    """Return what is written of the source's rows: their columns, and the rows with what is around them."""
     if slice is None:
         return columns, rows
     return (*slice.stored, *columns[len(slice.stored) - 1 :]), slice.rows(rows)

@@ -1,5 +1,6 @@
-"""Files of tables by their location: a path, or any URI that `pyarrow.fs` knows. No Java, no Spark: this runs on
-executors.
+"""Files of tables by their location: a path, or any URI that `pyarrow.fs` knows.
+
+No Java, no Spark: this runs on executors.
 
 An unreachable store is DestinationUnreachable, and a file that cannot be read FileUnreadable, whatever the reason:
 `lost_files` finds out which of the two it is. Folders above a table are never made here: a warehouse that is away must
@@ -25,8 +26,10 @@ SOLUTION = "See that the warehouse is there, has room and may be written"
 
 
 def safe_name(name: str) -> str:
-    """Return a name fit for every file system and URI. Plain lower-case names stay; of others no two become equal, in
-    any case."""
+    """Return a name fit for every file system and URI.
+
+    Plain lower-case names stay; of others no two become equal, in any case.
+    """
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):
         return name
     return f"{re.sub('[^a-z0-9_]+', '_', name.lower())[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -19,8 +19,11 @@ from penstock.destinations.lake.data_files import PREFIX, DataFile, Rows, Writte
 
 
 class TableFormat(Hashable, Protocol):
-    """Files of one table format. A data file is never changed; rows of it end by entries in delete files. What names a
-    delete file is the format's own: a path, or a text that says which rows end."""
+    """Files of one table format.
+
+    A data file is never changed; rows of it end by entries in delete files. What names a delete file is the format's
+    own: a path, or a text that says which rows end.
+    """
 
     def write_rows(
         self, folder: str, columns: Sequence[LakeColumn], batches: Iterable[pa.Table], prefix: str = PREFIX
@@ -53,6 +56,8 @@ class TableFormat(Hashable, Protocol):
         ...
 
     def liveness(self, delete_files: Sequence[str]) -> Callable[[str, Rows], npt.NDArray[np.bool_]] | None:
-        """Return what says which of some rows of a data file are alive; None where a key's row is found by the age of
-        its file, and a dead one may be found as well."""
+        """Return a function that says which of some rows of a data file are alive.
+
+        None where a key's row is found by the age of its file, and a dead one may be found as well.
+        """
         ...

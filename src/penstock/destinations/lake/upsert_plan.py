@@ -1,11 +1,10 @@
-"""The base of one write of one table, and the write itself, on an executor: keys looked up, cells fetched, files
-written.
+"""Write one batch of one table on an executor: look keys up, fetch cells, write files.
 
 A touched key costs a positional delete for its row in the newest file that has the key; in a table that was copied it
 may have rows in several files of the same age, and each is deleted. A thorough plan deletes it wherever it is: somebody
-else may have written a key that was there. If a row is dead already, deleting it again changes
-nothing. Rows of deletes and cells come by position, through the key index; no table is scanned. A copy that is not
-committed yet is written over in the same way: all its files are of one age.
+else may have written a key that was there. If a row is dead already, deleting it again changes nothing. Rows of deletes
+and cells come by position, through the key index; no table is scanned. A copy that is not committed yet is written over
+in the same way: all its files are of one age.
 """
 
 from __future__ import annotations
@@ -270,7 +269,7 @@ class UpsertPlan:
 
 
 def as_one_age(parts: Sequence[LakePart]) -> tuple[tuple[IndexedFile, ...], tuple[str, ...]]:
-    """Data files and delete files of a copy's parts, as a plan takes them: a key may be in any of them."""
+    """Return data files and delete files of a copy's parts as a plan takes them: a key may be in any of them."""
     data = tuple(IndexedFile(file.path, file.records, 0) for part in parts for file in part.added)
     return data, tuple(part.delete.path for part in parts if part.delete is not None)
 

@@ -91,7 +91,10 @@ class NatsDestination:
         return self._layout()
 
     def topics(self, source: str, names: Sequence[str]) -> Layout:
-        """A shard's stream takes every subject below the fixed words of the template, so none is looked up."""
+        """Return no topics.
+
+        A shard's stream takes every subject below the fixed words of the template, so none is looked up.
+        """
         return self._layout()
 
     def places(self, source: str) -> list[ShardPlace]:

@@ -16,8 +16,11 @@ _ILLEGAL = re.compile(r"[\x00-\x20*>%\x7f]")
 
 @dataclass(frozen=True)
 class Subjects:
-    """The subjects of one shard. `prefix` is the part of the template before its first variable, in whole words;
-    `number` is the shard's, None when there is only one."""
+    """The subjects of one shard.
+
+    `prefix` is the part of the template before its first variable, in whole words; `number` is the shard's, None when
+    there is only one.
+    """
 
     prefix: str
     number: int | None = None

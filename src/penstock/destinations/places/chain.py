@@ -132,7 +132,10 @@ class ListedChain:
         self._forget(names, name)
 
     def _newest(self, names: list[str]) -> tuple[str, Record | None]:
-        """A record that cannot be read was being written when its writer died: it does not count."""
+        """Return the newest record and its name.
+
+        One that cannot be read was being written when its writer died: it does not count.
+        """
         for name in sorted(filter(_RECORD.fullmatch, names), reverse=True):
             content = self.folder.read(name)
             if content is None:

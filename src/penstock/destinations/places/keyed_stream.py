@@ -1,5 +1,7 @@
-"""Streams whose shards are told apart by keys, and which a folder describes: what files, webhooks and a user's
-destination have in common. None of them has topics."""
+"""Describe streams whose shards are told apart by keys, as files, webhooks and a user's destination have them.
+
+A folder holds the description. None of these streams has topics.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from penstock.destinations.stream_contract import Layout, StreamId
 
 
 class KeyedStream:
-    """The part of `StreamDestination` that does not depend on where events go. `elsewhere` says how to begin a new
-    stream, in words that follow "or"."""
+    """The part of `StreamDestination` that does not depend on where events go.
+
+    `elsewhere` says how to begin a new stream, in words that follow "or".
+    """
 
     tombstones = False
     elsewhere = "give the destination another `name`"

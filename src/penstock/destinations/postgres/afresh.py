@@ -21,8 +21,10 @@ Rows = tuple[sql.Identifier, sql.Composable]  # a table of staged rows `s`, and 
 
 
 def may_be_removed(session: Session, shape: Shape) -> bool:
-    """Whether a row can be taken out and put in again unnoticed: foreign keys that point to it must be checked at the
-    end of the transaction, and must not act on a DELETE."""
+    """Return whether a row can be taken out and put in again unnoticed.
+
+    Foreign keys that point to it must be checked at the end of the transaction, and must not act on a DELETE.
+    """
     row = session.connection.execute(
         "SELECT NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::text::regclass"
         " AND NOT (condeferrable AND confdeltype = 'a'))",

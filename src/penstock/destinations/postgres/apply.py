@@ -82,8 +82,11 @@ def _attempt(
     outcomes: list[TableError | None],
     before_commit: Callable[[], None],
 ) -> tuple[int, TableError] | None:
-    """Commit the tables at these places, all but those that get an outcome. Return the table that a deferred
-    constraint refuses at the end: then nothing is committed, and the rest is tried again without it."""
+    """Commit the tables at these places, all but those that get an outcome.
+
+    Return the table that a deferred constraint refuses at the end: then nothing is committed, and the rest is tried
+    again without it.
+    """
     with sessions.session() as session:
         connection = session.connection
         session.used.clear()
@@ -202,8 +205,10 @@ def _deferred(
 
 
 def apply(session: Session, plan: PostgresPlan, record: Record, commit: TableCommit, *, afresh: bool = False) -> None:
-    """Change one table and its record, inside a transaction that has locked the record. `afresh`: take rows that change
-    out before any is put in."""
+    """Change one table and its record, inside a transaction that has locked the record.
+
+    `afresh`: take rows that change out before any is put in.
+    """
     connection, shape, parts = session.connection, plan.shape, ours(commit.parts)
     connection.execute(sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(shape.identifier))
     filenode = records.require_descended(connection, record)

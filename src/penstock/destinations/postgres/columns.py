@@ -44,7 +44,7 @@ def column_types(connection: Connection, schema: TableSchema, *, enums: bool) ->
 
 
 def _own_name(schema: TableSchema, column: Column, *, enums: bool) -> tuple[int, int, str]:
-    """Number and modifier of a built-in type, or the name of another one; nothing where Arrow's type decides."""
+    """Return number and modifier of a built-in type, or the name of another one; nothing where Arrow's type decides."""
     type = column.type
     if schema.dialect != "postgres" or type.carried_as or type.name in _PSEUDO:
         return 0, -1, ""

@@ -28,8 +28,10 @@ _TEXTS = frozenset({"text", "character varying"})
 
 @dataclass(frozen=True)
 class PostgresSide:
-    """`connection` is in a transaction that sees the table as the bookmark does. `types`: of the columns that are
-    compared, as `ComparableTable.as_read` takes them."""
+    """`connection` is in a transaction that sees the table as the bookmark does.
+
+    `types`: of the columns that are compared, as `ComparableTable.as_read` takes them.
+    """
 
     sessions: Sessions
     connection: Connection
@@ -61,8 +63,11 @@ def side_at(
     sid: Sid | None,
     partial: bool,
 ) -> Iterator[PostgresSide]:
-    """Give the table as it was when `bookmark` was made, protected from being rewritten. `partial`: columns that it
-    lacks are meant to be left out; otherwise they are null, until the source's next change brings them."""
+    """Give the table as it was when `bookmark` was made, protected from being rewritten.
+
+    `partial`: columns that it lacks are meant to be left out; otherwise they are null, until the source's next change
+    brings them.
+    """
     with at_bookmark(sessions, bookmark) as connection:
         with sessions.errors():
             there = _locked_columns(connection, target)
@@ -108,8 +113,10 @@ def at_bookmark(sessions: Sessions, bookmark: str) -> Iterator[Connection]:
 
 
 def _locked_columns(connection: Connection, target: TableId) -> dict[str, tuple[str, int]]:
-    """Return type and its number of each column. RangeVoid when the table was rewritten since the bookmark: then the
-    rows that the bookmark should show are gone."""
+    """Return type and its number of each column.
+
+    RangeVoid when the table was rewritten since the bookmark: then the rows that the bookmark should show are gone.
+    """
     identifier = sql.Identifier(target.schema, target.name)
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(identifier))
     row = connection.execute(

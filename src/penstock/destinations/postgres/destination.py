@@ -406,8 +406,10 @@ class PostgresDestination:
                 records.update(connection, at)
 
     def _shut_out_truncates(self, connection: Connection, target: TableId) -> None:
-        """Lock the table against TRUNCATE until the transaction ends: what one leaves must be younger than what is
-        noted here. StaleBase when somebody holds it."""
+        """Lock the table against TRUNCATE until the transaction ends. StaleBase when somebody holds it.
+
+        What a TRUNCATE leaves must be younger than what is noted here.
+        """
         table = sql.Identifier(target.schema, target.name)
         try:
             with connection.transaction():

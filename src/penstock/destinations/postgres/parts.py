@@ -1,5 +1,7 @@
-"""What tasks write for a table: rows of a batch in the part itself, or in a table of the schema `penstock` that nobody
-reads. The rows of a copy are always there, with the number of their part, so that they outlive the driver.
+"""Describe what tasks write for a table: rows in the part itself, or in a table of the schema `penstock`.
+
+Nobody else reads that table. The rows of a copy are always there, with the number of their part, so that they outlive
+the driver.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class PostgresPart:
-    """`upserts` are rows of a batch; `stored` says where rows are that are not in the part. `gone` are keys whose rows
-    end, `removals` whole rows, with how often; `closed` keys whose open versions end."""
+    """`upserts` are rows of a batch; `stored` says where rows are that are not in the part.
+
+    `gone` are keys whose rows end, `removals` whole rows, with how often; `closed` keys whose open versions end.
+    """
 
     upserts: pa.Table | None = None
     stored: StoredRows | None = None
@@ -104,5 +108,5 @@ def ours(parts: Sequence[WrittenPart]) -> list[PostgresPart]:
 
 
 def new_number() -> int:
-    """A part's number, which no other has."""
+    """Return a part's number, which no other has."""
     return uuid.uuid4().int >> 66

@@ -386,7 +386,7 @@ def tables_of(parts: Sequence[PostgresPart]) -> list[str]:
 
 
 def part_order(session: Session, parts: Sequence[PostgresPart]) -> sql.Identifier:
-    """A temporary table with the number and the place of each part of a copy."""
+    """Return a temporary table with the number and the place of each part of a copy."""
     stored = [(place, part.stored.part) for place, part in enumerate(parts) if part.stored is not None]
     rows = pa.table({PART: [part for _, part in stored], "place": [place for place, _ in stored]})
     return staged(session, [TargetColumn(PART, "bigint"), TargetColumn("place", "bigint")], rows)
@@ -420,14 +420,14 @@ def structure_text(shape: Shape) -> str:
 
 
 def key_table(shape: Shape, keys: pa.Array) -> pa.Table:
-    """Encoded keys as columns."""
+    """Return encoded keys as columns."""
     schema = arrow_schema(shape.kept)
     types = [schema.field(name).type for name in shape.key]
     return pa.table(decode_keys(keys, types), names=list(shape.key))
 
 
 def _with_lacking(shape: Shape, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows with NULL in those of these columns that the table was made without."""
+    """Return the rows with NULL in those of these columns that the table was made without."""
     schema = arrow_schema(shape.kept)
     for name in names:
         if name not in rows.column_names:
@@ -457,7 +457,10 @@ def _removals(net: NetEffect) -> pa.Table:
 
 
 def _filled(net: NetEffect, rows: pa.Table, keys: pa.Array) -> tuple[pa.Table, int, npt.NDArray[np.int64]]:
-    """The upserts with the cells that the newest row of each key has; how many were found, and rows without theirs."""
+    """Return the upserts with the cells that the newest row of each key has.
+
+    Also how many cells were found, and the rows without theirs.
+    """
     upserts, rescued, fetched, missing = net.upserts, net.rescued, 0, [np.empty(0, np.int64)]
     backwards = keys.take(pa.array(np.arange(len(keys))[::-1]))
     for fetch in net.fetches:

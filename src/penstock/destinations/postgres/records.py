@@ -185,8 +185,10 @@ def delete(connection: Connection, target: TableId, source: str) -> None:
 
 
 def storage(connection: Connection, target: TableId) -> tuple[int, int] | None:
-    """Return the numbers of a table and of its file; None when there is no such table. The file of a partitioned table
-    is those of its partitions, as one number."""
+    """Return the numbers of a table and of its file; None when there is no such table.
+
+    The file of a partitioned table is those of its partitions, as one number.
+    """
     row = connection.execute(
         "SELECT c.oid::bigint, CASE c.relkind WHEN 'r' THEN c.relfilenode::bigint ELSE (SELECT"
         " coalesce(hashtext(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid))::bigint, 0)"
@@ -199,8 +201,10 @@ def storage(connection: Connection, target: TableId) -> tuple[int, int] | None:
 
 
 def require_descended(connection: Connection, record: Record) -> int:
-    """Return the number of the table's file. TableDropped when it is another table than we wrote to, or none;
-    LineageLost when somebody emptied it, also if they have filled it again.
+    """Return the number of the table's file.
+
+    TableDropped when it is another table than we wrote to, or none; LineageLost when somebody emptied it, also if they
+    have filled it again.
 
     A file that changed was written anew. VACUUM FULL leaves every row the transaction that it is of, so the table has
     rows that are no younger than what we noted last; a table that was emptied has none. One whose rows were all written

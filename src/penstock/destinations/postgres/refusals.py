@@ -30,7 +30,7 @@ def table_error(plan: PostgresPlan, commit: TableCommit, error: psycopg.Error) -
 
 
 def _row_key(plan: PostgresPlan, commit: TableCommit, error: psycopg.Error) -> str:
-    """The key of the row that the server names, as far as it does."""
+    """Return the key of the row that the server names, as far as it does."""
     shape = plan.shape
     tables = [part.upserts for part in ours(commit.parts) if part.upserts is not None]
     if not shape.key or not tables:

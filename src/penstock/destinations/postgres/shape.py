@@ -110,7 +110,7 @@ def sid_type(sid: Sid) -> str:
 
 
 def create_statements(shape: Shape) -> list[sql.Composed]:
-    """What makes the table."""
+    """Return the statements that make the table."""
     columns = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
@@ -268,7 +268,7 @@ def _held(connection: Connection, record: Record, shape: Shape) -> list[Held]:
 
 
 def _united(connection: Connection, record: Record, after: Shape, structure: TableSchema) -> Move:
-    """A source adds and widens columns of a table that it shares, and takes none."""
+    """Return the columns of a shared table united with a source's, which adds and widens columns and removes none."""
     assert record.sid is not None
     held = _union_held(connection, record.target, after)
     marked = [name for name, _, required in table_columns(connection, record.target) if required]
@@ -296,7 +296,7 @@ def _united(connection: Connection, record: Record, after: Shape, structure: Tab
 
 
 def _union_held(connection: Connection, target: TableId, shape: Shape) -> list[Held]:
-    """The table's columns, with Arrow's types where those say what can be united."""
+    """Return the table's columns, with Arrow's types where those say what can be united."""
     own = dict(zip([one.name for one in shape.kept.columns], arrow_schema(shape.kept), strict=True))
     types = {column.name: column.type for column in shape.columns}
     held = []

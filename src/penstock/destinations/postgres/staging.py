@@ -66,7 +66,7 @@ def _described(columns: Sequence[TargetColumn]) -> sql.Composed:
 
 
 def row_columns(shape: Shape) -> list[TargetColumn]:
-    """The columns of rows of the table, with what was rescued of them."""
+    """Return the columns of rows of the table, with what was rescued of them."""
     return [*shape.columns, TargetColumn(RESCUED, "jsonb")]
 
 
@@ -75,7 +75,7 @@ def key_columns(shape: Shape) -> list[TargetColumn]:
 
 
 def same_key(shape: Shape, left: str, right: str) -> sql.Composed:
-    """A row of the one is the other's by key."""
+    """Return the condition under which a row of the one is the other's by key."""
     return sql.SQL(" AND ").join(
         sql.SQL("{l}.{c} = {r}.{c}").format(l=sql.SQL(left), r=sql.SQL(right), c=sql.Identifier(name))
         for name in shape.key
@@ -90,16 +90,20 @@ def own_share(shape: Shape, alias: str) -> sql.Composed:
 
 
 def sid_literal(sid: Sid) -> sql.Literal:
-    """The value without a type of its own, so that it takes the column's: a table that somebody made may have numbers
-    where the file has texts, or the other way round."""
+    """Return the value without a type of its own, so that it takes the column's.
+
+    A table that an operator made may have numbers where the file has texts, or the other way round.
+    """
     return sql.Literal(str(sid.value))
 
 
 def read_rows(
     connection: Connection, query: sql.Composed, kept: TableSchema, names: Sequence[str], others: pa.Schema
 ) -> pa.Table:
-    """Read rows by their values' texts: columns `names` of `kept` in its types, then `others` in theirs (texts, times,
-    truth values, RESCUED)."""
+    """Read rows by their values' texts: columns `names` of `kept` in its types, then `others` in theirs.
+
+    Those are texts, times, truth values and RESCUED.
+    """
     with connection.cursor().copy(sql.SQL("COPY ({}) TO STDOUT").format(query)) as copy:
         rows = list(copy.rows())
     columns = list(zip(*rows, strict=True)) if rows else [()] * (len(names) + len(others))

@@ -57,7 +57,10 @@ def apply_versions(session: Session, shape: Shape, parts: Sequence[PostgresPart]
 def _insert_versions(
     connection: Connection, shape: Shape, versions: sql.Identifier, names: Sequence[str], where: sql.Composable
 ) -> None:
-    """OVERRIDING: a version that is written again keeps its number, also where the server alone gives numbers."""
+    """Insert versions, OVERRIDING.
+
+    A version that is written again keeps its number, also where the server alone gives numbers.
+    """
     into, values = names_of(names), names_of(names)
     if shape.sid is not None:
         into = sql.SQL("{}, {}").format(sql.Identifier(shape.sid.column), into)

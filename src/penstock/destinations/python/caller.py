@@ -46,8 +46,11 @@ class Caller:
         self._made: Destination | None = None
 
     def call(self, function: Callable[[Destination], Result]) -> Result:
-        """Return what the function gives. DestinationUnreachable when the destination cannot be made, says that nobody
-        answers, or takes too long; Raised for other exceptions of the user's."""
+        """Return what the function gives.
+
+        DestinationUnreachable when the destination cannot be made, says that nobody answers, or takes too long; Raised
+        for other exceptions of the user's.
+        """
         with self._lock:
             self._require_idle()
             self._start()

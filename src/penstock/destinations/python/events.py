@@ -108,8 +108,11 @@ class Insert(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Event):
-    """A changed row. `row` lacks the columns in `unchanged`: the source did not send them. `old` has what the source
-    sends of the row before: nothing, its key, or (`old_is_full`) all of it."""
+    """A changed row.
+
+    `row` lacks the columns in `unchanged`: the source did not send them. `old` has what the source sends of the row
+    before: nothing, its key, or (`old_is_full`) all of it.
+    """
 
     row: Row
     old: Row | None = None
@@ -119,8 +122,11 @@ class Update(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Delete(Event):
-    """A removed row. `old` has its key or (`old_is_full`) all of it. `moved_to` is the key that the row has now, if an
-    update has changed it (several shards only)."""
+    """A removed row.
+
+    `old` has its key or (`old_is_full`) all of it. `moved_to` is the key that the row has now, if an update has changed
+    it (several shards only).
+    """
 
     old: Row
     old_is_full: bool = False
@@ -141,8 +147,10 @@ class Begin(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Event):
-    """The end of a transaction, on request. `changes` counts the source's, also by table; `end` is where it ends in the
-    source's log. It has no table."""
+    """The end of a transaction, on request.
+
+    `changes` counts the source's, also by table; `end` is where it ends in the source's log. It has no table.
+    """
 
     changes: int = 0
     by_table: Mapping[TableId, int] = field(default_factory=dict)

@@ -41,8 +41,10 @@ _PLACE_NAME = re.compile(r'"((?:[^"]|"")*)"\."((?:[^"]|"")*)"')
 
 @dataclass
 class PythonPublisher:
-    """`stream` is the shard's name to the user, `most` how many events a call gets at most. `start` is the place of a
-    shard that has none yet, `history` the id of the change log that places are of."""
+    """`stream` is the shard's name to the user, `most` how many events a call gets at most.
+
+    `start` is the place of a shard that has none yet, `history` the id of the change log that places are of.
+    """
 
     host: Host
     folder: Folder

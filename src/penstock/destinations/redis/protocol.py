@@ -105,7 +105,7 @@ def _bulk(part: bytes | str) -> bytes:
 
 
 def _field(name: bytes, values: pa.Array) -> pa.Array:
-    """A field with its value; nothing where the value is null."""
+    """Return a field with its value; nothing where the value is null."""
     ends = _text(b"\r\n")
     lengths = pc.binary_length(values).cast(pa.string()).cast(BINARY)
     made = pc.binary_join_element_wise(_text(_bulk(name) + b"$"), lengths, ends, values, ends, _text(b""))

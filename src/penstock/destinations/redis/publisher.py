@@ -150,8 +150,10 @@ class RedisPublisher:
         return errors[0] if errors else last
 
     def _partly(self, connection: RedisConnection, failed: list[Any]) -> StreamBroken:
-        """The place has moved, and entries are missing: the server's rules changed during the transaction.
-        The place is taken away, so that nobody goes on from there."""
+        """Mark the place broken, so that nobody goes on from there, and return the error.
+
+        The place has moved and entries are missing: the server's rules changed during the transaction.
+        """
         connection.ask(command("SET", self.place_key, b"broken: " + failed[0].text.encode()))
         return _broken(self.place_key, failed[0].text)
 

@@ -41,8 +41,11 @@ class TableWork:
     until: Position | None = None  # what commits at or after it is left out
 
     def buckets(self, slots: int) -> int:
-        """Return how many tasks share the table, if `slots` of them run side by side. Keys that move may need another
-        key's earlier image: then it is one, unless it is shared out, which finds whether any does."""
+        """Return how many tasks share the table, if `slots` of them run side by side.
+
+        Keys that move may need another key's earlier image: then it is one, unless it is shared out, which finds
+        whether any does.
+        """
         keyed = [bool(schema.key) for schema in self.versions]
         moves = self.moved_keys and (self.feed.anomalies or not self._can_be_shared)
         if self.feed.mode is not Mode.EVENTS and (moves or not (all(keyed) or self._can_be_shared)):
@@ -58,8 +61,10 @@ class TableWork:
 
     @property
     def _can_be_shared(self) -> bool:
-        """A table that got a key, or lost it, is for one task. Moments of a history are told by all changes, so they
-        must be of one; begin and commit of transactions as well."""
+        """A table that got a key, or lost it, is for one task.
+
+        Moments of a history are told by all changes, so they must be of one; begin and commit of transactions as well.
+        """
         if self.bytes <= MOST_HELD_BYTES or len({bool(schema.key) for schema in self.versions}) > 1:
             return False
         if self.feed.mode is Mode.EVENTS:
@@ -113,11 +118,11 @@ class BatchPlanner:
         now: bool = False,
         beside: bool = False,
     ) -> Batch | None:
-        """What follows `processed` for the feeds in `positions`, or None while there is nothing, or not enough yet. Who
-        applies it says so with `take`.
+        """Return what follows `processed` for the feeds in `positions`, or None while there is nothing or not enough.
 
-        `relations` are the source's tables by their relation. With `now`, whatever there is makes a batch at once.
-        `beside`: asked while another one is applied, during which everything counts as waiting.
+        Who applies it calls `take`. `relations` are the source's tables by their relation. With `now`, whatever there
+        is makes a batch at once. `beside`: asked while another one is applied, during which everything counts as
+        waiting.
         """
         looked_at = self._clock()
         segments = self._log.segments(after=processed)
@@ -136,7 +141,7 @@ class BatchPlanner:
         return batch
 
     def take(self) -> None:
-        """The batch that `next` gave is applied: what came since then has waited since then."""
+        """Note that the batch that `next` gave is applied: what came since then has waited since then."""
         if self._offered is not None:
             self._nothing_waited = self._offered
 

@@ -86,9 +86,12 @@ class BatchState(Events, Quarantine, Protocol):
 
 
 class BatchWriter:
-    """`followed` tells where a table's structure goes in a batch, None when it takes no part in it; `containing` is
-    around what is done for one table, and told what that is: it raises what concerns all of them, and otherwise the
-    table takes no more changes."""
+    """Write batches to their tables and commit them.
+
+    `followed` returns how a table's structure develops in a batch, None when the table takes no part in it.
+    `containing` is a context around the work for one table, and is given that table: it raises what concerns all
+    tables, and otherwise makes this table Errored.
+    """
 
     def __init__(
         self,

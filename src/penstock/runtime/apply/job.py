@@ -41,8 +41,11 @@ MOST_SHARED_BY_A_TASK = 256 << 20  # what has to be done again if its executor i
 
 
 def run_tasks(log: ChangeLog, runner: JobRunner, tasks: Sequence[ApplyTask]) -> list[Applied]:
-    """What the tasks of one batch did. Of a table that cannot take its changes one result at least has the error, and
-    the first that has one has all messages to be kept. Scratch is gone when this returns or raises."""
+    """Run the tasks of one batch, and return what they did.
+
+    Of a table that cannot take its changes one result at least has the error, and the first that has one has all
+    messages to be kept. Scratch is gone when this returns or raises.
+    """
     waiting: dict[TableId, list[ApplyTask]] = {}
     for task in tasks:
         if task.shared and not task.pieces:
@@ -98,8 +101,10 @@ def _share_tasks(task: ApplyTask, scratch: Scratch, slots: int) -> list[ShareTas
 
 
 def _shares(results: Iterable[Shared], scratch: Scratch) -> dict[TableId, Share]:
-    """Of the tables of which every task has shared out its part. Results are in the order of the tasks, and those in
-    stream order."""
+    """Of the tables of which every task has shared out its part.
+
+    Results are in the order of the tasks, and those in stream order.
+    """
     files: dict[TableId, list[SharedFile | None]] = {}
     for result in results:
         files.setdefault(result.table, []).append(result.file)
@@ -108,8 +113,11 @@ def _shares(results: Iterable[Shared], scratch: Scratch) -> dict[TableId, Share]
 
 
 def _told_once(results: list[Applied]) -> list[Applied]:
-    """Tasks of one table each tell what they could not decode, the same messages or their own: all of it is put into
-    the first of its errors. So many that were skipped that they cannot be kept are an error too."""
+    """Put all that the tasks of one table could not decode into the first of its errors.
+
+    Tasks report the same messages, or each their own. If so many were skipped that they cannot be kept, that is an
+    error too.
+    """
     kept: dict[TableId, dict[str, RawMessage]] = {}
     skipped: dict[TableId, list[RawMessage]] = {}
     for result in results:

@@ -72,8 +72,11 @@ class ShareTask:
 
 @dataclass(frozen=True)
 class Shared:
-    """`error` instead of `file` when the table cannot take its changes; neither when there are no shares of them, and
-    one task must take all."""
+    """The shares of a table's changes.
+
+    `error` instead of `file` when the table cannot take its changes; neither when there are no shares of them, and one
+    task must take all.
+    """
 
     table: TableId  # the feed's name
     file: SharedFile | None = None

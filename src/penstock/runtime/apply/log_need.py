@@ -12,8 +12,11 @@ from penstock.runtime.log_reader import LogNeed
 
 
 def log_need(loop: ApplyLoop, copying_from: Position | None) -> LogNeed:
-    """`copying_from` is the lowest position from which a copy will replay the log. It must be read before this is
-    called: a table that is handed over just now is then with the copier or with the loop, or with both."""
+    """`copying_from` is the lowest position from which a copy will replay the log.
+
+    It must be read before this is called: a table that is handed over just now is then with the copier or with the
+    loop, or with both.
+    """
     tables = loop.following
     needed = min((tracked.position for tracked in tables if not tracked.errored), default=loop.processed)
     others = [tracked.position for tracked in tables if tracked.errored]

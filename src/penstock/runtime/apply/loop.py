@@ -125,10 +125,10 @@ class ApplyLoop:
         self.mark_errored(self.tables[feed.name], error)
 
     def begin(self, start: Position) -> None:
-        """Called once, when the tables that take part from the beginning are tracked.
+        """Start, once the tables that take part from the beginning are tracked.
 
-        How far they are is recorded at once: a run that was killed behind a commit has not recorded that, and a
-        source that stays quiet brings no other batch that would.
+        How far they are is recorded at once: a run that was killed behind a commit has not recorded that, and a source
+        that stays quiet brings no other batch that would.
         """
         positions = [tracked.position for tracked in self.tables.values() if not tracked.errored]
         self.processed = min(positions, default=start)
@@ -152,7 +152,7 @@ class ApplyLoop:
         return max(tracked.level, tracked.position)
 
     def let_go(self, tracked: FollowedTable) -> None:
-        """A held table goes on, and joins the others again."""
+        """Let a held table go on, and join the others again."""
         tracked.held, tracked.until = False, None
 
     def pause(self, tracked: FollowedTable, paused: bool) -> None:
@@ -181,8 +181,10 @@ class ApplyLoop:
             self._joining.remove(joining)
 
     def step(self, *, now: bool = False, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Apply the next batch, if there is one, and those that follow it at once, for a while. Return False when there
-        was nothing to do. Raises what concerns the destination as a whole; then call again."""
+        """Apply the next batch, if there is one, and those that follow it at once, for a while.
+
+        Return False when there was nothing to do. Raises what concerns the destination as a whole; then call again.
+        """
         self.letters.expire()
         caught_up = self._catch_up()
         batch = self._next(self.processed, now=now)
@@ -206,8 +208,10 @@ class ApplyLoop:
         return self._planner.next(after, self._level_positions(), self._relations(), now=now, beside=beside)
 
     def _foreseen(self, flight: InFlightBatch, *, now: bool) -> tuple[Batch, Mapping[TableId, Planned]] | None:
-        """Return the batch that follows the flight, and the bases of its writes that the flight's commits will make;
-        None when there is none yet, or it has to wait for them."""
+        """Return the batch that follows the flight, and the bases of its writes that the flight's commits will make.
+
+        None when there is none yet, or it has to wait for them.
+        """
         try:
             following = self._next(flight.batch.end, now=now, beside=True)
             ahead = None if following is None else self._writer.plan_next(flight, following)
@@ -261,8 +265,10 @@ class ApplyLoop:
             )
 
     def containing(self, tracked: FollowedTable, doing: str) -> Contained:
-        """Make what goes wrong in the block the table's own, or raise what concerns all tables. `doing` completes
-        "while …". May be called from any thread."""
+        """Make what goes wrong in the block the table's own, or raise what concerns all tables.
+
+        `doing` completes "while …". May be called from any thread.
+        """
         return Contained(
             lambda error: self.mark_errored(
                 tracked, of_table(self.destination, self.source, tracked.feed, doing, error)
@@ -270,8 +276,10 @@ class ApplyLoop:
         )
 
     def _lacks_rows(self, tracked: FollowedTable, error: PenstockError) -> bool:
-        """Return whether the table differs from its source, by rows that it lacks, and a copy may help: if it has not
-        helped a few times, it does not."""
+        """Return whether the table lacks rows of its source, and a copy may help.
+
+        If a copy has not helped a few times, it does not.
+        """
         if not isinstance(error, RowsMissing):
             return False
         count = AnomalyCount("row", error.rows, (position_text(tracked.position),))
@@ -337,7 +345,7 @@ class ApplyLoop:
             raise self.lost(tracked, start)
 
     def lost(self, tracked: FollowedTable, start: Position) -> LogPassed:
-        """What has become of a table whose changes the log has let go of."""
+        """Return the error of a table whose changes the log has let go of."""
         return LogPassed(
             f"table {tracked.name}: the change log begins at {position_text(start)}, "
             f"after the table's position {position_text(tracked.position)}",
@@ -355,7 +363,7 @@ class ApplyLoop:
         return {tracked.schema.relation_id: tracked.feed.table for tracked in self.tables.values()}
 
     def _take_renamed(self, batch: Batch) -> None:
-        """What a table went through under another name is not in its own changes."""
+        """Take in what a table went through under another name: it is not in the table's own changes."""
         for name, other in batch.renamed.items():
             batch.tables.pop(name, None)
             try:

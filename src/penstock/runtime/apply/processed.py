@@ -39,10 +39,12 @@ Keep = Callable[[Sequence[DeadLetter]], None]
 
 
 def processed_effect(feed: Feed, schema: TableSchema, net: NetEffect, *, events: bool, keep: Keep) -> NetEffect:
-    """Return what a feed's processors make of a net effect. `schema` is the source's table; `keep` is given dead
-    letters.
+    """Return what a feed's processors make of a net effect.
 
-    RowIncomplete when they need a value that was not sent; ProcessorFailed when the table must stop."""
+    `schema` is the source's table; `keep` is given dead letters.
+
+    RowIncomplete when they need a value that was not sent; ProcessorFailed when the table must stop.
+    """
     specs, kept = feed.processors, kept_schema(feed.projection, schema)
     if events:
         done = process_events(specs, kept, net.upserts)

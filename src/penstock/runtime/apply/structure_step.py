@@ -11,8 +11,10 @@ from penstock.runtime.apply.followed_table import FollowedTable
 
 
 def structure_step(table: FollowedTable, work: TableWork) -> Followed | str:
-    """Return the structure after the batch, or why the table has to be copied again. SchemaChanged if neither is
-    allowed: an operator decides."""
+    """Return the structure after the batch, or why the table has to be copied again.
+
+    SchemaChanged if neither is allowed: an operator decides.
+    """
     feed, followed = table.feed, follow(table.schema, work.versions, table.feed.type_map)
     if feed.mode is Mode.EVENTS:
         return followed  # every event is under the structure that it had

@@ -55,8 +55,10 @@ def _key_came(schema: TableSchema) -> str:
 
 
 def _why_another(tracked: FollowedTable, schema: TableSchema) -> str:
-    """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not. Tables of
-    other modes keep rows by the key that they have: a new one is for an operator to decide."""
+    """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not.
+
+    Tables of other modes keep rows by the key that they have: a new one is for an operator to decide.
+    """
     if tracked.errored:
         if tracked.lacks_columns and schema.columns:
             return COLUMNS_CAME
@@ -165,8 +167,10 @@ class TableLifecycle:
             self._loop.track(feed, follows, position, self._log_begins if start is None else start)
 
     def _of_another_history(self, history: str, position: Position) -> str:
-        """Why a table with that history cannot be continued from its position: it is of another log than the one there
-        is; "" if it can."""
+        """Say why a table with that history cannot be continued from its position; "" if it can.
+
+        It cannot when the position is of another log than the one there is.
+        """
         log = self._loop.log
         end = log.end()
         if log.history() != history:
@@ -176,8 +180,10 @@ class TableLifecycle:
         return ""
 
     def _older_than_its_copy(self, name: TableId, position: Position) -> LineageLost | None:
-        """Why the destination's table is not what was copied last: what the source did before that copy, and no change
-        told, is not in it; None if it is."""
+        """Say why the destination's table is not what was copied last; None if it is.
+
+        What the source did before that copy, and no change reported, is not in an older table.
+        """
         marks = self._state.marks(self._loop.destination.name).get(name)
         if marks is None or marks.position is None or position >= marks.position:
             return None
@@ -188,8 +194,10 @@ class TableLifecycle:
         )
 
     def _changed_rule(self, feed: Feed, schema: TableSchema, layout: Layout) -> RuleChange | None:
-        """What the file says otherwise than when the table's rows were made. RuleChanged when a new copy would remove
-        rows that only the destination has."""
+        """Return how the file differs from when the table's rows were made.
+
+        RuleChanged when a new copy would remove rows that only the destination has.
+        """
         destination, key = self._loop.destination, self._pipeline.key
         types = retyped(destination.structure(feed.target, key), schema)
         changed = compared(feed, destination.rule(feed.target, key), layout.rule, types)
@@ -205,13 +213,15 @@ class TableLifecycle:
         return changed
 
     def _why_again(self, name: TableId) -> str:
-        """What an earlier start said of a table that it had copied again."""
+        """Return why an earlier start copied a table again."""
         status = self._state.table_status(self._loop.destination.name).get(name)
         return status.reason if status is not None and status.state in COPYING else ""
 
     def _was_copying(self, table: TableId, record: CopyRecord | None, position: Position) -> bool:
-        """Return whether a resync was under way, or had failed: its snapshot is newer than the table it replaces, older
-        than its commit."""
+        """Return whether a resync was under way, or had failed.
+
+        Its snapshot is newer than the table that it replaces, and older than its commit.
+        """
         status = self._state.table_status(self._loop.destination.name).get(table)
         if status is None or not (status.is_copying or (status.state is State.ERRORED and record is not None)):
             return False
@@ -224,7 +234,7 @@ class TableLifecycle:
         return len(self._feeds)
 
     def looked(self, look: Look) -> None:
-        """The source's tables as they are now: acted on between two batches. May be called from any thread."""
+        """Take the source's tables as they are now; acted on between two batches. May be called from any thread."""
         self._looked.put(look)
 
     def is_settled(self, until: Position) -> bool:
@@ -301,7 +311,7 @@ class TableLifecycle:
                         self._loop.take_structure(tracked, self._pipeline.carried(schema))
 
     def followed_now(self) -> Followed:
-        """What is followed at this moment, by feed. May be called from any thread."""
+        """Return what is followed at this moment, by feed. May be called from any thread."""
         return {name: (tracked, tracked.schema) for name, tracked in list(self._loop.tables.items())}
 
     def _want_resync(self, tracked: FollowedTable, why: str) -> None:
@@ -315,8 +325,11 @@ class TableLifecycle:
             self._loop.mark_errored(tracked, error)
 
     def _look_again(self, schema: TableSchema) -> None:
-        """A table that was dropped and made again is seen here, even if no row of it ever changes; and so is the key
-        that a table was Errored without."""
+        """Look at a table's structure again.
+
+        A table that was dropped and made again is seen here, even if no row of it ever changes; and so is the key that
+        a table was Errored without.
+        """
         for feed in self._pipeline.feeds(schema.table):
             tracked = self._loop.tables.get(feed.name)
             if feed.name in self._troubles:
@@ -400,8 +413,10 @@ class TableLifecycle:
         self._copier.add(feed, schema, why=why)
 
     def note_missing(self) -> None:
-        """Tables that were followed before this start, that a rule still matches and the source no longer has: after
-        all tables are admitted."""
+        """Note tables that were followed before, that a rule still matches and that the source no longer has.
+
+        To be called after all tables are admitted.
+        """
         destination = self._loop.destination.name
         for name, status in self._state.table_status(destination).items():
             feed = self._pipeline.feed(name)
@@ -455,7 +470,7 @@ class TableLifecycle:
         self._state.add_event(kind, message, table, destination=self._loop.destination.name)
 
     def _drop(self, feed: Feed, schema: TableSchema) -> None:
-        """The destination's table goes, with all that it keeps; then it is made again and copied."""
+        """Drop the destination's table with all that it keeps; then it is made again and copied."""
         destination = self._loop.destination
         try:
             destination.drop_table(feed.target, self._pipeline.key)
@@ -470,8 +485,10 @@ class TableLifecycle:
         self._admit(feed, schema)
 
     def _may_be_copied(self, feed: Feed, schema: TableSchema) -> bool:
-        """Return whether the destination can take a copy of an Errored table, and nothing is lost by it that the file's
-        change would remove; otherwise it stays Errored."""
+        """Return whether a copy of an Errored table is possible, and the file's change would lose nothing by it.
+
+        Otherwise the table stays Errored.
+        """
         layout = layout_of(feed)
         try:
             self._loop.destination.ensure_table(feed.target, schema, self._pipeline.key, None, (), layout, feed.sid)
@@ -483,13 +500,13 @@ class TableLifecycle:
         return True
 
     def _refuse(self, feed: Feed, schema: TableSchema, error: Exception) -> None:
-        """The table is Errored for what kept it from being opened."""
+        """Mark the table Errored for what kept it from being opened."""
         own = of_table(self._loop.destination, self._pipeline.key, feed, "it was opened", error)
         own = other_layout(feed, self._pipeline.file, own) if isinstance(own, OtherLayout) else own
         self._loop.track_errored(feed, schema, own)
 
     def _resume(self, feed: Feed) -> None:
-        """A table that was taken in beside others begins at its own position."""
+        """Let a table that was taken in beside others begin at its own position."""
         tracked = self._loop.tables.get(feed.name)
         if tracked is not None and not tracked.errored:
             self._loop.resume(tracked)

@@ -175,8 +175,10 @@ def apply(task: ApplyTask) -> Applied:
 
 
 def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
-    """Return the error of an update whose row the table lacks, and of which large values were not sent: nobody but the
-    source has those values."""
+    """Return the error of an update whose row the table lacks, and of which large values were not sent.
+
+    Nobody but the source has those values.
+    """
     if task.feed.projection.where or task.feed.processors:
         return let_in_without_values(task.schema)
     rows = "1 updated row is" if len(part.unresolved_rows) == 1 else f"{len(part.unresolved_rows)} updated rows are"
@@ -189,9 +191,11 @@ def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
 
 
 def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
-    """Return the changes that can be decoded, and those that cannot. Buckets that are given the same must leave out the
-    same, so each looks at all, and the first of them tells. So many that they cannot be kept are an error, as in every
-    other mode."""
+    """Return the changes that can be decoded, and those that cannot.
+
+    Buckets that are given the same must leave out the same, so each looks at all, and the first of them tells. So many
+    that they cannot be kept are an error, as in every other mode.
+    """
     wanted = range(task.position, 2**64 if task.until is None else task.until)
     most_bytes = MOST_BYTES_KEPT // (task.buckets if task.shared else 1)
     fit: list[RawChanges] = []

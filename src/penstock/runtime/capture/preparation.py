@@ -23,8 +23,11 @@ LOG = structlog.get_logger("source")
 
 @dataclass(frozen=True)
 class Prepared:
-    """The source as the pipeline finds it. `retained` says from where on it keeps its changes. `reading` is what
-    capture will read from its start on, in the source's own names."""
+    """The source as the pipeline finds it.
+
+    `retained` says from where on it keeps its changes. `reading` is what capture will read from its start on, in the
+    source's own names.
+    """
 
     catalogue: Catalogue
     retained: Retained

@@ -26,8 +26,11 @@ class PublisherState(Events, TableStates, Protocol):
 
 
 class Publisher:
-    """`state` is None where only the change log is filled. With `may_leave`, tables that nothing matches any more are
-    no longer sent, as far as penstock manages that; without, they stay."""
+    """`state` is None where only the change log is filled.
+
+    With `may_leave`, tables that nothing matches any more are no longer sent, as far as penstock manages that; without,
+    they stay.
+    """
 
     def __init__(self, pipeline: Pipeline, state: PublisherState | None, *, may_leave: bool = False) -> None:
         self._pipeline, self._state, self._may_leave = pipeline, state, may_leave

@@ -151,8 +151,10 @@ def arguments(pipeline: Pipeline) -> list[str]:
 
 
 def _passes(error: PenstockError) -> bool:
-    """Return whether it may go away by itself. So may another capture that holds the log: it ends with its
-    own driver."""
+    """Return whether it may go away by itself.
+
+    So may another capture that holds the log: it ends with its own driver.
+    """
     return error.retry.is_automatic or isinstance(error, errors.LockedError)
 
 

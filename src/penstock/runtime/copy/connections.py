@@ -10,8 +10,11 @@ from threading import Condition
 
 
 class CopyConnections:
-    """At most `most` at once. A free one goes to the destination that uses the fewest, and there to whoever has waited
-    longest: a copy of many ranges does not keep another destination's waiting."""
+    """At most `most` at once.
+
+    A free one goes to the destination that uses the fewest, and there to whoever has waited longest: a copy of many
+    ranges does not keep another destination's waiting.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

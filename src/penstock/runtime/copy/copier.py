@@ -85,7 +85,10 @@ class Copier:
         progress: ProgressView,
         connections: CopyConnections | None = None,
     ) -> None:
-        """`connections` is what the copies of all destinations may read the source with; None: this is the only one."""
+        """Set up a copier of one destination.
+
+        `connections` is what the copies of all destinations may read the source with; None: this is the only one.
+        """
         self._pipeline, self._settings = pipeline, pipeline.copying
         self._source = source_of(pipeline.source)
         self._destination, self._runner, self._log, self._state = destination, runner, log, state
@@ -192,7 +195,7 @@ class Copier:
             return [c for c in self._tables.values() if not c.waits_for_person and c.not_before <= now]
 
     def _copy_set(self, tables: list[CopyingTable]) -> None:
-        """Copies what it can of these tables under one snapshot, and hands over those that are complete."""
+        """Copy what it can of these tables under one snapshot, and hand over those that are complete."""
         for copying in tables:
             self._set_state(copying, State.INIT)
         try:
@@ -230,8 +233,10 @@ class Copier:
         return False
 
     def _read_ranges(self, tables: list[CopyingTable], snapshot: Snapshot, until: float) -> None:
-        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up. A
-        table that must be read from one snapshot is read to its end."""
+        """Largest table first, `max_connections` ranges at a time, until all are read or the snapshot's time is up.
+
+        A table that must be read from one snapshot is read to its end.
+        """
         work: list[tuple[CopyingTable, CopyRange, CopyPlan]] = []
         for copying in sorted(tables, key=lambda copying: -copying.bytes):
             self._report(copying)
@@ -395,7 +400,7 @@ class Copier:
         self._set_status(copying, status)
 
     def _discard(self, parts: list[WrittenPart]) -> None:
-        """What cannot be removed now is an orphan, and goes at a later start."""
+        """Remove the files of a copy. What cannot be removed now is an orphan, and goes at a later start."""
         try:
             self._destination.discard(parts)
         except DestinationError as error:
@@ -414,7 +419,7 @@ class Copier:
         return Contained(handle)
 
     def _failed(self, copying: CopyingTable, error: PenstockError) -> None:
-        """The table alone: tried again after a while, a few times, and then when an operator says so."""
+        """Note the failure of one table alone: it is tried again a few times, and then when an operator says so."""
         if isinstance(error, RangeVoid | TableDropped):
             self._start_over(copying, error.what)
             return
@@ -442,7 +447,7 @@ class Copier:
         self._state.add_event("errored", error.what, copying.name, destination=self._destination.name)
 
     def _told(self, copying: CopyingTable, met: Exception) -> PenstockError:
-        """What went wrong, in our words; RangeVoid when the copy has to start over."""
+        """Return what went wrong in our words; RangeVoid when the copy has to start over."""
         if isinstance(met, Unresolved | PositionLost):
             return RangeVoid(met.what if isinstance(met, PositionLost) else str(met))
         try:

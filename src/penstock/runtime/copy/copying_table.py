@@ -95,8 +95,10 @@ def finished_ranges(record: CopyRecord, destination: TableDestination) -> dict[i
 
 
 def unfinished_parts(record: CopyRecord | None, destination: TableDestination) -> list[WrittenPart]:
-    """Return what is written of a copy that is not committed yet: no orphans. None of it counts if the record cannot be
-    read, for then the copy starts from zero."""
+    """Return what is written of a copy that is not committed yet: no orphans.
+
+    None of it counts if the record cannot be read, for then the copy starts from zero.
+    """
     try:
         return [] if record is None else [item.part for item in finished_ranges(record, destination).values()]
     except UnreadableRecord:

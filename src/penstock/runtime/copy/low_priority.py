@@ -20,7 +20,7 @@ NICENESS = 10  # about a tenth of the share of a thread that is not nice
 
 
 def at_low_priority(work: Callable[[], Result]) -> Result:
-    """What the work gives or raises; it runs at a lower priority where that can be had for it alone."""
+    """Return what the work gives; it runs at a lower priority where that can be had for it alone."""
     if sys.platform != "linux":
         return work()
     outcome: Future[Result] = Future()

@@ -44,8 +44,10 @@ class Merged:
 def merge_copy(
     runner: JobRunner, copy: WritePlan, plan: WritePlan, schema: TableSchema, moment: int, *, first: bool
 ) -> list[WrittenPart]:
-    """Return the parts that put the copy into the table of `plan`, whose rows have `schema`. `first`: nothing has been
-    copied from that source before."""
+    """Return the parts that put the copy into the table of `plan`, whose rows have `schema`.
+
+    `first`: nothing has been copied from that source before.
+    """
     tasks = [MergeTask(copy, plan, schema, group, False, moment, first) for group in range(copy.groups)]
     if plan.layout.period is not None:
         tasks += [MergeTask(copy, plan, schema, group, True, moment, first) for group in range(plan.groups)]
@@ -64,7 +66,7 @@ def merge_group(task: MergeTask) -> Merged:
 
 
 def _effect(task: MergeTask) -> NetEffect:
-    """What the group does to the table."""
+    """Return what the group does to the table."""
     schema, rescued = arrow_schema(task.schema), None
     rows = schema.empty_table()
     if not task.absent:

@@ -122,8 +122,10 @@ class RangePlanner:
             self._state.release_letters(of_table)
 
     def _begin(self, copying: CopyingTable, planned: Sequence[CopyRange], void: str, fingerprint: str) -> None:
-        """Start from zero. `void` says why what was read before does not count, if there was something; operators see
-        it in the state."""
+        """Start from zero.
+
+        `void` says why what was read before does not count, if there was something; operators see it in the state.
+        """
         copying.copy = uuid.uuid4().hex
         copying.ranges, copying.finished, copying.rows = {item.number: item for item in planned}, {}, 0
         content = [(item.to_json(), item.bytes) for item in planned]

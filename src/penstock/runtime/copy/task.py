@@ -79,8 +79,10 @@ class Copied:
 def counting(
     batches: Iterable[pa.RecordBatch | pa.Table], told: list[RescueCount], rescues: list[RescueCount]
 ) -> Iterator[pa.RecordBatch | pa.Table]:
-    """Count into `rescues` what is rescued of the batches, which may be less than the reader has `told` of: not all of
-    a row is kept."""
+    """Count into `rescues` what is rescued of the batches.
+
+    That may be less than the reader has `told` of: not all of a row is kept.
+    """
     for batch in batches:
         if RESCUED in batch.schema.names:
             rescues += counted(whole(batch[RESCUED]), lambda _: told[-1].place)

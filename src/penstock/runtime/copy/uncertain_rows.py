@@ -81,5 +81,5 @@ class UncertainRows:
                 self.rows = pa.concat_tables([self.rows, result.rows])
 
     def drop(self, keys: pa.Array) -> None:
-        """These encoded keys are in doubt no more."""
+        """Remove these encoded keys, which are no longer in doubt."""
         self.rows = self.rows.filter(pc.invert(pc.is_in(self.keys, keys)))

@@ -20,8 +20,10 @@ def record_health(
     attempts: int = 0,
     since: datetime | None = None,
 ) -> None:
-    """Record a component's health, since now or since an outage began. A state store that is away does not end the
-    run."""
+    """Record a component's health, since now or since an outage began.
+
+    A state store that is away does not end the run.
+    """
     what, solution, code = (error.what, error.solution, error.code) if error else ("", "", "")
     try:
         state.set_health(component, Health(health, since or datetime.now(UTC), what, solution, attempts, code))

@@ -1,6 +1,4 @@
-"""What log lines carry (which source they are about) goes along into threads: by itself it stays in the one that said
-it.
-"""
+"""Carry what log lines have in common (which source they are about) into threads, which do not inherit it."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Callable
 
 
 def inheriting() -> Callable[[], None]:
-    """Called in another thread, it gives that thread what log lines carry in this one."""
+    """Return a function that, called in another thread, gives that thread what log lines carry in this one."""
     carried = contextvars.copy_context()
 
     def inherit() -> None:

@@ -16,8 +16,10 @@ FILE_NAME = "log-level"
 
 
 class LevelSwitch:
-    """A structlog processor that drops what is below the level. With a `file`, a level that somebody writes there after
-    the start counts within a second of the next line."""
+    """A structlog processor that drops what is below the level.
+
+    With a `file`, a level that somebody writes there after the start counts within a second of the next line.
+    """
 
     def __init__(self, level: LevelName = "info", file: Path | None = None) -> None:
         self.set(level, file)

@@ -13,8 +13,10 @@ LOOK_EVERY = 0.02
 
 
 class SignalFlag:
-    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`. One with a `parent`
-    is set when that is, and may be set alone."""
+    """A stop flag for signal handlers: unlike a threading.Event, it may be set amid its own `wait`.
+
+    One with a `parent` is set when that is, and may be set alone.
+    """
 
     def __init__(self, parent: SignalFlag | None = None) -> None:
         self._set, self._parent = False, parent

@@ -163,8 +163,11 @@ def _with_rescued(events: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class RowsTask:
-    """One shard's part of some pieces of a copy. `pieces` are numbers and files, in order; `last`: with these the copy
-    is complete. `letters` are records that are kept as dead letters already."""
+    """One shard's part of some pieces of a copy.
+
+    `pieces` are numbers and files, in order; `last`: with these the copy is complete. `letters` are records that are
+    kept as dead letters already.
+    """
 
     publisher: Publisher
     origin: Origin
@@ -249,8 +252,10 @@ class _Rows:
         return {self._task.copy.feed.name: self._outcome}
 
     def records(self) -> Iterator[Records]:
-        """Yield the shard's records. MustStay when letters are to be kept, topics to be looked up, or the rows cannot
-        be rendered at all."""
+        """Yield the shard's records.
+
+        MustStay when letters are to be kept, topics to be looked up, or the rows cannot be rendered at all.
+        """
         task = self._task
         for number, file in task.pieces:
             if number < self._done or not file:

@@ -64,8 +64,11 @@ class LetterSender:
     def send(
         self, asked: Sequence[AskedLetter], layout: Layout, feeds: Mapping[TableId, Feed], look_up: LookUp
     ) -> list[ShardPlace]:
-        """Send letters, and return where the shards are; nothing if there were none to send. A letter that fails keeps
-        its shard from sending any: the others are for the next time. `look_up` makes a layout that has these topics."""
+        """Send letters, and return where the shards are; nothing if there were none to send.
+
+        A letter that fails keeps its shard from sending any: the others are for the next time. `look_up` makes a layout
+        that has these topics.
+        """
         unknown = [one.letter for one in asked if one.letter.table not in feeds]
         for letter in unknown:
             self._state.fail_letter(letter.id, "not-followed", "the stream does not follow its table any more")

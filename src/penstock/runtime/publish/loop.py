@@ -84,9 +84,12 @@ class PublishLoop:
         format: EventFormat = NATIVE,
         bound: Bound = unbounded,
     ) -> None:
-        """`start` is where a stream starts that does not exist yet: at the beginning of the log, at its end, or at a
+        """Set up the loop of one stream.
+
+        `start` is where a stream starts that does not exist yet: at the beginning of the log, at its end, or at a
         position. `rows` reads what tables hold, for streams that publish that as well. `origin` and `format` say how
-        events are written. `bound` gives the position that no batch crosses."""
+        events are written. `bound` gives the position that no batch crosses.
+        """
         self._source, self._destination, self._runner, self._log = source, destination, runner, log
         self._limits, self._state, self._start = limits, state, start
         self._bound = bound
@@ -110,8 +113,11 @@ class PublishLoop:
         return bool(self._shards)
 
     def begin(self) -> bool:
-        """Create the stream, or find where it is. False while the log is empty, for there is no history yet, or has not
-        reached the position where the stream starts."""
+        """Create the stream, or find where it is.
+
+        False while the log is empty, for there is no history yet, or has not reached the position where the stream
+        starts.
+        """
         if self._shards:
             return True
         history, start, end = self._log.history(), self._log.start(), self._log.end()
@@ -150,8 +156,10 @@ class PublishLoop:
             self.is_unrecorded = False
 
     def follow(self, feed: Feed, *, errored: bool = False, copying: bool = False) -> PublishedTable:
-        """Take a table in: from now on, or from its own place if it stands behind. It is Ready unless it is `errored`
-        or its rows come first."""
+        """Take a table in: from now on, or from its own place if it stands behind.
+
+        It is Ready unless it is `errored` or its rows come first.
+        """
         known = self.tables.get(feed.name)
         if known is not None:
             return known
@@ -179,8 +187,10 @@ class PublishLoop:
         self._records.ready(table)
 
     def skip(self, table: PublishedTable, upto: Position = 0) -> None:
-        """Let a table that stands behind go on from where the others are, without the events in between. Events before
-        `upto` may be missing as well."""
+        """Let a table that stands behind go on from where the others are, without the events in between.
+
+        Events before `upto` may be missing as well.
+        """
         behind = self._behind(table)
         self._places.leave_behind(place_name(table.name))
         said = []
@@ -237,8 +247,10 @@ class PublishLoop:
             raise log_passed_stream(self._destination.name, self.processed, before)
 
     def step(self, *, now: bool = False) -> bool:
-        """Publish the next batch, if there is one; False when there was nothing to do. Raises what concerns the
-        destination or the log as a whole; then call again."""
+        """Publish the next batch, if there is one; False when there was nothing to do.
+
+        Raises what concerns the destination or the log as a whole; then call again.
+        """
         if not self.begin():
             return False
         try:

@@ -10,8 +10,11 @@ from penstock.model.table import TableId
 
 @dataclass
 class PublishedTable:
-    """A table whose changes are published. `lost`: the log no longer holds what it needs. `incomplete`: events of it
-    were never captured, or are not now, so trying again does not help. `copying`: its rows are published first."""
+    """A table whose changes are published.
+
+    `lost`: the log no longer holds what it needs. `incomplete`: events of it were never captured, or are not now, so
+    trying again does not help. `copying`: its rows are published first.
+    """
 
     feed: Feed
     errored: bool = False

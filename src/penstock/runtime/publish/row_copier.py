@@ -109,8 +109,11 @@ class RowCopier:
         connections: CopyConnections,
         floor: Callable[[], Position],
     ) -> None:
-        """`connections` is what all copies of the source may use at once. `floor` gives a position that no snapshot
-        made from now on is before."""
+        """Set up a copier of rows for one stream.
+
+        `connections` is what all copies of the source may use at once. `floor` gives a position that no snapshot made
+        from now on is before.
+        """
         self._pipeline, self._settings, self._runner = pipeline, pipeline.copying, runner
         self._state, self._connections, self._floor = state, connections, floor
         self._source, self._destination = source_of(pipeline.source), pipeline.destination.name
@@ -154,7 +157,7 @@ class RowCopier:
             self._forget(table)
 
     def needed_from(self) -> Position | None:
-        """The lowest position from which changes will follow a copy."""
+        """Return the lowest position from which changes will follow a copy."""
         with self._lock:
             return min((one.replay_from for one in self._tables.values() if one.replay_from is not None), default=None)
 
@@ -230,8 +233,10 @@ class RowCopier:
             return [one for one in self._tables.values() if one.copy is None and one.not_before <= now]
 
     def _copy_set(self, tables: Sequence[_Wanted]) -> None:
-        """Copy these tables under one snapshot, one after the other. When its time is up, the rest waits for the next:
-        the source's vacuum is held back as long as it lives."""
+        """Copy these tables under one snapshot, one after the other.
+
+        When its time is up, the rest waits for the next: the source's vacuum is held back as long as it lives.
+        """
         for wanted in tables:
             wanted.replay_from = self._floor()
         try:

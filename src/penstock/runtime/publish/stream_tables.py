@@ -47,8 +47,10 @@ class StreamTables:
         *,
         copies: bool = False,
     ) -> None:
-        """`pipeline` is as the source and the destination see it. `look` looks at the source now, for tables that get a
-        new baseline. `copies`: the rows of a table come first."""
+        """`pipeline` is as the source and the destination see it.
+
+        `look` looks at the source now, for tables that get a new baseline. `copies`: the rows of a table come first.
+        """
         self._pipeline, self._loop, self._state, self._look_now = pipeline, loop, state, look
         self._destination, self._copies = pipeline.destination.name, copies
         self._schemas: dict[TableId, TableSchema] = {}
@@ -188,8 +190,10 @@ class StreamTables:
         self._loop.forget(table.name)
 
     def _note_missing(self, there: set[TableId], statuses: Mapping[TableId, TableStatus]) -> None:
-        """Show tables as Errored that were published before this start and that the source no longer has; of tables
-        that no rule matches any more, forget the baseline: their events are not published."""
+        """Show tables as Errored that were published before this start and that the source no longer has.
+
+        Of tables that no rule matches any more, forget the baseline: their events are not published.
+        """
         for name, status in statuses.items():
             if stream_feed(self._pipeline, name) is None:
                 self._state.set_marks(self._destination, name, None)

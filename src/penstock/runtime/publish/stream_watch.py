@@ -55,9 +55,12 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class StreamLook:
-    """One look. `troubles` are of tables that cannot be published as they are. `missing` says of which tables events
-    may be missing, and why, in comparison with the baselines that had the marks `compared`. `position` is where the
-    source was after it. `in_doubt`: some table cannot be judged before the log has come as far as this; 0: all were."""
+    """One look.
+
+    `troubles` are of tables that cannot be published as they are. `missing` says of which tables events may be missing,
+    and why, in comparison with the baselines that had the marks `compared`. `position` is where the source was after
+    it. `in_doubt`: some table cannot be judged before the log has come as far as this; 0: all were.
+    """
 
     catalogue: Catalogue
     troubles: Mapping[TableId, TableError] = field(default_factory=dict)

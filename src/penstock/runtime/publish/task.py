@@ -56,9 +56,12 @@ def place_name(table: TableId) -> str:
 
 @dataclass(frozen=True)
 class TablePart:
-    """One table's part of a batch. `tolerated` are messages, by their place, that are in quarantine: they cannot be
-    decoded, and the stream goes on without them. `letters` are records, by their name (`DeadLetter.name`), that are
-    kept as dead letters: it goes on without these as well."""
+    """One table's part of a batch.
+
+    `tolerated` are messages, by their place, that are in quarantine: they cannot be decoded, and the stream goes on
+    without them. `letters` are records, by their name (`DeadLetter.name`), that are kept as dead letters: it goes on
+    without these as well.
+    """
 
     feed: Feed
     slices: tuple[tuple[str, str], ...]  # segment name, schema fingerprint
@@ -96,10 +99,13 @@ class PublishTask:
 
 @dataclass
 class TableOutcome:
-    """What a task did for one table. With an `error` the table stands behind from `place` on; messages that are
-    `undecodable` are to be kept, and then the table can go on without them.
+    """What a task did for one table.
 
-    `letters` are to be kept as dead letters, and `unknown_topics` to be looked up, before the shard can move."""
+    With an `error` the table stands behind from `place` on; messages that are `undecodable` are to be kept, and then
+    the table can go on without them.
+
+    `letters` are to be kept as dead letters, and `unknown_topics` to be looked up, before the shard can move.
+    """
 
     events: int = 0
     last_commit_time: int = 0  # µs
@@ -113,8 +119,10 @@ class TableOutcome:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """How far the shard is after the task, and what the task did for each table. `stays`: nothing was published, since
-    there are letters to keep or topics to look up."""
+    """How far the shard is after the task, and what the task did for each table.
+
+    `stays`: nothing was published, since there are letters to keep or topics to look up.
+    """
 
     at: ShardPlace
     tables: dict[TableId, TableOutcome] = field(default_factory=dict)
@@ -251,8 +259,11 @@ class _Work:
         return {name: TableOutcome(unknown_topics=names) for name, names in found.items() if names}
 
     def records(self) -> Iterator[Records]:
-        """Yield the shard's records in stream order, one file of the log at a time. At the end, MustStay when there is
-        something to keep or to look up first: the whole batch is gone through, so that it is known all at once."""
+        """Yield the shard's records in stream order, one file of the log at a time.
+
+        At the end, MustStay when there is something to keep or to look up first: the whole batch is gone through, so
+        that it is known all at once.
+        """
         wanted: dict[str, dict[str, TablePart]] = {}  # by segment and fingerprint
         for part in self._parts:
             for segment, fingerprint in part.slices:

@@ -47,8 +47,10 @@ class Application(Protocol):
 
 
 class ClusterWatch:
-    """`settings` are Spark's, `where` the master's address is set, `log` Spark's own. The flag `stop` is set when the
-    run has to end; then `ended` says why."""
+    """`settings` are Spark's, `where` the master's address is set, `log` Spark's own.
+
+    The flag `stop` is set when the run has to end; then `ended` says why.
+    """
 
     def __init__(
         self, application: Application, settings: Mapping[str, str], where: str, log: Path, stop: SignalFlag
@@ -68,7 +70,7 @@ class ClusterWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Looks while the block runs. Whatever ends it, the end of our application is what is raised."""
+        """Watch while the block runs. Whatever ends it, the end of our application is what is raised."""
         threading.Thread(target=inherited(self._work), name="cluster", daemon=True).start()
         try:
             yield
@@ -86,7 +88,7 @@ class ClusterWatch:
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """A job waits for its tasks while the block runs. Refused when our application has ended."""
+        """Watch a job while the block waits for its tasks. Refused when our application has ended."""
         if self._failure is not None:
             raise self._failure
         with self._lock:

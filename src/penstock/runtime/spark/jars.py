@@ -50,10 +50,11 @@ spark.stop()
 
 
 def folder() -> Path:
-    """Return the folder of the jars: in the virtual environment if that has one or can be written to, else in the
-    user's cache.
+    """Return the folder of the jars: in the virtual environment if possible, else in the user's cache.
 
-    Without links in its path: Java's class archive knows jars by their paths."""
+    The environment's is taken if it exists or can be written to. There are no links in the path: Java's class archive
+    knows jars by their paths.
+    """
     prefix = Path(sys.prefix).resolve()
     kept = prefix / "share" / "penstock" / "jars"
     if kept.is_dir() or os.access(prefix, os.W_OK):
@@ -64,8 +65,10 @@ def folder() -> Path:
 
 
 def class_archive() -> Path:
-    """Return where `class_archive.build` puts what it makes of the jars; Spark starts faster with it, and
-    well without."""
+    """Return where `class_archive.build` puts what it makes of the jars.
+
+    Spark starts faster with the archive, and well without.
+    """
     return folder() / "classes.jsa"
 
 
@@ -107,8 +110,10 @@ def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
 
 
 def for_writing() -> list[Path]:
-    """Return the jars that a run needs: those by which tables are only read back stay out of its class path. They must
-    have been fetched."""
+    """Return the jars that a run needs: those by which tables are only read back stay out of its class path.
+
+    They must have been fetched.
+    """
     others = {_file_name(package) for package in reading_packages()}
     return [jar for jar in _wanted() if jar.name not in others]
 
@@ -144,9 +149,7 @@ def _file_name(package: str) -> str:
 
 
 def _resolve(scratch: Path) -> list[Path]:
-    """Spark resolves packages before it starts an application, so a small one does; it compiles our own classes
-    besides.
-    """
+    """Resolve packages with a small application, for Spark does so before it starts one; compile our own classes."""
     sources = [scratch / Path(jar.file_name).with_suffix(".java") for jar in compiled_jars()]
     for place, jar in zip(sources, compiled_jars(), strict=True):
         place.write_text(jar.source)

@@ -30,14 +30,14 @@ Result = TypeVar("Result")
 
 
 class SparkRunner:
-    """Run tasks as one RDD job, in as few partitions as there is work for, evenly filled by the tasks' `weight`
-    (bytes).
+    """Run tasks as one RDD job, in as few partitions as there is work for, evenly filled by `weight` in bytes.
 
     May be called from several threads at once: each has its own thread in Java. Jobs of one function and destination
     are one pool of Spark's scheduler, in which they take turns; pools share the cores evenly, so that a batch does not
     wait behind all ranges of a copy, nor behind another destination. A task that runs is never interrupted; one whose
     executor is lost is run again by Spark. `slots` is how many tasks run side by side, as far as is known. With a
-    `watch` a job that nobody will ever run fails."""
+    `watch` a job that nobody will ever run fails.
+    """
 
     def __init__(self, spark: Session, watch: ClusterWatch | None = None) -> None:
         self._context, self._watch = spark.sparkContext, watch

@@ -50,8 +50,7 @@ LOGGING = Path(__file__).with_name("log4j2.xml")
 
 
 def session(pipeline: Pipeline) -> LazySession:
-    """Return the session of a pipeline, with a catalog for each of its destinations; the first is the
-    default catalog."""
+    """Return the session of a pipeline, with a catalog for each destination; the first is the default catalog."""
     require_java()
     _fetch_jars()
     settings = spark_settings(pipeline.destinations, compiled=True)
@@ -68,7 +67,7 @@ def session(pipeline: Pipeline) -> LazySession:
 
 
 def spark_log(pipeline: Pipeline) -> Path:
-    """What the Java process of the pipeline's run says."""
+    """Return the file that the Java process of the pipeline's run logs to."""
     return pipeline.home / "spark.log"
 
 
@@ -85,8 +84,11 @@ def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSes
 
 
 def start_context(name: str, settings: Mapping[str, str], log: Path, where: str = "spark.master") -> SparkContext:
-    """Start Java and Spark; `log` takes what the Java process writes. `settings` win over ours, and `where` says where
-    their master comes from. EnvironmentMissing unless a context is there that can run jobs."""
+    """Start Java and Spark; `log` takes what the Java process writes.
+
+    `settings` win over ours, and `where` says where their master comes from. EnvironmentMissing unless a context is
+    there that can run jobs.
+    """
     require_java()
     _fetch_jars()
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
@@ -159,8 +161,10 @@ def on_this_machine(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def executors_python(settings: Mapping[str, str]) -> str:
-    """Return the interpreter that runs tasks. On a cluster it may lie elsewhere than here: `spark.pyspark.python` says
-    so, or PYSPARK_PYTHON in the environment."""
+    """Return the interpreter that runs tasks.
+
+    On a cluster it may lie elsewhere than here: `spark.pyspark.python` says so, or PYSPARK_PYTHON in the environment.
+    """
     if is_local(settings):
         return sys.executable
     return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -225,8 +229,10 @@ def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _last_words(log: Path, begins: int = 0) -> str:
-    """Why Java ended, from what it wrote from `begins` on: the first line that names an error, else the last line. The
-    lines of a stack trace say nothing to an operator."""
+    """Why Java ended, from what it wrote from `begins` on: the first line that names an error, else the last line.
+
+    The lines of a stack trace say nothing to an operator.
+    """
     said = log.read_bytes()[begins:].decode(errors="replace") if log.exists() else ""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("at ", "... "))]

@@ -37,8 +37,11 @@ def is_standalone(settings: Mapping[str, str]) -> bool:
 
 
 def require_master(settings: Mapping[str, str], where: str, wait: float = WAIT_SECONDS) -> None:
-    """EnvironmentMissing unless one of the masters at least takes a connection; one that is just being started is
-    waited for. `where` the address is set is part of the message. Nothing for masters of another kind."""
+    """Raise EnvironmentMissing unless at least one of the masters takes a connection.
+
+    One that is just being started is waited for. `where` the address is set is part of the message. Does nothing for
+    masters of another kind.
+    """
     deadline, told = time.monotonic() + wait, False
     while why := refusals(settings, where):
         master = settings["spark.master"]
@@ -76,8 +79,10 @@ def telling_of_a_wait(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_registered(application: str) -> bool:
-    """Return whether a master gave the application its id. Known at once, when Spark has not yet ended a context
-    without."""
+    """Return whether a master gave the application its id.
+
+    Known at once, when Spark has not yet ended a context without.
+    """
     return not application.startswith(NOT_REGISTERED)
 
 
@@ -89,7 +94,7 @@ def not_registered(master: str, where: str, why: str) -> EnvironmentMissing:
 
 
 def why_ended(log: Path, since: int) -> str:
-    """What Spark wrote, from this byte of its log on, of why the application was ended; "" when it did not."""
+    """Return why Spark says that the application was ended, from this byte of its log on; "" when it was not."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(since)
         found = ENDED.findall(file.read().decode(errors="replace"))

@@ -58,8 +58,11 @@ class Housekeeping:
             self._ended_at = time.monotonic()
 
     def _pause(self, now: float) -> float:
-        """Return how long batches may wait. Many tables make long batches, and leave as much more to do between them:
-        then up to twice as long, but no longer than the rest has taken."""
+        """Return how long batches may wait.
+
+        Many tables make long batches, and leave as much more to do between them: then up to twice as long, but no
+        longer than the rest has taken.
+        """
         pause = self._maintenance.pause
         return max(pause, min(now - self._ended_at, 2 * pause))
 
@@ -68,12 +71,11 @@ class Housekeeping:
         return [tracked for tracked in self._loop.tables.values() if self._is_behind(tracked)]
 
     def _is_behind(self, tracked: FollowedTable) -> bool:
-        """Return whether its position is to be moved on, or looked at: somebody may have rolled back a table that is
-        idle."""
+        """Return whether its position is to be moved on, or looked at: somebody may have rolled back an idle table."""
         return not tracked.errored and tracked.level is None and tracked.position <= self._loop.processed
 
     def _advance_some(self, until: float) -> None:
-        """Some of those that are behind, at least, and more of them until then."""
+        """Advance some of those that are behind, at least, and more of them until then."""
         while self._behind:
             some, self._behind = self._behind[:ADVANCED_TOGETHER], self._behind[ADVANCED_TOGETHER:]
             followed = self._loop.tables
@@ -96,7 +98,7 @@ class Housekeeping:
             reach("apply.position_advanced")
 
     def _maintain(self, until: float) -> None:
-        """A few tables at a time, as long as batches may wait: those that were left the last time first."""
+        """Maintain a few tables at a time, as long as batches may wait: those that were left the last time first."""
         names = [name for name, tracked in self._loop.tables.items() if not tracked.errored]
         first = next((number for number, name in enumerate(names) if name == self._next), 0)
         waiting = deque(names[first:] + names[:first])

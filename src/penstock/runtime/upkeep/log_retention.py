@@ -35,8 +35,10 @@ class LogRetention:
         needed: Callable[[Mapping[str, LogNeed]], LogNeed],
         passed: Callable[[Position], None] = lambda position: None,
     ) -> None:
-        """`needed` makes one need of those of all readers, by name: the commit policy. `passed` is called with
-        what lies behind all positions, when something new does."""
+        """`needed` makes one need of those of all readers, by name: the commit policy.
+
+        `passed` is called with what lies behind all positions, when something new does.
+        """
         self._log, self._limits, self._readers = log, limits, readers
         self._needed, self._passed = needed, passed
         self._retained_at = time.monotonic()

@@ -63,8 +63,10 @@ class SchemaRegistry:
         METER.count(SOURCE_BYTES, part.slice.bytes, **labels)
 
     def held(self, schema: TableSchema, position: Position) -> None:
-        """The structure that the destination's table has at its position: a copy brought it, or it was there at the
-        start. The table may never change, and then no log tells it. May be called from any thread."""
+        """Record the structure that the destination's table has at its position. May be called from any thread.
+
+        A copy brought it, or it was there at the start. The table may never change, and then no log reports it.
+        """
         try:
             self._state.record_schemas([(schema.table, unchosen(schema), position)])
         except StateError as error:

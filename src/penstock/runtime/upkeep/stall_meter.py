@@ -20,8 +20,10 @@ TOO_LONG = 2.0
 
 
 class StallMeter:
-    """`longest` is the most that a batch has been held up since the start, in seconds. A new longest one is logged, and
-    every one that is too long, with what took most of it."""
+    """`longest` is the most that a batch has been held up since the start, in seconds.
+
+    A new longest one is logged, and every one that is too long, with what took most of it.
+    """
 
     def __init__(self, waiting_since: Callable[[], float | None], clock: Callable[[], float] = time.time) -> None:
         """`waiting_since`: when the first of the changes that wait was sealed, by the same clock; None: none wait."""
@@ -31,7 +33,7 @@ class StallMeter:
 
     @contextmanager
     def between_batches(self) -> Iterator[None]:
-        """What is done in the block keeps batches waiting. A block that fails is not counted: then all wait anyway."""
+        """Count how long the block keeps batches waiting. A block that fails is not counted: then all wait anyway."""
         self._parts = {}
         began = self._clock()
         yield

@@ -11,8 +11,11 @@ from penstock.model.table import TableId, TableSchema
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The wanted tables. `troubles` are of source tables that cannot be followed as they are. `inserts_only` are
-    published without their updates and deletes, and were so before this look."""
+    """The wanted tables.
+
+    `troubles` are of source tables that cannot be followed as they are. `inserts_only` are published without their
+    updates and deletes, and were so before this look.
+    """
 
     schemas: list[TableSchema]
     troubles: Mapping[TableId, TableError] = field(default_factory=dict)

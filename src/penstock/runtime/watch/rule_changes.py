@@ -23,8 +23,11 @@ from penstock.model.feed import Feed, Mode
 
 @dataclass(frozen=True)
 class RuleChange:
-    """`why` is for people. `loses`: a new copy would remove rows that only the destination has. `hidden`: columns that
-    are masked or dropped from now on, and were not."""
+    """`why` is for people.
+
+    `loses`: a new copy would remove rows that only the destination has. `hidden`: columns that are masked or dropped
+    from now on, and were not.
+    """
 
     why: str
     loses: bool
@@ -61,7 +64,7 @@ def other_layout(feed: Feed, file: Path, error: OtherLayout) -> OtherLayout:
 
 
 def hidden_remark(feed: Feed, catalog: str, columns: Sequence[str]) -> str:
-    """What the operator must know of values that are not to be read any more."""
+    """Say what the operator must know of values that are not to be read any more."""
     several = len(columns) > 1
     return (
         f"table {feed.name}: column{'s' if several else ''} {', '.join(columns)} can be read as before until the "

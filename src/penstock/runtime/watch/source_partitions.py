@@ -101,8 +101,10 @@ class SourcePartitions:
         return "; ".join(said) + more
 
     def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
-        """Return what to say of partitions: of one that came back, and where dropped rows go, no longer that rows are
-        kept."""
+        """Return what to say of partitions.
+
+        That is said of one that came back, and of where dropped rows go; that rows are kept is no longer said.
+        """
         drops = self._pipeline.drops_partitions(feed.table)
         back = {partition.relation for partition, kind in found if kind == "replaced"}
         still = [one for one in before if one.kind != "kept" or not (drops or one.relation in back)]

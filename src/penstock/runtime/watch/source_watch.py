@@ -35,7 +35,7 @@ class SourceWatch:
         readers: Sequence[LogReader],
         reading: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        """`reading` gives what capture reads, in the source's own names."""
+        """Set up the watch of one source. `reading` gives what capture reads, in the source's own names."""
         self._pipeline, self._state, self._publisher, self._readers = pipeline, state, publisher, readers
         self._reading, self._source = reading, source_of(pipeline.source)
         self._looking = threading.Lock()

@@ -81,8 +81,10 @@ class TableWatch:
         return Look(schemas, session.head(), copy_again, followed, self._partitions.in_doubt(compared))
 
     def _is_comparable(self, feed: Feed, status: TableStatus | None, *, starting: bool) -> bool:
-        """Tell whether the table is one that streams, or that a start will let stream. Those that are being copied, or
-        are Errored, are compared when they are Ready again."""
+        """Tell whether the table is one that streams, or that a start will let stream.
+
+        Those that are being copied, or are Errored, are compared when they are Ready again.
+        """
         if status is None:
             return starting
         if status.state is State.READY:
@@ -115,8 +117,11 @@ class TableWatch:
         return why
 
     def _renamed(self, session: Session, feed: Feed, before: TableMarks, now: TableMarks, partitioned: bool) -> str:
-        """Judge enum values that are new: one that was added, used and renamed between two looks has left its first
-        label in the destination. Values that were only added are known from then on."""
+        """Judge enum values that are new.
+
+        One that was added, used and renamed between two looks has left its first label in the destination. Values that
+        were only added are known from then on.
+        """
         for label in new_labels(before, now):
             if session.was_used_before(feed.table, label, partitioned=partitioned):
                 return f"value {label.label!r} of enum {label.type} is new, and may have had another label in use"

@@ -38,8 +38,10 @@ def validate(
     service: ServiceDep,
     document: Document,
 ) -> Any:
-    """Check a pipeline as `penstock check --json` does, without saving it. It takes an admin: a pipeline file may name
-    variables of the server's environment, classes, and any host."""
+    """Check a pipeline as `penstock check --json` does, without saving it.
+
+    It takes an admin: a pipeline file may name variables of the server's environment, classes, and any host.
+    """
     folder = service.fleet.folder or service.fleet.home
     folder.mkdir(parents=True, exist_ok=True)
     with service.patient.take():

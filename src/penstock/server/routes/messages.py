@@ -128,5 +128,5 @@ def drop_quarantine(member: MemberDep, body: IdsBody, _holder: Admin) -> dict[st
 
 
 def _letter(one: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter with DeltaForge's names beside our own."""
+    """Return a dead letter with DeltaForge's names beside our own."""
     return {"seq": one["id"], "sink_id": one["destination"], "error_kind": one["code"], **one}

@@ -49,8 +49,10 @@ def get_pipeline(member: MemberDep, _holder: Viewer) -> PipelineAnswer:
 
 @router.patch("/{name}", responses=described(409, 429, 503))
 def patch_pipeline(member: MemberDep, document: Document, _holder: Admin, service: ServiceDep) -> PipelineAnswer:
-    """Merge an object into the pipeline's file, check that, save it and start the pipeline again. No other pipeline is
-    touched, and the previous file is kept beside it. A key that is null is removed."""
+    """Merge an object into the pipeline's file, check that, save it and start the pipeline again.
+
+    No other pipeline is touched, and the previous file is kept beside it. A key that is null is removed.
+    """
     with service.patient.take():
         return pipeline_answer(editing.patch(service, member, document))
 
@@ -95,8 +97,10 @@ def start_pipeline(member: MemberDep, _holder: Operator, service: ServiceDep) ->
 
 @router.post("/{name}/stop")
 def stop_pipeline(member: MemberDep, _holder: Operator, service: ServiceDep) -> PipelineAnswer:
-    """Let the pipeline finish its batch and end. It stays stopped until it is started. Nothing is captured meanwhile,
-    so the source keeps WAL for it."""
+    """Let the pipeline finish its batch and end.
+
+    It stays stopped until it is started. Nothing is captured meanwhile, so the source keeps WAL for it.
+    """
     return pipeline_answer(service.fleet.end(member.name))
 
 

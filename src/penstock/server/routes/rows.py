@@ -89,8 +89,10 @@ def events(
 
 
 def _sent(events: Iterator[LogEvent | None], slot: Slot) -> Iterator[str]:
-    """Write server-sent events, each with its place as its id, so that a client that connects again goes on there. A
-    comment now and then notices a client that has left."""
+    """Write server-sent events, each with its place as its id, so that a client that connects again goes on there.
+
+    A comment now and then notices a client that has left.
+    """
     spoke = 0.0
     with slot:
         try:

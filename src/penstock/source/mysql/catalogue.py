@@ -199,7 +199,7 @@ def _column(raw: tuple[object, ...]) -> FoundColumn:
 
 
 def _compressed(type: ColumnType) -> ColumnType:
-    """A byte before the value says how it is packed."""
+    """Return SQL that unpacks a compressed value: a byte before it says how it is packed."""
     if type.oid == VARCHAR:
         return replace(type, oid=VARCHAR_COMPRESSED, modifier=type.modifier + 1)
     return replace(type, oid=BLOB_COMPRESSED)

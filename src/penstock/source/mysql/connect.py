@@ -59,8 +59,10 @@ def endpoint(address: Address) -> str:
 
 
 def connect(address: Address, *, purpose: str = "penstock") -> Connection:
-    """Open a connection whose sessions write what copies read: UTC, UTF-8, no modes. With ssl-mode PREFERRED, without
-    TLS where the server has none."""
+    """Open a connection whose sessions write what copies read: UTC, UTF-8, no modes.
+
+    With ssl-mode PREFERRED, without TLS where the server has none.
+    """
     try:
         return _connect(address, purpose, tls=address.ssl_mode != "DISABLED" and not address.socket)
     except _NoTls as error:

@@ -40,8 +40,10 @@ def begin_snapshot(connection: Connection, address: Address) -> Position | None:
 
 
 def visible_position(connection: Connection, address: Address) -> Position:
-    """Return a position before which everything can be seen by readers, of a MySQL server. The end of the binlog is
-    none: a transaction is in it before readers see it."""
+    """Return a position before which everything can be seen by readers, of a MySQL server.
+
+    The end of the binlog is none: a transaction is in it before readers see it.
+    """
     if rows(connection, address, "SELECT @@GLOBAL.gtid_mode")[0][0] == "ON":
         position = position_of(*head(connection, address), address.epoch)
         await_visible(connection, address)

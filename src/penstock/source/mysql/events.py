@@ -31,8 +31,10 @@ _PURGED = 1236
 
 @dataclass(frozen=True)
 class Block:
-    """Some events in the order in which they came: their packets behind one another, and where each event begins. It
-    ends where the next packet begins."""
+    """Some events in the order in which they came: their packets behind one another, and where each event begins.
+
+    It ends where the next packet begins.
+    """
 
     content: bytes
     starts: list[int]
@@ -63,8 +65,10 @@ class BinlogStream:
     def __init__(
         self, address: Address, server_id: int, file: str, offset: int, heartbeat: float, after: str | bytes = b""
     ) -> None:
-        """Read from a place of a file on; or, with `after`, what follows these GTIDs: MySQL's set as bytes, MariaDB's
-        last ones as text."""
+        """Read from a place of a file on, or, with `after`, what follows these GTIDs.
+
+        `after` is MySQL's set as bytes, or MariaDB's last ones as text.
+        """
         self._address = address
         self._connection = connect(address, purpose="penstock capture")
         self.mariadb = is_mariadb(self._connection)

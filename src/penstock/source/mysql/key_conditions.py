@@ -28,8 +28,10 @@ _TEXTS = frozenset({VARCHAR, STRING, BLOB})
 
 
 def key_conditions(schema: TableSchema, keys: pa.Table) -> Iterator[str]:
-    """Yield conditions that select these keys' rows, and perhaps others: a collation may find texts equal that are not
-    the same. Keys of other types are looked for among all rows."""
+    """Yield conditions that select these keys' rows, and perhaps others.
+
+    A collation may find texts equal that are not the same. Keys of other types are looked for among all rows.
+    """
     types = [schema.column(name).type for name in schema.key]
     if not all(type.oid in _NUMBERS | _MOMENTS | _TEXTS and not type.carried_as for type in types):
         yield "TRUE"

@@ -1,5 +1,6 @@
-"""Places in the binlog as positions: an epoch (10 bits), the file's number (22) and the offset in it (32). The epoch
-counts failovers (`source.failover`), so that what another server has comes after all that the former one had.
+"""Places in the binlog as positions: an epoch (10 bits), the file's number (22) and the offset in it (32).
+
+The epoch counts failovers (`source.failover`), so that what another server has comes after all that the former one had.
 
 A transaction's own position is where it begins: that is known before its rows come, and always below 4 GiB. The
 position after it is where its last event ends, or the beginning of the next file where that is past 4 GiB.

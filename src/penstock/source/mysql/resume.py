@@ -48,8 +48,10 @@ def identity(connection: Connection, address: Address) -> str:
 
 
 def gtids_at(connection: Connection, address: Address, file: str, offset: int) -> dict[str, str] | None:
-    """Return MariaDB's last GTID of each domain at a place of the binlog; None when it is no place of it. MySQL's are
-    known a moment later (`settled_gtids`)."""
+    """Return MariaDB's last GTID of each domain at a place of the binlog; None when it is no place of it.
+
+    MySQL's are known a moment later (`settled_gtids`).
+    """
     if not is_mariadb(connection):
         return {}
     ((found,),) = rows(connection, address, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
@@ -60,8 +62,10 @@ def gtids_at(connection: Connection, address: Address, file: str, offset: int) -
 
 
 def await_visible(connection: Connection, address: Address) -> None:
-    """Wait until everything that MySQL's binlog has now can be seen by readers: it is in the binlog before that. Its
-    GTIDs are owned until then, and executed afterwards."""
+    """Wait until everything that MySQL's binlog has now can be seen by readers: it is in the binlog before that.
+
+    Its GTIDs are owned until then, and executed afterwards.
+    """
     waited = owned(_global(connection, address, "gtid_owned"))
     deadline = time.monotonic() + OWNED_SECONDS
     while waited:

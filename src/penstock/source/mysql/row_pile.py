@@ -36,8 +36,11 @@ class _Chunk:
 
 @dataclass
 class RowPile:
-    """`add` takes the rows of an event, all of one operation; `add_many` those of many events; `add_record` a change
-    without rows."""
+    """Row events as they come, kept as Arrow.
+
+    `add` takes the rows of an event, all of one operation; `add_many` those of many events; `add_record` a change
+    without rows.
+    """
 
     schema: TableSchema
     contents: list[bytes] = field(default_factory=list)
@@ -60,7 +63,7 @@ class RowPile:
         self.size += len(content) + 64
 
     def add_many(self, content: bytes, lengths: Places, marks: npt.NDArray[np.uint64]) -> None:
-        """`marks` has a row for each event, as in `add`, with the operation at its end."""
+        """Add many events. `marks` has a row for each, as in `add`, with the operation at its end."""
         self._close_chunk()
         self.chunks.append(_Chunk(content, lengths, marks, np.where(marks[:, 5] == UPDATE, 2, 1)))
         self.size += len(content) + 64 * len(lengths)

@@ -47,8 +47,11 @@ class Mapped(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Row events of one table id: their images behind one another, the bytes of each, and of each its transaction's
-    number, its ordinal in that, its operation, and the offset in the file where it ends (0: unknown)."""
+    """Row events of one table id: their images behind one another, the bytes of each, and where each belongs.
+
+    Of each there is its transaction's number, its ordinal in that, its operation, and the offset in the file where it
+    ends (0: unknown).
+    """
 
     content: bytes
     lengths: Places

@@ -52,8 +52,10 @@ class MysqlSnapshotSession:
         return self._sizes(schema)[0]
 
     def plan_ranges(self, schema: TableSchema, *, range_bytes: int) -> Sequence[KeyRange]:
-        """Cut by the first column of the key, evenly by its values. Never none: a table that is empty now may not have
-        been when it is read."""
+        """Cut by the first column of the key, evenly by its values.
+
+        Never none: a table that is empty now may not have been when it is read.
+        """
         table, size = schema.table, self._sizes(schema)[1]
         count = min(max(1, -(-size // range_bytes)), MOST_RANGES)
         if count == 1 or not schema.key or schema.column(schema.key[0]).type.oid not in INTEGERS:
@@ -123,8 +125,10 @@ class MysqlSnapshot:
         self.close()
 
     def _cut(self) -> tuple[Position, bool]:
-        """Return a position that MySQL's readers are not behind, and whether its own transaction sees exactly what was
-        before: so it is when nothing was committed while it began. Tried several times."""
+        """Return a position that readers have passed, and whether the own transaction sees exactly what was before it.
+
+        It does when nothing was committed while it began. Tried several times.
+        """
         position = 0
         for _ in range(TRIES):
             position = visible_position(self._connection, self._address)

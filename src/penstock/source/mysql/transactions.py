@@ -86,8 +86,10 @@ class _Mapped:
 
 
 class Transactions:
-    """`end` is where the last closed transaction ends. `gtids` are of all that have ended; they may hold some that come
-    before `settled`, and are exact from there on."""
+    """`end` is where the last closed transaction ends.
+
+    `gtids` are of all that have ended; they may hold some that come before `settled`, and are exact from there on.
+    """
 
     def __init__(
         self,
@@ -378,8 +380,10 @@ class Transactions:
                 self._replace(schema.table, event)
 
     def _replace(self, table: TableId, event: bytes) -> None:
-        """Make the table another one from here on, which nobody has copied yet: a truncate under a schema of its own,
-        that no copy ever has."""
+        """Make the table another one from here on, which nobody has copied yet.
+
+        That is a truncate under a schema of its own, which no copy ever has.
+        """
         schema = self._schema(table)
         self._schemas.pop(table, None)
         self._maps = {

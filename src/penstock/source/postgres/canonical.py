@@ -47,8 +47,11 @@ def column_text(column: Column) -> str:
 
 
 def column_sql(column: Column, *, read_as: str | None = None) -> ColumnSql:
-    """Return the column for queries. `read_as`: a type of a Postgres destination; then the text is what Postgres writes
-    of the column's own text after reading it into that type, "" for the text as it is."""
+    """Return the column for queries.
+
+    `read_as`: a type of a Postgres destination; then the text is what Postgres writes of the column's own text after
+    reading it into that type, "" for the text as it is.
+    """
     if read_as is None:
         name = column.type.name
         plain = column.type.kind == "base" and (name in _CAST_TO_TEXT or name in _TEXT)
@@ -61,7 +64,7 @@ def column_sql(column: Column, *, read_as: str | None = None) -> ColumnSql:
 
 
 def value_text(type: ColumnType, value: str) -> str:
-    """SQL for the text of `value`, an expression of that type; NULL when it is null."""
+    """Return SQL for the text of `value`, an expression of that type; NULL when it is null."""
     if type.carried_as != "text":
         if type.kind == "array" and type.element is not None:
             return _either(type, value, _list(type.element, value))
@@ -96,7 +99,7 @@ def _digest(type: ColumnType, value: str) -> str:
 
 
 def _fits(type: ColumnType, value: str) -> str:
-    """SQL for whether a value that is not null fits the lake's type."""
+    """Return SQL for whether a value that is not null fits the lake's type."""
     if type.carried_as == "text":
         return "true"
     if type.oid == NUMERIC:

@@ -68,8 +68,10 @@ class StopFlag(Protocol):
 @dataclass(frozen=True)
 class CaptureSettings:
     """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is.
+
     `retries` tries in a row may fail, None: any number. Every `status_every` seconds the server is told what is
-    durable; one that has said nothing for `keepalive` is gone."""
+    durable; one that has said nothing for `keepalive` is gone.
+    """
 
     url: str
     slot: str
@@ -346,7 +348,7 @@ class _Session:
         return self._buffer.open is None and not self._skipping and self._buffer.rows == 0
 
     def _tick(self, now: float) -> None:
-        """What is due by the clock."""
+        """Do what is due by the clock."""
         self._ticked_at = now
         if self._stop.is_set():
             self._stopping_since = now if self._stopping_since is None else self._stopping_since
@@ -373,7 +375,7 @@ class _Session:
             raise self._stream.lost(f"nothing was heard from the server for {self._keepalive:g} seconds")
 
     def _take_last_look(self) -> None:
-        """What has arrived already is still taken; when nothing has since the last look, that is the end."""
+        """Take what has arrived already; when nothing has since the last look, that is the end."""
         if self._looked_at is not None and self._heard_at < self._looked_at:
             self._finish()
         self._looked_at = time.monotonic()

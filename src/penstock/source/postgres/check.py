@@ -62,8 +62,10 @@ def check_source(
     each: Callable[[TableId], bool] | None = None,
     modes: Callable[[TableId], Collection[str]] = lambda _: ("clone",),
 ) -> list[Finding]:
-    """Everything found, the server's first, then publication, slot and tables. `each` is discover's; `modes` are those
-    that a table is wanted in."""
+    """Everything found, the server's first, then publication, slot and tables.
+
+    `each` is discover's; `modes` are those that a table is wanted in.
+    """
     with source_errors("checking the source"):
         schemas = discover(connection, wanted, source.publication, each)
         found = read_publications(connection, source.publication)
@@ -133,7 +135,7 @@ def _role(connection: Connection) -> Iterator[Finding]:
 def _publications(
     connection: Connection, source: SourceNames, found: Publications, members: Sequence[Member]
 ) -> Iterator[Finding]:
-    """Changes that the publications need: notes where `run` makes them, errors where somebody else has to."""
+    """Report changes that the publications need: notes where `run` makes them, errors where an operator has to."""
     changes = planned(found, members, source.pipeline)
     refused = {change: lacking_rights(connection, found, change) for change in changes}
     needed = [change for change in changes if change.kind != "leave"]

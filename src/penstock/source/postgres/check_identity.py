@@ -24,7 +24,7 @@ _SENT_SINCE = 180000
 
 
 def check_mode(schema: TableSchema, modes: Collection[str]) -> Iterator[Finding]:
-    """What a mode needs of the identity beyond what every table needs."""
+    """Report what a mode needs of the identity beyond what every table needs."""
     table = schema.table
     if not schema.key and "history" in modes:
         yield Finding(

@@ -66,8 +66,10 @@ def check_tables(
 
 
 def has_rows(connection: Connection, schema: TableSchema) -> bool:
-    """Return whether the table holds a row. Without the right to read it: whether it takes up space. True while it is
-    locked: nobody can tell."""
+    """Return whether the table holds a row.
+
+    Without the right to read it: whether it takes up space. True while it is locked: nobody can tell.
+    """
     try:
         try:
             rows = connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(schema.table)})".encode()).fetchall()
@@ -135,7 +137,10 @@ def _by_row(connection: Connection, schema: TableSchema) -> Finding:
 
 
 def _key_statement(connection: Connection, schema: TableSchema) -> str:
-    """What gives the table a key, from what it has: a primary key or unique index that only needs naming."""
+    """Return the statement that gives the table a key from what it has.
+
+    That is a primary key or a unique index that only needs naming.
+    """
     rows = connection.execute(
         """
         SELECT c.relname, x.indisprimary, x.indimmediate, k.conname,

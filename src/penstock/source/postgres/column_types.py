@@ -52,7 +52,7 @@ def column_types(connection: Connection, declared: Iterable[tuple[int, int]]) ->
 
 
 def _read(connection: Connection, oids: set[int]) -> tuple[dict[int, _Entry], dict[int, list[tuple[str, int, int]]]]:
-    """These types and all that they are made of."""
+    """Return these types and all that they are made of."""
     entries: dict[int, _Entry] = {}
     fields: dict[int, list[tuple[str, int, int]]] = {}
     missing = oids

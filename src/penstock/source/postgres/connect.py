@@ -51,8 +51,11 @@ def role_of(url: str) -> str:
 
 
 def connect(url: str, *, autocommit: bool = True, application_name: str = "penstock") -> Connection:
-    """Return an ordinary session with SESSION_SETTINGS, which gives up waiting for a lock after LOCK_TIMEOUT
-    (SourceLocked, by `source_errors`). SourceUnreachable says endpoint, reason and way out."""
+    """Open an ordinary session with SESSION_SETTINGS.
+
+    It gives up waiting for a lock after LOCK_TIMEOUT (SourceLocked, by `source_errors`). SourceUnreachable says
+    endpoint, reason and way out.
+    """
     try:
         connection = psycopg.connect(_conninfo(url, application_name), autocommit=True)
     except psycopg.Error as error:
@@ -75,8 +78,10 @@ def replication_connection(url: str, *, application_name: str = "penstock") -> p
 
 
 def everywhere(url: str, connection: Connection) -> str:
-    """Return a connection string that means the same in processes with another environment, on other machines: with
-    what libpq took from variables, service and password files for `connection`, which was made with `url`."""
+    """Return a connection string that means the same in processes with another environment, and on other machines.
+
+    It has what libpq took from variables, service and password files for `connection`, which was made with `url`.
+    """
     parts = _parts(url)
     used = {option.keyword.decode(): option for option in connection.pgconn.info}
     for name, option in used.items():

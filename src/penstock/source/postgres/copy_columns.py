@@ -66,7 +66,7 @@ class Misfits:
 
 
 def expression(column: Column) -> str:
-    """What to select for the column."""
+    """Return what to select for the column."""
     name = quoted(column.name)
     oid = column.type.oid
     if _is_binary(column) or oid in _TEXT_AS_IT_IS:

@@ -99,8 +99,9 @@ def read_range(
 
 
 def row_filter(connection: Connection, publication: str, table: TableId) -> str | None:
-    """Return the condition under which the publication publishes a row of the table; None: all of them. Exists since
-    15.
+    """Return the condition under which the publication publishes a row of the table; None: all of them.
+
+    Exists since 15.
 
     With publish_via_partition_root, a root's filter is the one for all its leaves, whatever they have of their own.
     """
@@ -185,7 +186,7 @@ def _check_unchanged(session: CopySession, source: CopySource, range: CopyRange)
 
 
 def _check_types(source: CopySource, received: pa.Schema) -> None:
-    """A type may change without a rewrite, and without a new column."""
+    """Require the types that were planned: one may change without a rewrite, and without a new column."""
     for column, type in zip(source.schema.columns, received.types, strict=True):
         if not is_expected(column, type):
             raise _altered(source, f'column "{column.name}" is no longer {column.type.name}')

@@ -50,7 +50,7 @@ class CopySession:
         self._connection = connection
 
     def schema(self, query: str) -> pa.Schema:
-        """What the query's columns would be; takes the locks that it needs, until the transaction ends."""
+        """Return the query's columns; this takes the locks that the query needs, until the transaction ends."""
         with self._result(f"{query} LIMIT 0") as reader:
             return reader.schema
 
@@ -150,8 +150,11 @@ def _database(conninfo: str) -> AdbcDatabase:
 
 
 def _conninfo(url: str) -> str:
-    """With our settings from the first moment: the driver reads the catalogue before it lets anybody set anything, and
-    takes types by their functions' names as the session writes them."""
+    """Return a connection string with our settings from the first moment.
+
+    The driver reads the catalogue before it lets anybody set anything, and takes types by their functions' names as the
+    session writes them.
+    """
     parts = conninfo_to_dict(url)
     settings = ("-c {}={}".format(name, value.replace(" ", "\\ ")) for name, value in SESSION_SETTINGS.items())
     parts["options"] = " ".join([str(parts.get("options") or ""), *settings]).strip()

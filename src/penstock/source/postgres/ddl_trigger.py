@@ -117,8 +117,11 @@ def install_statements(role: str) -> tuple[str, ...]:
 
 
 def state(connection: Connection) -> State:
-    """Return how far the trigger can be trusted. `outdated`: it is not the one that `install` makes, or its secret is
-    somebody else's. `unreadable`: this role may not read the secret, so messages prove nothing to it."""
+    """Return how far the trigger can be trusted.
+
+    `outdated`: it is not the one that `install` makes, or its secret is somebody else's. `unreadable`: this role may
+    not read the secret, so messages prove nothing to it.
+    """
     with source_errors("looking for the DDL trigger"):
         row = connection.execute(_STATE, (_BODY,)).fetchone()
     if row is None:
@@ -132,7 +135,7 @@ def state(connection: Connection) -> State:
 
 
 def read_secret(connection: Connection) -> bytes | None:
-    """What messages of the trigger are signed with; None when there is no trigger that this role can trust."""
+    """Return what messages of the trigger are signed with; None when there is no trigger that this role can trust."""
     if state(connection) not in ("trusted", "disabled"):
         return None
     with source_errors("reading the DDL trigger's secret"):

@@ -55,8 +55,10 @@ class CatalogueFacts:
     numbered: int
 
     def schema(self, names: Sequence[str]) -> TableSchema:
-        """Return the structure of these columns, in this order. The key is empty when one of its columns is not among
-        them."""
+        """Return the structure of these columns, in this order.
+
+        The key is empty when one of its columns is not among them.
+        """
         columns = tuple(self.columns[name].column() for name in names)
         key = self.key if set(self.key) <= set(names) else ()
         return TableSchema(
@@ -73,7 +75,9 @@ class CatalogueFacts:
 
     def live(self, names: Collection[str]) -> tuple[int, ...]:
         """Return the columns that a publication without a column list sends, if these are among what it sends.
-        Generated columns are sent all or not at all."""
+
+        Generated columns are sent all or not at all.
+        """
         with_generated = any(column.generated and column.name in names for column in self.columns.values())
         return tuple(column.number for column in self.columns.values() if with_generated or not column.generated)
 
@@ -149,8 +153,10 @@ def discover(
     publication: str,
     each: Callable[[TableId], bool] | None = None,
 ) -> list[TableSchema]:
-    """Return the wanted tables with their published columns, by name. No such publication: as a plain one would
-    publish. What the pipeline's second publication (publication.py) publishes counts as well.
+    """Return the wanted tables with their published columns, by name.
+
+    No such publication: as a plain one would publish. What the pipeline's second publication (publication.py) publishes
+    counts as well.
 
     `each` says of which names partitions are tables of their own, and partitioned tables none. A partition whose root
     is a table already comes under that.
@@ -198,7 +204,7 @@ def _each_by_itself(
 
 
 def describe(connection: Connection, relation_id: int) -> CatalogueFacts | None:
-    """What the catalogue knows of a relation; None when it is gone."""
+    """Return what the catalogue knows of a relation; None when it is gone."""
     with source_errors(f"reading the structure of relation {relation_id}"):
         row = connection.execute(_RELATIONS + " WHERE c.oid = %s", (relation_id,)).fetchone()
         if row is None:

@@ -36,7 +36,10 @@ class Overlap:
         self.verified = read_from >= end
 
     def take(self, begin: Begin, *, has_changes: bool) -> None:
-        """A transaction that committed before the log's end was sent again. GapError if the log has another there."""
+        """Compare a transaction that was sent again with the log, which has it.
+
+        GapError if the log has another there.
+        """
         last = self._last
         if last is None or begin.commit_lsn < last.position:
             return

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 
 def leaves_of(root: str) -> str:
-    """Return a subquery that gives, as `oid`, the relations that hold a table's rows: its leaves at any depth, or
-    itself.
+    """Return a subquery that gives, as `oid`, the relations that hold a table's rows.
 
-    `root` is SQL for the table's oid: a parameter, or a column of the query around it.
+    These are its leaves at any depth, or itself. `root` is SQL for the table's oid: a parameter, or a column of the
+    query around it.
     """
     return f"""(
         WITH RECURSIVE tree (oid) AS (

@@ -135,8 +135,10 @@ def managed_comment(pipeline: str) -> str:
 
 
 def inserts_publication(name: str) -> str:
-    """Return the name of the second publication. Postgres cuts names at 63 bytes, so a long one is shortened
-    distinctly."""
+    """Return the name of the second publication.
+
+    Postgres cuts names at 63 bytes, so a long one is shortened distinctly.
+    """
     if len((name + _SUFFIX).encode()) <= LONGEST_NAME:
         return name + _SUFFIX
     suffix = f"_{zlib.crc32(name.encode()):08x}{_SUFFIX}"

@@ -86,8 +86,10 @@ class RelationSchemas:
         return replace(schema, exact=self._told.get(relation.relation_id) == as_told(facts))
 
     def _facts(self, relation: Relation, xid: int) -> CatalogueFacts | None:
-        """Return the catalogue with whatever the transaction itself altered; None when the table is gone, or when the
-        transaction has not ended for others yet."""
+        """Return the catalogue with whatever the transaction itself altered.
+
+        None when the table is gone, or when the transaction has not ended for others yet.
+        """
         deadline = time.monotonic() + _END_SECONDS
         while self._is_altering(xid, relation.relation_id):
             if time.monotonic() >= deadline:

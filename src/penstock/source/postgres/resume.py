@@ -35,8 +35,10 @@ class Server:
 
 @dataclass(frozen=True)
 class Resumption:
-    """How reading goes on: `position` is where the log goes on, `read_from` where the slot stands, which is that or
-    before it."""
+    """How reading goes on.
+
+    `position` is where the log goes on, `read_from` where the slot stands, which is that or before it.
+    """
 
     position: Position
     read_from: Position
@@ -70,8 +72,10 @@ def resume_position(
 def find_gap(
     url: str, connection: Connection, slot: str, end: Position | None, origin: Origin | None
 ) -> GapError | None:
-    """Return the gap between the log and the server, as far as it shows without reading the slot; None when none shows,
-    or while somebody reads the slot, who will find it."""
+    """Return the gap between the log and the server, as far as it shows without reading the slot.
+
+    None when none shows, or while somebody reads the slot, who will find it.
+    """
     state = slot_state(connection, slot)
     if end is None or (state is not None and state.active_pid is not None):
         return None

@@ -270,7 +270,7 @@ class PostgresSession:
 
 
 def slot_details(name: str, slot: SlotState | None, *, known: bool) -> dict[str, object]:
-    """What programs are given of the slot. Not `known`: the source does not answer."""
+    """Return what programs are given of the slot. Not `known`: the source does not answer."""
     confirmed = None if slot is None else slot.confirmed_flush_lsn
     return {
         "slot": {
@@ -286,7 +286,7 @@ def slot_details(name: str, slot: SlotState | None, *, known: bool) -> dict[str,
 
 
 def slot_facts(name: str, slot: SlotState | None) -> tuple[Fact, ...]:
-    """What an operator is shown of the slot."""
+    """Return what an operator is shown of the slot."""
     label = f"slot {name}"
     if slot is None:
         return (Fact(label, "is not there yet", "warning"),)

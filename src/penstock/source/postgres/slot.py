@@ -95,7 +95,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
 
 
 def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[str], None] | None = None) -> Position:
-    """Makes the slot and returns its consistent point: every transaction with `commit_lsn >=` it will be sent.
+    """Create the slot and return its consistent point: every transaction with `commit_lsn >=` it will be sent.
 
     Postgres first waits for transactions that were running to end. Every few seconds of that, `waiting` is told who
     they are, as `connection` sees them. Interrupting it (Ctrl-C) leaves no slot behind.
@@ -120,8 +120,11 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
 
 
 def advance_slot(connection: Connection, state: SlotState, to: Position, head: Position) -> None:
-    """Have the slot stand at a position, so that an empty log begins there. SourceMisconfigured when the slot has let
-    go of it, or the server has not written it yet; SlotBusy while somebody reads."""
+    """Have the slot stand at a position, so that an empty log begins there.
+
+    SourceMisconfigured when the slot has let go of it, or the server has not written it yet; SlotBusy while somebody
+    reads.
+    """
     stands = state.confirmed_flush_lsn or 0
     if to < stands:
         raise SourceMisconfigured(

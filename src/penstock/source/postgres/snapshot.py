@@ -102,7 +102,7 @@ class ExportedSnapshot:
             self.moment = row[0]
 
     def alive(self) -> bool:
-        """False once the server has ended the connection, and with it the snapshot."""
+        """Whether the connection still holds the snapshot: the server may have ended both."""
         try:
             while self._pgconn.status == pq.ConnStatus.OK and _readable(self._pgconn, 0):
                 self._pgconn.consume_input()
@@ -149,7 +149,10 @@ def export_snapshot(url: str, *, timeout: float, waiting: Callable[[list[Blocker
 
 @contextmanager
 def snapshot_connection(url: str, snapshot: str) -> Iterator[Connection]:
-    """A session whose one read-only transaction sees the snapshot: for discover, plan_ranges, row_filter, estimate."""
+    """Open a session whose one read-only transaction sees the snapshot.
+
+    For discover, plan_ranges, row_filter and estimate.
+    """
     connection = connect(url, application_name=APPLICATION_NAME)
     with connection:
         try:

@@ -69,13 +69,13 @@ class SourceRows:
         self._rows: dict[TableId, list[tuple[Place, bytes]]] = {}
 
     def begins(self, count: OpenCount) -> None:
-        """The first changes of a transaction leave for the log."""
+        """Note that the first changes of a transaction leave for the log."""
         begin = count.begin
         place = Place(begin.commit_lsn, 0, count.first, begin.xid, begin.commit_time)
         self._add(TRANSACTION, place, _identity(begin), "begin", None, None, None)
 
     def commits(self, count: OpenCount, end: Position) -> None:
-        """The last changes of a transaction leave for the log."""
+        """Note that the last changes of a transaction leave for the log."""
         begin = count.begin
         place = Place(begin.commit_lsn, LAST, begin.commit_lsn, begin.xid, begin.commit_time)
         tables = [[one.schema, one.name, changes] for one, changes in sorted(count.tables.items())]
@@ -83,7 +83,7 @@ class SourceRows:
         self._add(TRANSACTION, place, _identity(begin), "commit", stored_text(end), changes, _json(tables))
 
     def structure(self, slice: CapturedSlice) -> None:
-        """Changes under a structure leave for the log: say so if it is another than that of the changes before."""
+        """Note the structure of changes that leave for the log, and report it if the changes before had another."""
         schema = slice.schema
         relation = schema.relation_id
         if not self._wanted.schema_changes or relation in OWN_RELATIONS:
@@ -111,8 +111,10 @@ class SourceRows:
 
 
 def message_frame(frame: Bytes, wanted: WantedEvents) -> bytes | None:
-    """Return a logical message as a frame of a row change; None for one that nobody asked for. Those of the DDL trigger
-    are its own: nobody can ask for them."""
+    """Return a logical message as a frame of a row change; None for one that nobody asked for.
+
+    Those of the DDL trigger are its own: nobody can ask for them.
+    """
     found = read_any_message(frame[HEADER_BYTES:])
     if found is None:
         return None

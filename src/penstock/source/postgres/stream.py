@@ -39,8 +39,11 @@ class ReplicationStream:
         pgconn.notice_handler = self._notice
 
     def start(self, connection: Connection, slot: str, publications: Sequence[str], position: Position) -> None:
-        """SlotBusy when another process reads the slot. `connection` is for quoting only. Publications after the first
-        may be missing at some places in the WAL: PublicationUnseen then, or since 18 nothing."""
+        """SlotBusy when another process reads the slot.
+
+        `connection` is for quoting only. Publications after the first may be missing at some places in the WAL:
+        PublicationUnseen then, or since 18 nothing.
+        """
         self._slot, self._told = slot, position
         self._extra = frozenset(publications[1:])
         names = ", ".join(sql.Identifier(name).as_string(connection) for name in publications)
@@ -94,8 +97,10 @@ class ReplicationStream:
             self.complaint = self._without_publication(message)
 
     def _is_extra(self, message: str) -> bool:
-        """Return whether it is about a publication without which the stream goes on. A table that is added to it when
-        it is there again is copied."""
+        """Return whether it is about a publication without which the stream goes on.
+
+        A table that is added to it when it is there again is copied.
+        """
         return any(f'"{name}"' in message for name in self._extra)
 
     def _without_publication(self, message: str) -> SourceError:

@@ -71,8 +71,11 @@ class _Columns:
 
 class TransactionBuffer:
     def __init__(self, wanted: WantedEvents = NONE_WANTED, known: Known = lambda _: None) -> None:
-        """`wanted` are events of the source that are kept beside row changes; `known` says under which structure the
-        log has the last change of a relation."""
+        """Start empty.
+
+        `wanted` are events of the source that are kept beside row changes; `known` says under which structure the log
+        has the last change of a relation.
+        """
         self._wanted, self._source_rows = wanted, SourceRows(wanted, known)
         self.frames: list[Frame] = []
         self.open: Begin | None = None
@@ -133,7 +136,7 @@ class TransactionBuffer:
         versions.append((self.rows, schema))
 
     def truncate(self, frame: Frame, relations: tuple[int, ...]) -> None:
-        """The same message once for each of its relations, each at a place of its own."""
+        """Add the same message once for each of its relations, each at a place of its own."""
         if self.open is None:
             raise out_of_step("a truncate comes outside any transaction")
         for relation in relations:
@@ -168,7 +171,7 @@ class TransactionBuffer:
         return end, self._take(rows)
 
     def take_open(self) -> list[CapturedSlice]:
-        """What is there of the open transaction, when it stands here alone; giants by themselves."""
+        """Take what is there of the open transaction, when it stands here alone; giants by themselves."""
         if self.open is None or self._open_row:
             raise ValueError("an open transaction is taken alone")
         self.pack()

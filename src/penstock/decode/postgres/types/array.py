@@ -45,7 +45,7 @@ def _misfits(texts: pa.Array) -> Mask:
 
 
 def _splitter(delimiter: bytes) -> Callable[[bytes], list[bytes | None]]:
-    """The elements of one array's text. Postgres quotes an element that could be taken for something else."""
+    """Return the elements of one array's text. Postgres quotes an element that could be taken for something else."""
     between = re.escape(delimiter)
     one = re.compile(rb'(?:"((?:[^"\\]|\\.)*)"|([^"\\{}\s' + between + rb"][^\"\\{}" + between + rb"]*))", re.DOTALL)
 

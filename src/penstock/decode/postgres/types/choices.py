@@ -39,7 +39,7 @@ _ALIASES = {
 
 
 def parse_type_key(key: str, choice: str) -> str:
-    """A key that names a type, in its plain form; ValueError for one that can choose nothing."""
+    """Return a key that names a type, in its plain form; ValueError for one that can choose nothing."""
     words = " ".join(key.removeprefix(OF_TYPES).lower().split())
     bare = words.removesuffix("[]").rstrip()
     name = _ALIASES.get(bare, bare)
@@ -52,8 +52,10 @@ def parse_type_key(key: str, choice: str) -> str:
 
 
 def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
-    """The schema with the choices in its types. Also, a key's column is text where a list or a struct would be: these
-    can't be compared, and a destination finds rows by comparing keys.
+    """Return the schema with the choices in its types.
+
+    Also, a key's column is text where a list or a struct would be: these can't be compared, and a destination finds
+    rows by comparing keys.
     """
     of_columns = {key: choice for key, choice in choices if not key.startswith(OF_TYPES)}
     of_types = {key.removeprefix(OF_TYPES): choice for key, choice in choices if key.startswith(OF_TYPES)}
@@ -68,7 +70,7 @@ def chosen(schema: TableSchema, choices: Choices) -> TableSchema:
 
 
 def held_as(type: ColumnType, types: TypeMap) -> str:
-    """What becomes of a plain type at a destination with these types."""
+    """Return what becomes of a plain type at a destination with these types."""
     if types.own_texts:
         return "" if type.kind == "base" and type.oid in _NOT_OWN_TEXTS else TEXT
     if type.oid == INT2:

@@ -44,7 +44,10 @@ class Served:
 
 
 def as_text(texts: pa.Array) -> pa.Array:
-    """The same bytes as strings, without a look at their encoding: for parsers that refuse whatever is not ASCII."""
+    """Return the same bytes as strings without checking their encoding.
+
+    For parsers that refuse whatever is not ASCII.
+    """
     return pa.Array.from_buffers(pa.string(), len(texts), texts.buffers(), texts.null_count, texts.offset)
 
 

@@ -54,7 +54,7 @@ def decimal_of(type: ColumnType) -> tuple[int, int] | None:
 
 
 def held_as(type: ColumnType, types: TypeMap) -> str:
-    """What becomes of the type at a destination with these types."""
+    """Return what becomes of the type at a destination with these types."""
     declared = _declared(type)
     if declared is not None and declared[0] <= types.digits:
         return ""
@@ -82,7 +82,10 @@ def _declared(type: ColumnType) -> tuple[int, int] | None:
 
 
 def precision_and_scale(modifier: int) -> tuple[int, int]:
-    """The scale is an 11-bit signed number since Postgres 15; up to 14 it was at most 1,000, which reads the same."""
+    """Unpack a modifier.
+
+    The scale is an 11-bit signed number since 15; up to 14 it was at most 1,000, which reads the same.
+    """
     packed = modifier - _HEADER
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
 

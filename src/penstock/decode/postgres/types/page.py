@@ -45,7 +45,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is now between its marks."""
+    """Return the page with the table as it is now between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

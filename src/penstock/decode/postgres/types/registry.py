@@ -52,7 +52,7 @@ def codec(type: ColumnType) -> TypeCodec:
 
 
 def served(type: ColumnType) -> Served | None:
-    """The line of the table for a type that is neither an array nor a composite; None: it is its text."""
+    """Return the line of the table for a type that is neither an array nor a composite; None: it is its text."""
     if type.kind == "base" and type.oid >= _FIRST_OF_USERS:
         return _OF_EXTENSIONS.get(type.name)
     return _BY_OID.get(type.oid)

@@ -17,7 +17,7 @@ def codec(type: ColumnType) -> TypeCodec:
 
 
 def as_sent(*names_and_oids: tuple[str, int], exact: str = "its text, as Postgres writes it") -> Served:
-    """A line of types that are carried as their text."""
+    """Return a line of types that are carried as their text."""
     return Served(dict(names_and_oids), codec, "string", "string", exact)
 
 
