@@ -88,7 +88,7 @@ class Bench:
         cleanup.callback(self._destination.close)
         self._runner, self._rounds = SparkRunner(self.spark), 0
         with SegmentWriter(ChangeLog(self._pipeline.log_uri)) as writer:  # a copy belongs to the history of a log
-            writer.begin(1, "bench", 1)
+            writer.begin(1, "bench")
             writer.advance(2)
 
     def by_copier(self, subject: Subject) -> float:

@@ -20,8 +20,9 @@ from penstock.changelog.writer import SegmentWriter
 from penstock.demo.server import PostgresServer
 from penstock.errors import GapError, SlotBusy, SourceGivenUp, SourceMisconfigured, SourceUnreachable
 from penstock.source.postgres import capture as capture_module
-from penstock.source.postgres.resume import fork_position, resume_position
+from penstock.source.postgres.resume import ServerStream, fork_position, resume_position
 from penstock.source.postgres.slot import flush_position
+from penstock.source.sink import Origin
 from raw_rows import ORDERS, raw_slice
 
 
@@ -51,7 +52,9 @@ def extend_log(bench: CaptureBench, end: int, system_id: str | None = None, time
     with SegmentWriter(bench.log) as writer:
         assert writer.end is not None
         assert writer.last is not None
-        writer.begin(writer.end, system_id or writer.last.system_id, timeline or writer.last.timeline)
+        known = ServerStream.from_origin(Origin(writer.last.origin))
+        other = ServerStream(system_id or known.system_id, timeline or known.timeline, known.replica)
+        writer.begin(writer.end, other.to_origin().stream)
         writer.append(end, [raw_slice(ORDERS, [end - 1])])
 
 
@@ -114,6 +117,11 @@ def test_another_server_is_a_gap(started: CaptureBench) -> None:
     refused(started, "another server .*4711")
 
 
+def test_a_log_of_another_kind_of_source_is_one_of_another_server() -> None:
+    assert ServerStream.from_origin(Origin("a-uuid-of-mysql")).system_id == "a-uuid-of-mysql"
+    assert ServerStream.from_origin(Origin("77")).system_id == "77"
+
+
 def test_a_server_that_is_behind_the_log_is_a_gap(started: CaptureBench) -> None:
     extend_log(started, started.database.flush_position() + (1 << 30))
     refused(started, "was restored")
@@ -154,7 +162,7 @@ def test_a_failover_before_the_logs_end_is_a_gap_and_one_after_it_is_none(
     bench.capture_all()
     assert first_values(bench.log) == ["1", "2"]
     last = bench.log.header(bench.log.segments()[-1])
-    assert last.timeline == 2
+    assert ServerStream.from_origin(Origin(last.origin)).timeline == 2
     left = promote(server)
     bench.database.execute("insert into t values (3)")
     extend_log(bench, max(left, bench.log.end() or 0) + 8)

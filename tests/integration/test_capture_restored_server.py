@@ -111,12 +111,12 @@ def test_a_history_has_one_id_as_long_as_its_log_lasts(tmp_path: Path) -> None:
     assert log.history() is None
     for end in (200, 300):
         with SegmentWriter(log) as writer:
-            writer.begin(writer.end or 100, "77", 1)
+            writer.begin(writer.end or 100, "77")
             writer.advance(end)
     history = log.history()
     assert history
     shutil.rmtree(log.folder)
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.advance(200)
     assert log.history() not in (None, "", history)

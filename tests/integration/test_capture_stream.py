@@ -20,8 +20,10 @@ from penstock.render.events import in_stream_order, render_changes
 from penstock.source.postgres import stream as stream_module
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.pgoutput import read_begin
+from penstock.source.postgres.resume import ServerStream
 from penstock.source.postgres.slot import create_slot
 from penstock.source.postgres.stream import ReplicationStream
+from penstock.source.sink import Origin
 from running import await_condition
 
 
@@ -69,7 +71,8 @@ def test_everything_after_the_slot_arrives_once_with_its_schema(bench: CaptureBe
     header = bench.log.header(bench.log.segments()[0])
     with bench.database.connect() as connection:
         system = connection.execute("select system_identifier::text, 1 from pg_control_system()").fetchone()
-    assert system == (header.system_id, header.timeline)
+    stream = ServerStream.from_origin(Origin(header.origin))
+    assert system == (stream.system_id, stream.timeline)
 
 
 def test_a_transaction_is_kept_if_and_only_if_it_commits_at_or_after_the_consistent_point(bench: CaptureBench) -> None:

@@ -82,7 +82,7 @@ def bench_of(database: Database, folder: Path, **rule: Any) -> Bench:
     """With a log that is ahead of everything and has no change in it."""
     bench = bench_without_log(database, folder, **rule)
     with SegmentWriter(ChangeLog(bench.pipeline.log_uri)) as writer:
-        writer.begin(1, "1", 1)
+        writer.begin(1, "1")
         writer.advance(2**62)
     return bench
 

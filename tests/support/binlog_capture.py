@@ -60,7 +60,7 @@ class ListSink:
         self.end = end
         self.ends.append(end)
         begun = self._begun
-        self.origin = Origin(begun.system_id, begun.timeline, state=begun.state if state is None else state)
+        self.origin = Origin(begun.stream, begun.state if state is None else state)
 
     def write_part(self, commit_position: int, slices: Sequence[CapturedSlice]) -> None:
         self._parts += slices

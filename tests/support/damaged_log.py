@@ -35,7 +35,7 @@ def damage(file: PipelineFile, database: Database) -> bytes:
         "data": message,
     }
     with SegmentWriter(log) as writer:
-        writer.begin(last.end, header.system_id, header.timeline)
+        writer.begin(last.end, header.origin)
         writer.append(last.end + 8, [SliceRows(with_orders, pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA), 0)])
     with database.connect() as connection:  # as if it had been captured: it must not be sent again
         moved = (

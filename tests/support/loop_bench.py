@@ -123,7 +123,7 @@ class Bench:
         self.log = ChangeLog(str(folder))
         self.writer = SegmentWriter(self.log)
         self.writer.__enter__()
-        self.writer.begin(100, "1", 1)
+        self.writer.begin(100, "1")
         self.store = MemoryStore()
         self.state = MemoryStateStore()
         self.runner = Runner()

@@ -51,7 +51,7 @@ class PublishBench:
         self.log = ChangeLog(str(folder))
         self.writer = SegmentWriter(self.log)
         self.writer.__enter__()
-        self.writer.begin(100, "1", 1)
+        self.writer.begin(100, "1")
         self.store, self.state, self.runner = MemoryStreamStore(), MemoryStateStore(), FailingRunner()
         self.feeds, self.shards = feeds, shards
         self.loop = self.restart()

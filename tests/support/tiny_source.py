@@ -196,7 +196,7 @@ class TinySource:
         self, wanted: WantedTables, settings: SegmentSettings, sink: SegmentSink, stop: StopFlag, report: Report
     ) -> None:
         end = sink.end or 1
-        sink.begin(end, Origin(NAME, 1))
+        sink.begin(end, Origin(NAME))
         report({"event": "started", "position": self.position_text(end), "reading": [NAME]})
         while not stop.wait(0.005):
             head, done = self._database.head, end // 100

@@ -44,7 +44,7 @@ class Worker:
         self._log = ChangeLog(self.log)
         self._writer = SegmentWriter(self._log)
         self._writer.__enter__()
-        self._writer.begin(100, "1", 1)
+        self._writer.begin(100, "1")
         (folder / "data").mkdir()
         self._folder = str(folder / "data")
         types = (pa.int64(), pa.string(), pa.string())

@@ -168,7 +168,7 @@ def test_what_cannot_be_decoded_is_kept_up_to_its_bytes(bench: Bench, monkeypatc
 def test_headers_of_the_log_are_kept_up_to_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ChangeLog(str(tmp_path))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "7", 1)
+        writer.begin(100, "7")
         for end in range(200, 2200, 100):
             writer.append(end, [raw_slice(KEYLESS, [end - 50])])
     monkeypatch.setattr(change_log, "HEADER_BYTES_KEPT", 3000)

@@ -16,7 +16,7 @@ from penstock.source.postgres.resume import Resumption
 from penstock.source.sink import Origin
 from pgoutput_messages import insert
 
-RESUMPTION = Resumption(100, 100, Origin("1", 1))
+RESUMPTION = Resumption(100, 100, Origin("1"))
 SETTINGS = CaptureSettings("postgresql://nowhere", "s", "p", 1 << 20, 0.0, 0.1)
 
 

@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> ChangeLog:
 @pytest.fixture
 def writer(log: ChangeLog) -> Iterator[SegmentWriter]:
     with SegmentWriter(log) as opened:
-        opened.begin(100, "77", 1)
+        opened.begin(100, "77")
         yield opened
 
 
@@ -45,7 +45,7 @@ def test_what_is_appended_is_read_back_with_its_schema_and_figures(log: ChangeLo
     first, second = log.segments()
     assert [(name.start, name.end) for name in (first, second)] == [(100, 200), (200, 300)]
     header = log.header(first)
-    assert (header.system_id, header.timeline) == ("77", 1)
+    assert header.origin == "77"
     assert header.schemas == {ORDERS.fingerprint: ORDERS, PEOPLE.fingerprint: PEOPLE}
     orders = header.slices[0]
     assert (orders.rows, orders.first_commit, orders.last_commit, orders.moved_keys, orders.truncates) == (
@@ -86,9 +86,7 @@ def test_single_slices_can_be_read_those_of_parts_too(log: ChangeLog, writer: Se
 
 def test_the_size_of_a_file_is_known_before_it_is_written(log: ChangeLog, writer: SegmentWriter) -> None:
     for end, rows in ((200, 1), (300, 5000)):
-        file = compose(
-            writer.end or 0, end, "77", 1, [raw_slice(ORDERS, [end - 1] * rows), raw_slice(PEOPLE, [end - 1])]
-        )
+        file = compose(writer.end or 0, end, "77", [raw_slice(ORDERS, [end - 1] * rows), raw_slice(PEOPLE, [end - 1])])
         writer.append(end, [raw_slice(ORDERS, [end - 1] * rows), raw_slice(PEOPLE, [end - 1])])
         size = log.segments()[-1].size
         assert size <= file.bytes <= size + 2000
@@ -207,7 +205,7 @@ def test_parts_that_are_abandoned_or_unlisted_are_garbage(log: ChangeLog, writer
     writer.abandon_parts()
     assert files(log) == []
     writer.write_part(150, [raw_slice(ORDERS, [150])])
-    writer.begin(100, "77", 1)  # the transaction is sent again, and cut differently
+    writer.begin(100, "77")  # the transaction is sent again, and cut differently
     writer.write_part(150, [raw_slice(ORDERS, [150, 150])])
     writer.append(200, [raw_slice(PEOPLE, [150])])
     (Path(log.folder) / "part-0000000000000096-deadbeef-000000.arrow").write_bytes(b"left by a killed capture")
@@ -220,7 +218,7 @@ def test_parts_that_are_abandoned_or_unlisted_are_garbage(log: ChangeLog, writer
 
 def test_leftovers_of_a_replacement_that_was_cut_short_go_when_a_writer_opens(log: ChangeLog) -> None:
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.advance(110)
         writer.advance(120)
     assert len(files(log)) == 2
@@ -232,7 +230,7 @@ def test_leftovers_of_a_replacement_that_was_cut_short_go_when_a_writer_opens(lo
 def test_a_writer_goes_on_at_the_end_and_nowhere_else(log: ChangeLog, writer: SegmentWriter) -> None:
     writer.append(200, [raw_slice(ORDERS, [150])])
     with pytest.raises(ValueError, match="ends at"):
-        writer.begin(150, "77", 1)
+        writer.begin(150, "77")
     with pytest.raises(ValueError, match="ends at"):
         writer.append(200, [])
 
@@ -251,7 +249,7 @@ def test_overlapping_segments_are_refused(log: ChangeLog, writer: SegmentWriter)
     writer.append(300, [raw_slice(ORDERS, [250])])
     other = ChangeLog(str(Path(log.folder).parent / "other"))
     with SegmentWriter(other) as second:
-        second.begin(150, "77", 1)
+        second.begin(150, "77")
         second.append(350, [raw_slice(ORDERS, [180])])
     foreign = files(other)[0]
     foreign.rename(Path(log.folder) / foreign.name)
@@ -263,7 +261,7 @@ def test_of_segments_with_one_start_the_longest_counts(log: ChangeLog, writer: S
     writer.append(200, [raw_slice(ORDERS, [150])])
     other = ChangeLog(str(Path(log.folder).parent / "other"))
     with SegmentWriter(other) as second:
-        second.begin(100, "77", 1)
+        second.begin(100, "77")
         second.append(300, [raw_slice(ORDERS, [150, 250])])
     longer = files(other)[0]
     longer.rename(Path(log.folder) / longer.name)
@@ -332,7 +330,7 @@ def test_a_damaged_segment_that_nobody_needs_can_still_be_removed(log: ChangeLog
 
 
 def test_a_log_of_another_format_is_refused_with_the_way_out_and_can_be_removed(log: ChangeLog) -> None:
-    header = compose(100, 200, "77", 1, ()).header_bytes.replace(f'"format":{FORMAT}'.encode(), b'"format":1')
+    header = compose(100, 200, "77", ()).header_bytes.replace(f'"format":{FORMAT}'.encode(), b'"format":1')
     Path(log.folder).mkdir()
     columns = pa.schema([("commit_lsn", pa.uint64()), ("data", pa.binary())], {HEADER_KEY: header})
     path = Path(log.folder) / segment_name(100, 200, zlib.crc32(header))
@@ -356,7 +354,7 @@ def test_a_second_writer_is_refused(log: ChangeLog, writer: SegmentWriter, monke
 
 def test_a_full_log_refuses_and_takes_it_later(log: ChangeLog) -> None:
     with SegmentWriter(log, max_bytes=12_000) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.append(200, [raw_slice(ORDERS, [150])])
         with pytest.raises(LogFull, match=r"log\.max_bytes"):
             writer.append(300, [raw_slice(ORDERS, [250] * 300)])
@@ -395,7 +393,7 @@ def test_a_vanished_folder_is_unreachable_not_empty_for_the_writer(log: ChangeLo
 def test_it_works_on_any_arrow_filesystem(tmp_path: Path) -> None:
     log = ChangeLog((tmp_path / "with space").as_uri())
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.append(200, [raw_slice(ORDERS, [150])])
     assert len(contents(ChangeLog(log.uri))) == 1
 
@@ -418,7 +416,7 @@ def test_stores_without_fsync_get_one_put_or_a_rename(
     log.filesystem = Remote(pa.fs.LocalFileSystem())
     assert not log.local
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.write_part(150, [raw_slice(ORDERS, [150])])
         writer.append(200, [raw_slice(ORDERS, [150])])
         writer.advance(210)
@@ -452,7 +450,7 @@ def test_a_log_can_be_listed_while_it_is_being_made_and_changed(tmp_path: Path) 
     thread = threading.Thread(target=read)
     thread.start()
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         for end in range(110, 1110, 10):
             if end % 100 == 0:
                 writer.append(end, [raw_slice(ORDERS, [end - 5])])
@@ -509,10 +507,10 @@ def test_of_a_transaction_in_parts_nothing_is_known(log: ChangeLog, writer: Segm
 
 def test_few_truncated_tables_are_remembered_also_by_the_next_writer(log: ChangeLog) -> None:
     with SegmentWriter(log) as first:
-        first.begin(100, "77", 1)
+        first.begin(100, "77")
         for number in range(MOST_CLEARED + 3):
             first.append(200 + number, [raw_slice(replace(ORDERS, relation_id=number), [199 + number], ops=b"T")])
     with SegmentWriter(log) as second:
-        second.begin(200 + MOST_CLEARED + 2, "77", 1)
+        second.begin(200 + MOST_CLEARED + 2, "77")
         second.append(1000, [raw_slice(PEOPLE, [900])])
     assert [relation_id for relation_id, _, _ in cleared(log)] == list(range(3, MOST_CLEARED + 3))

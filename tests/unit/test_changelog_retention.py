@@ -60,7 +60,7 @@ def test_max_bytes_never_takes_what_a_healthy_table_needs() -> None:
 def test_leftovers_go_before_the_segment_that_replaced_them(tmp_path: Path) -> None:
     log = ChangeLog(str(tmp_path))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.advance(110)
         writer.advance(120)
         writer.append(200, [raw_slice(ORDERS, [150])])
@@ -75,7 +75,7 @@ def test_leftovers_go_before_the_segment_that_replaced_them(tmp_path: Path) -> N
 def test_parts_count_towards_their_segment(tmp_path: Path) -> None:
     log = ChangeLog(str(tmp_path))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         writer.write_part(150, [raw_slice(ORDERS, [150] * 1000)])
         writer.append(200, [])
         writer.append(300, [raw_slice(ORDERS, [250])])

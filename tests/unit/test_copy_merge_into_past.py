@@ -50,7 +50,7 @@ class Bench:
         self.log = ChangeLog(str(folder))
         self.writer = SegmentWriter(self.log)
         self.writer.__enter__()
-        self.writer.begin(100, "1", 1)
+        self.writer.begin(100, "1")
         self.lake = MemoryDestination()
         self.lake.ensure_table(THINGS.table, schema, "shop", None, layout=layout_of(self.feed))
 

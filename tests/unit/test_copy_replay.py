@@ -118,7 +118,7 @@ class Source:
 def source(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Source]:
     log = ChangeLog(str(tmp_path / "log"))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "1", 1)
+        writer.begin(100, "1")
         yield Source(log, writer, Random(getattr(request, "param", 0)))
 
 

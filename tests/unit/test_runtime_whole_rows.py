@@ -174,7 +174,7 @@ class Copying:
     def __init__(self, folder: Path, seed: int) -> None:
         self.log, self.source, chance = ChangeLog(str(folder)), Source(), random.Random(seed)
         with SegmentWriter(self.log) as writer:
-            writer.begin(100, "1", 1)
+            writer.begin(100, "1")
             for number in range(1, 9):
                 begin = len(self.source.changes)
                 disturb(self.source, chance, 20)

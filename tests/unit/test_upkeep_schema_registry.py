@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Iterator[ChangeLog]:
     """Three versions, two of them in one segment."""
     log = ChangeLog(str(tmp_path / "log"))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "1", 1)
+        writer.begin(100, "1")
         writer.append(200, [raw_slice(ORDERS, [110, 120]), raw_slice(WIDER, [130])])
         writer.append(300, [raw_slice(WIDER, [210]), raw_slice(RENAMED, [210, 220])])
         yield log

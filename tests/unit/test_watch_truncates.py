@@ -59,7 +59,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     log = ChangeLog(str(tmp_path / "log"))
     with SegmentWriter(log) as writer:
-        writer.begin(100, "77", 1)
+        writer.begin(100, "77")
         yield Bench(log, writer)
 
 

@@ -23,7 +23,7 @@ from penstock.model.change import RAW_SCHEMA, TRUNCATE
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
-FORMAT = 2
+FORMAT = 3
 MOST_CLEARED = 32  # tables; every header repeats them
 HEADER_KEY = b"penstock.segment"
 _SEGMENT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{8})\.arrow")
@@ -79,6 +79,7 @@ class SegmentHeader:
     `schemas` has the schema of every slice, those of the parts included. In a part's own header, `start` and `end`
     are both its transaction's commit position.
 
+    `origin` says whose stream it is, in the source's own words.
     `history` is an id that was made when the log was begun, the same in all of its segments; "" in logs that are older
     than such ids. `last_commit` is the last transaction up to `end`, in this segment or before it (position and time;
     0, 0 before the first); None in older logs, where it is unknown. `state` is what the source has to know to go on
@@ -88,12 +89,10 @@ class SegmentHeader:
 
     start: Position
     end: Position
-    system_id: str
-    timeline: int
+    origin: str
     schemas: dict[str, TableSchema]
     slices: tuple[Slice, ...]
     parts: tuple[PartRef, ...] = ()
-    replica: bool = False
     history: str = ""
     last_commit: tuple[Position, int] | None = None
     state: str = ""
@@ -114,9 +113,7 @@ class SegmentHeader:
             "format": FORMAT,
             "start": self.start,
             "end": self.end,
-            "system_id": self.system_id,
-            "timeline": self.timeline,
-            "replica": self.replica,
+            "origin": self.origin,
             "history": self.history,
             "last_commit": self.last_commit,
             **({"state": self.state} if self.state else {}),
@@ -135,12 +132,10 @@ class SegmentHeader:
         return cls(
             start=raw["start"],
             end=raw["end"],
-            system_id=raw["system_id"],
-            timeline=raw["timeline"],
+            origin=raw["origin"],
             schemas={fingerprint: _schema(json.dumps(schema)) for fingerprint, schema in raw["schemas"].items()},
             slices=_slices(raw["slices"]),
             parts=tuple(PartRef(part["name"], part["crc"], _slices(part["slices"])) for part in raw["parts"]),
-            replica=raw.get("replica", False),
             history=raw.get("history", ""),
             last_commit=None if raw.get("last_commit") is None else (raw["last_commit"][0], raw["last_commit"][1]),
             state=raw.get("state", ""),
@@ -192,13 +187,11 @@ class SegmentFile:
 def compose(
     start: Position,
     end: Position,
-    system_id: str,
-    timeline: int,
+    origin: str,
     rows: Sequence[SliceRows],
     parts: Sequence[PartRef] = (),
     part_schemas: dict[str, TableSchema] | None = None,
     *,
-    replica: bool = False,
     history: str = "",
     before: tuple[Position, int] | None = None,
     state: str = "",
@@ -212,14 +205,12 @@ def compose(
     header = SegmentHeader(
         start=start,
         end=end,
-        system_id=system_id,
-        timeline=timeline,
+        origin=origin,
         schemas={**(part_schemas or {}), **{item.schema.fingerprint: item.schema for item in rows}},
         slices=tuple(
             _describe(index, item, batch) for index, (item, batch) in enumerate(zip(rows, batches, strict=True))
         ),
         parts=tuple(parts),
-        replica=replica,
         history=history,
         state=state,
         cleared=_cleared(cleared_before, () if parts else rows),

@@ -57,7 +57,7 @@ class SegmentWriter:
         self.last: SegmentHeader | None = None
         self._max_bytes = max_bytes
         self.last_commit: tuple[Position, int] | None = None
-        self._system_id, self._timeline, self._replica, self._state = "", 0, False, ""
+        self._origin, self._state = "", ""
         self._history: str | None = None  # None: the log is empty, and nobody has begun it
         self._parts: list[PartRef] = []
         self._part_schemas: dict[str, TableSchema] = {}
@@ -91,16 +91,13 @@ class SegmentWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._unlock()
 
-    def begin(
-        self, position: Position, system_id: str, timeline: int, *, replica: bool = False, state: str = ""
-    ) -> None:
+    def begin(self, position: Position, origin: str, *, state: str = "") -> None:
         """Set where appending starts (the log's end, unless it is empty) and whose stream follows."""
         if self.end is not None and position != self.end:
             raise ValueError(f"the log ends at {self.end:x}, not at {position:x}")
         if self._history is None:
             self._history, self.last_commit = secrets.token_hex(8), (0, 0)
-        self.end, self._system_id, self._timeline, self._replica = position, system_id, timeline, replica
-        self._state = state
+        self.end, self._origin, self._state = position, origin, state
         self.abandon_parts()
 
     def append(self, end: Position, rows: Sequence[SliceRows], state: str | None = None) -> None:
@@ -168,12 +165,10 @@ class SegmentWriter:
         return compose(
             start,
             end,
-            self._system_id,
-            self._timeline,
+            self._origin,
             rows,
             parts,
             part_schemas,
-            replica=self._replica,
             history=self._history or "",
             before=self.last_commit,
             state=self._state,

@@ -30,16 +30,13 @@ class CapturedSlice:
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose stream it is: positions mean the same only under one system identifier, along one line of timelines.
+    """Whose stream it is, in the source's own words: nobody else reads them.
 
-    `replica`: it was read from a replica, which may follow its primary to another timeline, or be promoted, in the
-    middle of a stream; `timeline` is the one at the stream's beginning. `state` is what else the source has to know in
-    order to go on from a position, in words of its own: nobody else reads it.
+    `stream` names the stream and stays the same while it lasts; positions mean the same in streams that the source
+    recognises. `state` is what else the source has to know in order to go on from a position.
     """
 
-    system_id: str
-    timeline: int
-    replica: bool = False
+    stream: str
     state: str = ""
 
 

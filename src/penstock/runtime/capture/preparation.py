@@ -43,7 +43,7 @@ def find_log_gap(session: Session, log: ChangeLog) -> GapError | None:
         return None  # capture says which segment, and what to do
     if last is None:
         return None
-    return session.find_gap(last.end, Origin(last.system_id, last.timeline, last.replica, last.state))
+    return session.find_gap(last.end, Origin(last.origin, last.state))
 
 
 def prepare_source(session: Session, pipeline: Pipeline, log: ChangeLog, publisher: Publisher) -> Prepared:

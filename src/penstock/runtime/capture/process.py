@@ -56,7 +56,7 @@ class LogSink:
     @property
     def origin(self) -> Origin | None:
         last = self._writer.last
-        return self._begun if last is None else Origin(last.system_id, last.timeline, last.replica, last.state)
+        return self._begun if last is None else Origin(last.origin, last.state)
 
     @property
     def last_commit(self) -> LastCommit | None:
@@ -70,7 +70,7 @@ class LogSink:
 
     def begin(self, position: Position, origin: Origin) -> None:
         self._structures = None  # what was not sealed before is sent again
-        self._writer.begin(position, origin.system_id, origin.timeline, replica=origin.replica, state=origin.state)
+        self._writer.begin(position, origin.stream, state=origin.state)
         self._begun = origin
 
     def append(self, end: Position, slices: Sequence[CapturedSlice], state: str | None = None) -> None:

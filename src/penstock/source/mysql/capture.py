@@ -157,17 +157,17 @@ class Capture:
             if gap is not None:
                 raise gap
             state = LogState.from_json(origin.state)
-            if origin.system_id == system and epoch_of(end) == address.epoch:
+            if origin.stream == system and epoch_of(end) == address.epoch:
                 sink.begin(end, origin)
                 return state, end
             state = dataclasses.replace(state, file="binlog.0", created=0, taking_over=True)
-            sink.begin(end, Origin(system, address.epoch, state=state.to_json()))
+            sink.begin(end, Origin(system, state.to_json()))
             return state, max(end, position_of(state.file, 0, address.epoch))
         file, offset = head(connection, address)
         position = position_of(file, offset, address.epoch)
         state = LogState(file, 0, gtids_at(connection, address, file, offset) or {})
         # No transaction begins in the last byte before the end: so the log has a beginning even while nothing happens.
-        sink.begin(position - 1, Origin(system, address.epoch, state=state.to_json()))
+        sink.begin(position - 1, Origin(system, state.to_json()))
         sink.advance(position, state.to_json())
         return state, position
 

@@ -1,8 +1,8 @@
 """Where capture goes on, and whether the server still has what follows: a gap is found, never passed over.
 
-The log carries, beside its end, which server it is of (`system_id`) and a state: the file's name, when that file was
-made, and the GTIDs of the transactions that have ended. A server that was reset, restored or exchanged has another file
-under the same name, or other GTIDs. At another server, which `source.failover` announces, capture goes on by GTID.
+The log carries, beside its end, which server it is of (`Origin.stream`) and a state: the file's name, when that file
+was made, and the GTIDs of the transactions that have ended. A server that was reset, restored or exchanged has another
+file under the same name, or other GTIDs. At another server, which `source.failover` announces, capture goes on by GTID.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def find_gap(connection: Connection, address: Address, end: Position, origin: Or
     """Return the gap between a log that ends there and the server's binlogs, if one shows."""
     state, found = LogState.from_json(origin.state), identity(connection, address)
     where, epoch = endpoint(address), epoch_of(end)
-    if address.epoch == epoch and found == origin.system_id:
+    if address.epoch == epoch and found == origin.stream:
         return _gap_in_files(connection, address, end, state)
     if address.epoch != epoch + 1:
         if address.epoch == epoch:
-            what = f"the change log was captured from another server than {where} ({origin.system_id}, not {found})"
+            what = f"the change log was captured from another server than {where} ({origin.stream}, not {found})"
             way = f"If it is a replica that took over, set `failover: {epoch + 1}` under `source:`, and capture goes on"
             return GapError(what, f"{way} by GTID; else point source.url at the former one. {START_OVER}")
         what = f"source.failover is {address.epoch}, and the change log was written with {epoch}"

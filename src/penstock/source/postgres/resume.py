@@ -8,7 +8,8 @@ state of its disk and has moved past the log's end since, shows in what it sends
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from psycopg import pq
 
@@ -24,13 +25,36 @@ START_OVER = (
 
 
 @dataclass(frozen=True)
+class ServerStream:
+    """Whose WAL it is: positions mean the same only under one system identifier, along one line of timelines.
+
+    `replica`: it was read from a replica, which may follow its primary to another timeline, or be promoted, in the
+    middle of a stream; `timeline` is the one at the stream's beginning.
+    """
+
+    system_id: str
+    timeline: int
+    replica: bool = False
+
+    def to_origin(self) -> Origin:
+        return Origin(json.dumps(asdict(self), sort_keys=True))
+
+    @classmethod
+    def from_origin(cls, origin: Origin) -> ServerStream:
+        """Read what `to_origin` wrote. The stream of a source of another kind is that of a server with another name."""
+        try:
+            return cls(**json.loads(origin.stream))
+        except (TypeError, ValueError):
+            return cls(origin.stream, 0)
+
+
+@dataclass(frozen=True)
 class Server:
     """What IDENTIFY_SYSTEM says. `position` is up to where its WAL is durable (on a replica: received and replayed)."""
 
-    origin: Origin
+    stream: ServerStream
     position: Position
     database: str
-    replica: bool
 
 
 @dataclass(frozen=True)
@@ -53,9 +77,10 @@ def resume_position(
     state = slot_state(connection, slot)
     if end is None or origin is None:
         first = _first_position(slot, state, server)
-        return Resumption(first, first, server.origin)
-    _require_same_server(slot, end, origin, server)
-    _require_same_history(stream, slot, end, origin, server)
+        return Resumption(first, first, server.stream.to_origin())
+    known = ServerStream.from_origin(origin)
+    _require_same_server(slot, end, known, server)
+    _require_same_history(stream, slot, end, known, server)
     if server.position < end:
         _behind(slot, end, server)
     if state is None:
@@ -66,7 +91,7 @@ def resume_position(
     confirmed = _confirmed(state)
     if confirmed > end:
         raise gap(slot, end, f"the slot has moved on to {lsn_text(confirmed)}, past the log's end")
-    return Resumption(end, confirmed, server.origin)
+    return Resumption(end, confirmed, server.stream.to_origin())
 
 
 def find_gap(
@@ -107,13 +132,8 @@ def identify(stream: pq.abc.PGconn, connection: Connection) -> Server:
     row = _row(stream, "IDENTIFY_SYSTEM")
     with source_errors("asking whether the server is a replica"):
         replica = connection.execute("SELECT pg_is_in_recovery()").fetchone()
-    is_replica = replica is not None and bool(replica[0])
-    return Server(
-        origin=Origin(row["systemid"], int(row["timeline"]), is_replica),
-        position=parse_lsn(row["xlogpos"]),
-        database=row["dbname"],
-        replica=is_replica,
-    )
+    stream_of = ServerStream(row["systemid"], int(row["timeline"]), replica is not None and bool(replica[0]))
+    return Server(stream_of, parse_lsn(row["xlogpos"]), row["dbname"])
 
 
 def gap(slot: str, end: Position, reason: str) -> GapError:
@@ -163,35 +183,35 @@ def _require_ours(state: SlotState, server: Server) -> None:
         )
 
 
-def _require_same_server(slot: str, end: Position, origin: Origin, server: Server) -> None:
-    if server.origin.system_id != origin.system_id:
+def _require_same_server(slot: str, end: Position, known: ServerStream, server: Server) -> None:
+    if server.stream.system_id != known.system_id:
         raise gap(
             slot,
             end,
-            f"this is another server (system identifier {server.origin.system_id}; the log is of {origin.system_id})",
+            f"this is another server (system identifier {server.stream.system_id}; the log is of {known.system_id})",
         )
 
 
-def _require_same_history(stream: pq.abc.PGconn, slot: str, end: Position, origin: Origin, server: Server) -> None:
-    current = server.origin.timeline
-    if current == origin.timeline:
+def _require_same_history(stream: pq.abc.PGconn, slot: str, end: Position, known: ServerStream, server: Server) -> None:
+    current = server.stream.timeline
+    if current == known.timeline:
         return
-    if current < origin.timeline:
-        raise gap(slot, end, f"the server is on timeline {current}, before the log's timeline {origin.timeline}")
-    fork = fork_position(_row(stream, f"TIMELINE_HISTORY {current}")["content"], origin.timeline)
+    if current < known.timeline:
+        raise gap(slot, end, f"the server is on timeline {current}, before the log's timeline {known.timeline}")
+    fork = fork_position(_row(stream, f"TIMELINE_HISTORY {current}")["content"], known.timeline)
     if fork is None:
-        raise gap(slot, end, f"the server's timeline {current} does not descend from the log's {origin.timeline}")
-    if fork < end and not origin.replica:  # a replica may have gone over to that timeline in the middle of its stream
+        raise gap(slot, end, f"the server's timeline {current} does not descend from the log's {known.timeline}")
+    if fork < end and not known.replica:  # a replica may have gone over to that timeline in the middle of its stream
         raise gap(
             slot,
             end,
-            f"the server's timeline {current} left the log's timeline {origin.timeline} at {lsn_text(fork)}, "
+            f"the server's timeline {current} left the log's timeline {known.timeline} at {lsn_text(fork)}, "
             "before the log's end",
         )
 
 
 def _behind(slot: str, end: Position, server: Server) -> None:
-    if server.replica:
+    if server.stream.replica:
         raise SourceUnreachable(
             f"the replica has replayed up to {lsn_text(server.position)}, the change log ends at {lsn_text(end)}",
             "Wait until the replica has caught up",
