@@ -124,7 +124,10 @@ class TinySnapshot:
         return TinyTableReader(self._rows)
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
-        return {schema.table: TableMarks(0, "", ()) for schema in schemas}
+        return {schema.table: TableMarks(0) for schema in schemas}
+
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return ""
 
     def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Any]:
         return {}

@@ -231,7 +231,7 @@ def test_a_look_from_before_a_copy_does_not_copy_again(watched: Watched) -> None
 
 def test_a_table_that_was_away_is_copied_when_it_comes_back(watched: Watched) -> None:
     state = watched.bench.state
-    state.set_marks("lake", PEOPLE.table, TableMarks(1, "", ()))
+    state.set_marks("lake", PEOPLE.table, TableMarks(1))
     watched.membership.looked(Look([KEYLESS], 0))
     watched.membership.tend()
     assert state.table_status("lake")[PEOPLE.table].state is State.ERRORED
@@ -380,7 +380,7 @@ def test_a_table_that_is_older_than_its_last_copy_is_copied_again(watched: Watch
     bench, name = watched.bench, PEOPLE.table
     for position, again in ((100, False), (101, True)):
         bench.loop.forget(name)
-        bench.state.set_marks("lake", name, TableMarks(1, "", (), position=position))
+        bench.state.set_marks("lake", name, TableMarks(1, position=position))
         watched.membership.admit(PEOPLE)
         watched.membership.tend()
         assert watched.copier.holds(name) is again
@@ -405,7 +405,7 @@ def test_a_copy_that_is_asked_for_again_during_its_hand_over_does_not_join(
     first = copier._tables[KEYED.table]
     state.set_table_status("lake", KEYED.table, TableStatus(State.DATA_SYNC, NOW))
 
-    def meanwhile(*_: object) -> Position:
+    def meanwhile(*_: object, **__: object) -> Position:
         copier.add(first.feed, first.schema, why="asked for again")
         return 300
 

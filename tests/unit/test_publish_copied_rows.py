@@ -93,7 +93,7 @@ class Table:
         return [Range(number) for number in range(self.ranges)]
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
-        return {one.table: TableMarks(self.snapshots, "1:1", ()) for one in schemas}
+        return {one.table: TableMarks(self.snapshots) for one in schemas}
 
     def partitions(self, _: Sequence[TableSchema]) -> Mapping[TableId, Any]:
         return {}

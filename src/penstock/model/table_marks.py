@@ -3,174 +3,44 @@
 The marks of a table are read in the snapshot that the table is copied from, and kept in the state store. A later look
 at the catalogue that finds other marks means that something may have happened to the table which no change reported:
 it left the publication and came back, an enum value was renamed, a composite type altered. The table is then copied
-again, which replaces its marks. `source/postgres/table_marks.py` reads them, `runtime/watch/table_watch.py` compares.
-
-Stamps are `oid:xmin` of catalogue rows. Postgres writes a new version of such a row for every change to it, and gives a
-row that is dropped and made again another oid, so equal stamps are certain to mean that nothing happened in between.
+again, which replaces its marks. The source reads and compares them (`source/snapshot_contract.py`, CatalogueReader);
+`runtime/watch/table_watch.py` acts on what it finds.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.position import Position
 
 
 @dataclass(frozen=True)
-class PublishedBy:
-    """One publication that has the table.
-
-    `stamp` is the publication's own; `through` are the stamps of the rows that put the table into it: the table itself,
-    a partitioned table above it, or its schema.
-    """
-
-    publication: str
-    stamp: str
-    through: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class EnumLabel:
-    """A value of an enum type that the table's columns reach, also inside arrays, domains, composites and ranges."""
-
-    oid: int
-    xmin: int
-    type_oid: int
-    type: str
-    label: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Composite:
-    """A composite type that the table's columns reach. `stamp` changes with any of its attributes."""
-
-    oid: int
-    name: str
-    stamp: int
-
-
-@dataclass(frozen=True)
 class TableMarks:
-    """One look. `taken` orders looks: it is the first transaction id that had not been given out by then, as 64 bits.
+    """One look at one table. `taken` orders looks.
 
-    `place` is the stamp of the table's membership in its schema. `file` is another after the table's rows were written
-    again; 0 where a publication names the table, for then nothing can do that unseen. `position` is that of the
-    snapshot which a copy began with; None in other looks, and in records that are older than this field.
+    `facts` is what the source saw, as JSON of its own: nobody else reads it. Equal facts are certain to mean that
+    nothing happened in between. `position` is that of the snapshot which a copy began with; None in other looks, and in
+    records that are older than this field.
     """
 
     taken: int
-    place: str
-    published: tuple[PublishedBy, ...]
-    labels: tuple[EnumLabel, ...] = ()
-    composites: tuple[Composite, ...] = ()
-    file: int = 0
+    facts: str = "{}"
     position: Position | None = None
 
+    @classmethod
+    def of(cls, taken: int, facts: Mapping[str, Any], position: Position | None = None) -> TableMarks:
+        """Make marks of JSON values. The same facts are the same text."""
+        return cls(taken, json.dumps(facts, ensure_ascii=False, sort_keys=True), position)
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        raw = {**json.loads(self.facts), "taken": self.taken, "position": self.position}
+        return json.dumps(raw, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> TableMarks:
         raw: dict[str, Any] = json.loads(text)
-        return cls(
-            raw["taken"],
-            raw["place"],
-            tuple(PublishedBy(**{**one, "through": tuple(one["through"])}) for one in raw["published"]),
-            tuple(EnumLabel(**{**one, "columns": tuple(one["columns"])}) for one in raw["labels"]),
-            tuple(Composite(**one) for one in raw["composites"]),
-            raw.get("file", 0),
-            raw.get("position"),
-        )
-
-
-def difference(before: TableMarks, now: TableMarks) -> str:
-    """Say why a table with the marks `before` has to be copied again, now that it has others; "" when it has not.
-
-    A look that is older than `before` says nothing. A table that is in no publication now is not judged: it is
-    copied again when it is published again.
-    """
-    if now.taken < before.taken:
-        return ""
-    return (
-        _published(before.published, now.published)
-        or ("it was moved to another schema and back" if before.place != now.place else "")
-        or _labels(before, now)
-        or _composites(before, now)
-    )
-
-
-def missed_changes(before: TableMarks, now: TableMarks) -> str:
-    """Say why changes may be missing from a stream of a table that had the marks `before`; "" when none are.
-
-    As `difference`, but for enum values: renaming one concerns rows that are held, not changes that were sent.
-    """
-    if now.taken < before.taken:
-        return ""
-    return (
-        _published(before.published, now.published)
-        or ("it was moved to another schema and back" if before.place != now.place else "")
-        or _composites(before, now)
-    )
-
-
-def new_labels(before: TableMarks, now: TableMarks) -> list[EnumLabel]:
-    """Return the enum values that were not there before: added since, or of a type that a new column brought."""
-    known = {label.oid for label in before.labels}
-    return [label for label in now.labels if label.oid not in known]
-
-
-def extended(before: TableMarks, now: TableMarks) -> TableMarks:
-    """Return `before` with the enum values and composite types that `now` has in addition, and with its file."""
-    composites = {one.oid for one in before.composites}
-    return replace(
-        before,
-        labels=(*before.labels, *new_labels(before, now)),
-        composites=(*before.composites, *(one for one in now.composites if one.oid not in composites)),
-        file=now.file,
-    )
-
-
-def _published(before: tuple[PublishedBy, ...], now: tuple[PublishedBy, ...]) -> str:
-    if not now or before == now:
-        return ""
-    earlier = {one.publication: one for one in before}
-    for one in now:
-        known = earlier.get(one.publication)
-        if known is None:
-            return f"it was added to publication {one.publication} meanwhile"
-        if known.stamp != one.stamp:
-            return f"publication {one.publication} was altered or created again, and may have left out changes"
-        if known.through != one.through:
-            return (
-                f"it left publication {one.publication} and came back, or its row filter or column list there was "
-                "altered"
-            )
-    gone = next(name for name in earlier if name not in {one.publication for one in now})
-    return f"it left publication {gone}"
-
-
-def _labels(before: TableMarks, now: TableMarks) -> str:
-    present = {label.oid: label for label in now.labels}
-    types = {label.type_oid for label in now.labels}
-    for known in before.labels:
-        label = present.get(known.oid)
-        if label is None:
-            if known.type_oid in types:
-                return f"value {known.label!r} of enum {known.type} was removed"
-        elif label.label != known.label:
-            return f"value {known.label!r} of enum {known.type} was renamed to {label.label!r}"
-        elif label.xmin != known.xmin:
-            return f"value {known.label!r} of enum {known.type} was altered, perhaps renamed and renamed back"
-    return ""
-
-
-def _composites(before: TableMarks, now: TableMarks) -> str:
-    present = {one.oid: one for one in now.composites}
-    for known in before.composites:
-        one = present.get(known.oid)
-        if one is not None and one.stamp != known.stamp:
-            return f"composite type {one.name} was altered"
-    return ""
+        taken, position = raw.pop("taken"), raw.pop("position", None)
+        return cls.of(taken, raw, position)

@@ -54,7 +54,7 @@ from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.source_events import NONE_WANTED, WantedEvents
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import EnumLabel
+from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
 from penstock.source.finding import Finding
 from penstock.source.sink import Origin, SegmentSink
@@ -271,12 +271,23 @@ class Session(CatalogueReader, Protocol):
         """Return whether a row of the partition is older than a look with that horizon: it was not truncated since."""
         ...
 
-    def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
-        """Return whether rows may hold an enum's value under an earlier label."""
+    def why_events_missing(self, before: TableMarks, now: TableMarks) -> str:
+        """Say why changes of a table that had the marks `before` may not have been sent; "" when all were."""
         ...
 
-    def was_written_again(self, table: TableId) -> bool:
-        """Return whether a command that is not sent has written the table's rows again since its file is another."""
+    def why_unsent(self, table: TableId, before: TableMarks, now: TableMarks) -> str:
+        """Look at the table's rows where its marks alone do not tell whether changes were never sent; "" when all were.
+
+        SourceLocked when the table cannot be looked at now; the same holds for `why_renamed`.
+        """
+        ...
+
+    def why_renamed(self, table: TableId, before: TableMarks, now: TableMarks, *, partitioned: bool) -> str:
+        """Say why rows may hold values under earlier names, although their marks are only new ones; "" if none do."""
+        ...
+
+    def with_additions(self, before: TableMarks, now: TableMarks) -> TableMarks:
+        """Return `before` with what is only new in `now`, and no reason to copy the table again."""
         ...
 
     def figures(self, schema: TableSchema) -> Figures:

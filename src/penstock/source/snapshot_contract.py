@@ -52,6 +52,13 @@ class CatalogueReader(Protocol):
         """Return what shows that something happened to a table which its changes do not say."""
         ...
 
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        """Say why a table with the marks `before` has to be copied again, now that it has others; "" when it has not.
+
+        A look that is older than `before` says nothing.
+        """
+        ...
+
     def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
         """Return the partitions of those tables that have some."""
         ...

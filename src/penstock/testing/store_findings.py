@@ -12,7 +12,7 @@ from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import in_force
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
-from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import TableShape, Upkeep
 from penstock.model.write_counters import WriteCounters
@@ -39,13 +39,11 @@ def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
 
 
 def test_what_the_catalogue_said_at_a_copy_is_kept(store: StateStore) -> None:
-    label = EnumLabel(16400, 2**32 - 1, 16399, "mood", 'it\'s \\ "odd"', ("m", "n"))
-    published = (PublishedBy("shop", "16500:730", ("table 16501:731", "schema 16502:732/7")),)
-    marks = TableMarks(2**40, "2200:700", published, (label,), (Composite(16600, "pair", 2**32 - 1),))
-    store.set_marks("lake", ORDERS, TableMarks(1, "", ()))
+    marks = TableMarks.of(2**40, {"place": "2200:700", "labels": ['it\'s \\ "odd" é', 2**32 - 1]}, position=2**63)
+    store.set_marks("lake", ORDERS, TableMarks(1))
     store.set_marks("lake", ORDERS, marks)
-    store.set_marks("lake", ODD, TableMarks(1, "", ()))
-    assert store.marks("lake") == {ODD: TableMarks(1, "", ()), ORDERS: marks}
+    store.set_marks("lake", ODD, TableMarks(1))
+    assert store.marks("lake") == {ODD: TableMarks(1), ORDERS: marks}
     assert store.marks("other") == {}
     store.set_marks("lake", ODD, None)
     store.set_marks("lake", ODD, None)
@@ -333,7 +331,7 @@ def test_a_destination_is_forgotten_with_all_that_is_kept_of_it(store: StateStor
     for destination in ("lake", "pond"):
         store.set_table_status(destination, ORDERS, READY)
         store.set_processed(destination, 7)
-        store.set_marks(destination, ORDERS, TableMarks(1, "", ()))
+        store.set_marks(destination, ORDERS, TableMarks(1))
         store.note_copy(destination, ODD, "waiting")
         store.quarantine(destination, ODD, [broken(100, 0)])
         store.add_request(destination, ODD, "resync")

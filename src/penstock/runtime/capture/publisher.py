@@ -1,7 +1,7 @@
 """Look at the source's tables and have it send their changes.
 
 Looking and adding are two things: what cannot be published is that table's trouble, and the look goes on. `Publisher`
-is used at the start (`preparation`) and by the watch of `membership`; both act on what `look` returns. Every change
+is used at the start (`preparation`) and by `watch.catalogue`; both act on what `look` returns. Every change
 of what the source sends is logged before and after it is made, and kept as an event.
 """
 

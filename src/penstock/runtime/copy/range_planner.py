@@ -21,7 +21,6 @@ from penstock.fold.history import require_key
 from penstock.model.feed import Mode
 from penstock.model.record import UnreadableRecord
 from penstock.model.table import TableId
-from penstock.model.table_marks import TableMarks, difference
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copy.copying_table import CopyingTable, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange
@@ -57,8 +56,10 @@ class RangePlanner:
             planned = session.plan_ranges(copying.schema, range_bytes=self._pipeline.copying.range_bytes)
             partitions = session.partitions([copying.schema]).get(copying.schema.table)
             marks = session.marks([copying.schema])[copying.schema.table]
+            before = self._state.marks(self._destination.name).get(copying.name)
+            happened = NOT_RECORDED if before is None else session.why_copied_again(before, marks)
         fingerprint = f"{copying.fingerprint}:{history}" if history else copying.fingerprint
-        name, void = self._destination.name, self._resume(copying, planned, marks, fingerprint)
+        name, void = self._destination.name, self._resume(copying, planned, happened, fingerprint)
         if void is None:
             self._state.note_copy(name, copying.name, "")  # it waits no more
             return
@@ -69,12 +70,13 @@ class RangePlanner:
         copying.replay_from = snapshot.position
 
     def _resume(
-        self, copying: CopyingTable, planned: Sequence[CopyRange], marks: TableMarks, fingerprint: str
+        self, copying: CopyingTable, planned: Sequence[CopyRange], happened: str, fingerprint: str
     ) -> str | None:
         """Take up finished ranges, if the table is still the one that they were read from.
 
-        Return the reason why not, "" when there are none. `fingerprint` is of the table's structure, its rule and the
-        log's history: ranges that were read under others are void.
+        Return the reason why not, "" when there are none. `happened` is what the catalogue says of it since then;
+        `fingerprint` is of the table's structure, its rule and the log's history: ranges that were read under others
+        are void.
         """
         record = self._state.copy_of(self._destination.name, copying.name)
         if record is None:
@@ -84,9 +86,8 @@ class RangePlanner:
         except UnreadableRecord as error:
             LOG.warning("record of a copy not readable", table=str(copying.name), why=str(error))
             return f"what an earlier run recorded of its copy cannot be read: {error}"
-        before = self._state.marks(self._destination.name).get(copying.name)
-        void = NOT_RECORDED if before is None else difference(before, marks)
-        void = void or self._why_void(copying, planned, ranges, finished, unchanged=record.fingerprint == fingerprint)
+        unchanged = record.fingerprint == fingerprint
+        void = happened or self._why_void(copying, planned, ranges, finished, unchanged=unchanged)
         if void:
             return void if finished else copying.from_zero
         copying.copy, copying.ranges, copying.finished = record.copy, ranges, finished

@@ -22,7 +22,7 @@ from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.source_events import SOURCE_EVENTS, is_source_event
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import TableMarks, extended
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import GONE, State, TableStatus
 from penstock.runtime.publish.loop import PublishLoop
 from penstock.runtime.publish.published_table import PublishedTable
@@ -136,8 +136,8 @@ class StreamTables:
         facts = look.facts.get(feed.name)
         if facts is not None and baseline is None and not waits:
             self._keep_baseline(feed.name, facts)
-        elif facts is not None and baseline is not None and (wider := extended(baseline, facts.marks)) != baseline:
-            self._state.set_marks(self._destination, feed.name, wider)
+        elif facts is not None and baseline is not None and look.compared.get(feed.name) == baseline:
+            self._keep_additions(feed.name, baseline, look)
         if table.incomplete:
             table.incomplete = False
             self._loop.retry(table)
@@ -184,6 +184,11 @@ class StreamTables:
         if facts.counters is not None:
             self._state.set_write_counters(self._destination, table, facts.counters)
         self._state.set_marks(self._destination, table, facts.marks)  # last: with them, the baseline is complete
+
+    def _keep_additions(self, table: TableId, baseline: TableMarks, look: StreamLook) -> None:
+        wider = look.wider.get(table, baseline)
+        if wider != baseline:
+            self._state.set_marks(self._destination, table, wider)
 
     def _vanished(self, table: PublishedTable) -> None:
         self._loop.mark_errored(table, self._gone(table.name))

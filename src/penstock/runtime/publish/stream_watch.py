@@ -29,11 +29,10 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import TableMarks, missed_changes
+from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.source_partitions import SourcePartitions
-from penstock.runtime.watch.table_watch import written_again
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
 from penstock.state.store import StateStore
@@ -58,8 +57,9 @@ class StreamLook:
     """One look.
 
     `troubles` are of tables that cannot be published as they are. `missing` says of which tables events may be missing,
-    and why, in comparison with the baselines that had the marks `compared`. `position` is where the source was after
-    it. `in_doubt`: some table cannot be judged before the log has come as far as this; 0: all were.
+    and why, in comparison with the baselines that had the marks `compared`; `wider` are those with what is only new.
+    `position` is where the source was after it. `in_doubt`: some table cannot be judged before the log has come as far
+    as this; 0: all were.
     """
 
     catalogue: Catalogue
@@ -67,6 +67,7 @@ class StreamLook:
     facts: Mapping[TableId, TableFacts] = field(default_factory=dict)
     missing: Mapping[TableId, str] = field(default_factory=dict)
     compared: Mapping[TableId, TableMarks] = field(default_factory=dict)
+    wider: Mapping[TableId, TableMarks] = field(default_factory=dict)
     position: Position = 0
     in_doubt: Position = 0
 
@@ -98,6 +99,7 @@ class StreamWatch:
         facts: dict[TableId, TableFacts] = {}
         missing: dict[TableId, str] = {}
         compared: set[TableId] = set()
+        wider: dict[TableId, TableMarks] = {}
         troubles: dict[TableId, TableError] = dict(catalogue.troubles)
         for schema in schemas:
             name = schema.table
@@ -112,6 +114,7 @@ class StreamWatch:
             earlier = TableFacts(before, known_partitions.get(name), counted.get(name))
             inserts_only = name in catalogue.inserts_only
             compared.add(name)
+            wider[name] = session.with_additions(before, now.marks)
             try:
                 if why := self._compare(session, schema, earlier, now, inserts_only=inserts_only):
                     missing[name] = why
@@ -119,12 +122,21 @@ class StreamWatch:
                 LOG.info("table not compared", table=str(name), what=error.what)
                 del facts[name]  # what it is now is not known to be fine
         in_doubt = self._partitions.in_doubt(compared)
-        return StreamLook(catalogue, troubles, facts, missing, baselines, session.head(), in_doubt)
+        return StreamLook(
+            catalogue,
+            troubles=troubles,
+            facts=facts,
+            missing=missing,
+            compared=baselines,
+            wider=wider,
+            position=session.head(),
+            in_doubt=in_doubt,
+        )
 
     def _compare(
         self, session: Session, schema: TableSchema, before: TableFacts, now: TableFacts, *, inserts_only: bool
     ) -> str:
-        if why := missed_changes(before.marks, now.marks):
+        if why := session.why_events_missing(before.marks, now.marks):
             return why
         if (before.partitions is None) != (now.partitions is None):
             return "it was made a partitioned table, or is none any more"
@@ -132,7 +144,7 @@ class StreamWatch:
             moved = now.counters.since(before.counters)
             if moved is None or moved:
                 return UNKNOWN if moved is None else f"{UNSENT}; {moved} rows were updated or deleted"
-        if why := written_again(session, schema.table, before.marks, now.marks):
+        if why := session.why_unsent(schema.table, before.marks, now.marks):
             return why
         feed = stream_feed(self._pipeline, schema.table)
         if feed is None or before.partitions is None or now.partitions is None:

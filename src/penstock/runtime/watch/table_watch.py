@@ -4,7 +4,7 @@ A look compares what the catalogue says of each table now with what it said in t
 from, which the copier keeps in the state store: its marks (model/table_marks.py) and its partitions
 (`partitions`). A table without such a record is copied again, for what happened to it since cannot be known: its
 state store was lost, or an older penstock copied it. Structure is not compared here, because a change of it may still
-be on its way in the stream: `membership` does that once the stream has passed the look's position.
+be on its way in the stream: `table_lifecycle` does that once the stream has passed the look's position.
 
 `source_pipeline` looks once at the start, `catalogue` every `copy.discover_every`; `apply/table_lifecycle` acts on it.
 """
@@ -23,7 +23,7 @@ from penstock.model.feed import Feed
 from penstock.model.partitions import Partitions
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import TableMarks, difference, extended, new_labels
+from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.watch.source_partitions import PartitionState, SourcePartitions
@@ -107,8 +107,8 @@ class TableWatch:
         if now[0].taken < marks.taken:
             return ""  # the table was copied after this look
         try:
-            why = difference(marks, now[0]) or written_again(session, feed.table, marks, now[0])
-            why = why or self._renamed(session, feed, marks, now[0], now[1] is not None)
+            why = session.why_copied_again(marks, now[0]) or session.why_unsent(feed.table, marks, now[0])
+            why = why or self._renamed(session, feed, marks, now[0], partitioned=now[1] is not None)
             if not why and partitions is not None and now[1] is not None:
                 why = self._partitions.compare(session, feed, relation_id, partitions, now[1])
         except SourceLocked as error:
@@ -116,22 +116,14 @@ class TableWatch:
             return ""
         return why
 
-    def _renamed(self, session: Session, feed: Feed, before: TableMarks, now: TableMarks, partitioned: bool) -> str:
-        """Judge enum values that are new.
+    def _renamed(self, session: Session, feed: Feed, before: TableMarks, now: TableMarks, *, partitioned: bool) -> str:
+        """Judge marks that are new.
 
-        One that was added, used and renamed between two looks has left its first label in the destination. Values that
-        were only added are known from then on.
+        An enum value that was added, used and renamed between two looks has left its first label in the destination.
+        Values that were only added are known from then on.
         """
-        for label in new_labels(before, now):
-            if session.was_used_before(feed.table, label, partitioned=partitioned):
-                return f"value {label.label!r} of enum {label.type} is new, and may have had another label in use"
-        if (known := extended(before, now)) != before:
+        if why := session.why_renamed(feed.table, before, now, partitioned=partitioned):
+            return why
+        if (known := session.with_additions(before, now)) != before:
             self._state.set_marks(self._destination, feed.name, known)
         return ""
-
-
-def written_again(session: Session, table: TableId, before: TableMarks, now: TableMarks) -> str:
-    """Say why a table that has another file now may have changes that were never sent; "" when it has none."""
-    if before.file in (0, now.file) or now.file == 0 or not session.was_written_again(table):
-        return ""
-    return "its rows were written again, as by SET UNLOGGED and SET LOGGED, and changes in between are never sent"

@@ -17,7 +17,7 @@ from penstock.model.partitions import Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import EnumLabel, TableMarks
+from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
 from penstock.source.contract import Alteration, Fact, Retained, Retention, SourceHealth
 from penstock.source.finding import Finding
@@ -147,11 +147,20 @@ class MysqlSession:
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
         raise SourceError("partitions are not told apart here", "Report it as a bug")
 
-    def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
-        raise SourceError("labels are not looked at here", "Report it as a bug")
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return ""
 
-    def was_written_again(self, table: TableId) -> bool:
-        raise SourceError("files of tables are not looked at here", "Report it as a bug")
+    def why_events_missing(self, before: TableMarks, now: TableMarks) -> str:
+        return ""
+
+    def with_additions(self, before: TableMarks, now: TableMarks) -> TableMarks:
+        return before
+
+    def why_unsent(self, table: TableId, before: TableMarks, now: TableMarks) -> str:
+        return ""
+
+    def why_renamed(self, table: TableId, before: TableMarks, now: TableMarks, *, partitioned: bool) -> str:
+        return ""
 
     def figures(self, schema: TableSchema) -> Figures:
         reader = MysqlTableReader(self._address, schema, 0, Own(self._connection))

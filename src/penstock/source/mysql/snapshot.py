@@ -33,7 +33,7 @@ from penstock.source.snapshot_contract import ComparableTable, WantedTables
 
 MOST_RANGES = 10_000
 TRIES = 5  # to begin a transaction on MySQL while nothing is committed
-NO_MARKS = TableMarks(0, "", ())  # the binlog says everything that happens to a table
+NO_MARKS = TableMarks(0)  # the binlog says everything that happens to a table
 
 
 class MysqlSnapshotSession:
@@ -89,6 +89,9 @@ class MysqlSnapshotSession:
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
         return {schema.table: NO_MARKS for schema in schemas}
+
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return ""
 
     def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
         return {}

@@ -17,7 +17,7 @@ from penstock.model.partitions import Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
-from penstock.model.table_marks import EnumLabel, TableMarks
+from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
 from penstock.source.contract import Fact, Retained, Retention, SourceHealth
 from penstock.source.finding import Finding
@@ -28,6 +28,13 @@ from penstock.source.postgres.check_slot import by_hand
 from penstock.source.postgres.comparison import table_figures
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.mark_comparison import (
+    may_be_written_again,
+    new_labels,
+    why_copied_again,
+    why_events_missing,
+    with_additions,
+)
 from penstock.source.postgres.partitions import has_rows, has_rows_before
 from penstock.source.postgres.publication import (
     SKIPS_MISSING,
@@ -259,11 +266,25 @@ class PostgresSession:
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
         return has_rows_before(self.connection, partition, horizon)
 
-    def was_used_before(self, table: TableId, label: EnumLabel, *, partitioned: bool) -> bool:
-        return was_used_before(self.connection, table, label, partitioned=partitioned)
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return why_copied_again(before, now)
 
-    def was_written_again(self, table: TableId) -> bool:
-        return was_written_again(self.connection, table)
+    def why_events_missing(self, before: TableMarks, now: TableMarks) -> str:
+        return why_events_missing(before, now)
+
+    def with_additions(self, before: TableMarks, now: TableMarks) -> TableMarks:
+        return with_additions(before, now)
+
+    def why_unsent(self, table: TableId, before: TableMarks, now: TableMarks) -> str:
+        if not may_be_written_again(before, now) or not was_written_again(self.connection, table):
+            return ""
+        return "its rows were written again, as by SET UNLOGGED and SET LOGGED, and changes in between are never sent"
+
+    def why_renamed(self, table: TableId, before: TableMarks, now: TableMarks, *, partitioned: bool) -> str:
+        for label in new_labels(before, now):
+            if was_used_before(self.connection, table, label, partitioned=partitioned):
+                return f"value {label.label!r} of enum {label.type} is new, and may have had another label in use"
+        return ""
 
     def figures(self, schema: TableSchema) -> Figures:
         return table_figures(self.connection, schema)

@@ -1,4 +1,4 @@
-"""Read a table's marks from the catalogue: see model/table_marks.py for what they are and what they are for.
+"""Read a table's marks from the catalogue. model/table_marks.py says what for, `mark_comparison` compares them.
 
 The queries read catalogue tables only, and no function that opens a relation, so they take no lock on a user's table
 and see exactly what the session's snapshot sees.
@@ -12,8 +12,9 @@ from collections.abc import Collection, Sequence
 import psycopg
 
 from penstock.model.table import TableId
-from penstock.model.table_marks import Composite, EnumLabel, PublishedBy, TableMarks
+from penstock.model.table_marks import TableMarks
 from penstock.source.postgres.connect import Connection, source_errors
+from penstock.source.postgres.mark_comparison import CatalogueMarks, Composite, EnumLabel, PublishedBy
 from penstock.source.postgres.partitions import unlocked
 from penstock.source.postgres.statements import literal, quoted, quoted_table
 
@@ -112,14 +113,14 @@ def read_marks(
     for relation, oid, name, stamps in composites:
         types.setdefault(relation, []).append(Composite(oid, name, zlib.crc32(" ".join(stamps or ()).encode())))
     return {
-        relation: TableMarks(
+        relation: CatalogueMarks(
             taken,
             places.get(relation, ""),
             tuple(PublishedBy(*of, tuple(through)) for of, through in published.get(relation, {}).items()),
             tuple(values.get(relation, ())),
             tuple(types.get(relation, ())),
             files.get(relation, 0) if _is_unnamed(published.get(relation, {}).values()) else 0,
-        )
+        ).to_marks()
         for relation in relations
     }
 

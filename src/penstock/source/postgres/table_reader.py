@@ -24,6 +24,7 @@ from penstock.source.postgres.copy_keys import key_conditions
 from penstock.source.postgres.copy_ranges import CopyRange, plan_ranges
 from penstock.source.postgres.copy_read import CopySource, estimate, ignored, read_range, row_filter
 from penstock.source.postgres.discover import discover
+from penstock.source.postgres.mark_comparison import why_copied_again
 from penstock.source.postgres.snapshot import ExportedSnapshot, snapshot_connection
 from penstock.source.snapshot_contract import Rescuing, Seeing, WantedTables
 
@@ -106,6 +107,9 @@ class PostgresSnapshotSession:
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
         return marks_of(self._connection, self._publication, schemas)
+
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return why_copied_again(before, now)
 
     def partitions(self, schemas: Sequence[TableSchema]) -> dict[TableId, Partitions]:
         return partitions_of(self._connection, schemas)
