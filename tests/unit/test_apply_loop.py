@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from loop_bench import ORDERS, PEOPLE, Bench, LoopReader, drain, numbered, schema
 from penstock.config.destinations import Maintenance
@@ -226,6 +227,19 @@ def test_anomalies_are_counted_when_asked_for(bench: Bench) -> None:
     assert {kind: changes for kind, (changes, _) in counts.items()} == {"delete": 1, "insert": 1, "update": 1}
     assert counts["insert"][1] == (order_text(310, 0),)
     assert ORDERS.table not in bench.state.anomalies("lake"), "nobody asked for it"
+
+
+def test_anomalies_are_logged_with_their_keys_when_asked_for(bench: Bench) -> None:
+    bench.follow(replace(Feed.clone(PEOPLE.table), anomalies=True, logs_anomalies=True), PEOPLE)
+    with capture_logs() as said:
+        bench.seal(200, *[(PEOPLE, 110, update(str(n), "Ada", "p")) for n in range(12)])
+        drain(bench)
+    lines = [one for one in said if one["event"] == "anomaly"]
+    assert [one["key"] for one in lines] == [str(n) for n in range(10)]
+    assert {(one["table"], one["kind"]) for one in lines} == {(str(PEOPLE.table), "update")}
+    assert lines[3]["place"] == order_text(110, 3)
+    assert [one["changes"] for one in said if one["event"] == "more anomalies"] == [2]
+    assert bench.state.anomalies("lake")[PEOPLE.table][0].changes == 12
 
 
 def test_a_batch_waits_for_company_until_it_is_old_or_large_enough(bench: Bench) -> None:

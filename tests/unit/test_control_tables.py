@@ -143,6 +143,21 @@ def test_tables_as_json(file: Path, store: SqlStateStore, capsys: pytest.Capture
     assert odd["copy"] is None
 
 
+def test_tables_are_filtered_by_name_and_state(
+    file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def names(*words: str) -> list[str]:
+        return [one["table"] for one in json.loads("".join(output(capsys, "tables", file, "--json", *words)))["tables"]]
+
+    assert names("public.*", "--state", "datasync", "--state", "Init") == ["public.items", "public.orders"]
+    assert names("other.gone", "public.items") == ["other.gone", "public.items"]
+    assert names("--state", "NotFollowed") == ["other.gone"]
+    assert names("--destination", "lake", "--state", "Ready") == []
+    assert output(capsys, "tables", file, "--state", "Ready") == ["none of the 4 tables is in such a state"]
+    assert "Did you mean public.orders" in refusal(capsys, "tables", file, "public.order")
+    assert "Errored" in refusal(capsys, "tables", file, "--state", "broken")
+
+
 def test_before_the_first_run_there_are_no_tables_and_nothing_is_made(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pipeline_files import pipeline_file
 from server_bench import server_bench
 
 ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
 _LINE = re.compile(r'([a-z_:]+)(\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\n"])*",?)*\})? (\S+)')
 KINDS = {
     **dict.fromkeys(exposition.GAUGES, "gauge"),
@@ -51,15 +51,20 @@ def parsed(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def checked_by_promtool(*words: str, given: str | None = None) -> None:
-    """Ask Prometheus' own linter, where it is installed."""
-    promtool = shutil.which("promtool")
-    if promtool is not None:
-        done = subprocess.run([promtool, *words], input=given, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    """Prometheus' own linter, out of Debian's package."""
+    found = subprocess.run([str(ROOT / "scripts" / "debian_promtool.sh")], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
 
 
-def test_a_pipelines_figures(tmp_path: Path) -> None:
+def asked(promtool: str, *words: str, given: str | None = None) -> None:
+    done = subprocess.run([promtool, *words], input=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_pipelines_figures(tmp_path: Path, promtool: str) -> None:
     file = pipeline_file(tmp_path, labels={"team": 'a "b"\\c'}, tenant="acme")
     home = load(file).home
     with server_bench(tmp_path, file) as bench:
@@ -69,7 +74,7 @@ def test_a_pipelines_figures(tmp_path: Path) -> None:
         meter.write(home, counted.samples())
         text = bench.clients["viewer"].get("/metrics").text
     found = parsed(text)
-    checked_by_promtool("check", "metrics", given=text)
+    asked(promtool, "check", "metrics", given=text)
     at = '{pipeline="shop",destination="lake",table="public.orders"}'
     assert found["penstock_applied_changes_total"][at] == 1402
     assert found["penstock_pipeline_status"] == {'{pipeline="shop"}': 0.0}
@@ -122,13 +127,58 @@ def test_every_metric_is_on_its_page_with_its_type() -> None:
     assert {(name, kind) for names, kind in rows for name in re.findall(r"`(\w+)`", names)} <= set(KINDS.items())
 
 
+def test_every_alert_fires_when_it_should_and_only_then(promtool: str, tmp_path: Path) -> None:
+    """Prometheus' own test of rules: two hours in which all is well, then two hours of each trouble."""
+    asked(promtool, "check", "rules", str(RULES))
+    of = '{pipeline="shop",source="shop",destination="lake"%s}'
+    troubles = {  # the metric, its value while all is well, and in trouble
+        "PenstockPipelineFailed": ("penstock_pipeline_status" + of % "", "1", "-1"),
+        "PenstockTableErrored": ("penstock_tables" + of % ',state="Errored"', "0", "1"),
+        "PenstockServerDown": ('up{job="penstock",instance="penstock:8080"}', "1", "0"),
+        "PenstockNotLookedAt": ("penstock_heartbeat_timestamp_seconds" + of % "", "0+60", "7200"),
+        "PenstockSourceDown": ("penstock_source_up" + of % "", "1", "0"),
+        "PenstockDestinationDown": ("penstock_destination_up" + of % "", "1", "0"),
+        "PenstockLagging": ("penstock_destination_lag_seconds" + of % "", "300", "301"),
+        "PenstockWalGrows": ("penstock_slot_retained_bytes" + of % "", str(5 * 2**30), str(5 * 2**30 + 1)),
+        "PenstockDeadLetters": ("penstock_dlq_entries" + of % ',table="public.orders"', "0", "1"),
+        "PenstockQuarantine": ("penstock_quarantined" + of % ',table="public.orders"', "0", "1"),
+        "PenstockRestarts": ("penstock_restarts_total" + of % "", "0+0", "0+1"),
+    }
+    assert {one["alert"] for one in alerts()} == set(troubles)
+    cases = []
+    for alert, (series, well, bad) in troubles.items():
+        values = " ".join(f"{value}x119" if "+" in value else f"{value}+0x119" for value in (well, bad))
+        shown = [{"series": series, "values": values}]
+        if alert == "PenstockDestinationDown":
+            shown.append({"series": 'penstock_pipeline_status{pipeline="shop"}', "values": "1+0x240"})
+        cases.append(
+            {
+                "interval": "1m",
+                "input_series": shown,
+                "promql_expr_test": [
+                    {"expr": fired(alert), "eval_time": "1h50m"},
+                    {"expr": fired(alert), "eval_time": "3h", "exp_samples": [{"labels": "{}", "value": 1}]},
+                ],
+            }
+        )
+    file = tmp_path / "rules.test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": cases}))
+    asked(promtool, "test", "rules", str(file))
+
+
+def fired(alert: str) -> str:
+    return f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+
+
+def alerts() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    return found
+
+
 def test_rules_and_board_use_metrics_that_are_there() -> None:
-    rules = ROOT / "deploy" / "prometheus" / "penstock.rules.yaml"
-    checked_by_promtool("check", "rules", str(rules))
-    alerts: list[dict[str, Any]] = yaml.safe_load(rules.read_text())["groups"][0]["rules"]
-    assert named_in("\n".join(one["expr"] for one in alerts)) <= set(KINDS)
+    assert named_in("\n".join(one["expr"] for one in alerts())) <= set(KINDS)
     page = (ROOT / "docs" / "metrics.md").read_text()
-    assert all(f"`{one['alert']}`" in page for one in alerts)
+    assert all(f"`{one['alert']}`" in page for one in alerts())
     board = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert named_in("\n".join(expressions)) <= set(KINDS)

@@ -15,7 +15,7 @@ import typer
 from penstock.cli.arguments import Destination, PipelineFile
 from penstock.cli.terminal import say_when, stdout
 from penstock.config.load import load
-from penstock.control.tables.requests import Asked, ask, feed_named, look
+from penstock.control.tables.requests import Asked, ask, feed_named, filtered, look
 from penstock.control.tables.requests import forget as forget_table
 from penstock.control.tables.view import as_json, as_text
 from penstock.errors import UsageError
@@ -33,10 +33,16 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As `penstock ta
 
 def tables(
     file: PipelineFile,
+    names: Patterns = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Only those in this state, such as Errored; may be repeated."),
+    ] = None,
+    destination: Destination = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
     """Show each table's state, the progress of its copy, and its error with the way out."""
-    found = look(load(file))
+    found = filtered(look(load(file).only(destination)), names or [], state or [])
     if json_output:
         typer.echo(json.dumps(as_json(found), indent=2, ensure_ascii=False))
     else:

@@ -165,7 +165,7 @@ class TableRule(Section):
     on_partition_drop: Literal["keep", "delete"] = "keep"
     history: Annotated[HistoryConfig, BeforeValidator(_history)] = HistoryConfig()
     events: EventsConfig = EventsConfig()
-    anomalies: Annotated[Literal["off", "count"], BeforeValidator(_off)] = "off"
+    anomalies: Annotated[Literal["off", "count", "log"], BeforeValidator(_off)] = "off"
     where: Annotated[str, AfterValidator(_where)] | None = None
     columns: Annotated[dict[str, Literal["keep", "drop", "mask"] | ColumnRule], BeforeValidator(_columns)] = Field(
         default_factory=dict
@@ -210,8 +210,8 @@ class TableRule(Section):
 
     @model_validator(mode="after")
     def _one_target_a_table(self) -> TableRule:
-        if self.anomalies == "count" and self.where:
-            raise ValueError("anomalies cannot be counted where `where` leaves rows out: use one of the two")
+        if self.anomalies != "off" and self.where:
+            raise ValueError("anomalies cannot be found where `where` leaves rows out: use one of the two")
         for mode, target in self._named_targets.items():
             if mode not in self.modes:
                 raise ValueError(f"target names a table for mode {mode}, which is not among this rule's modes")
@@ -266,7 +266,8 @@ class TableRule(Section):
                 strict=strict,
                 projection=self._projection({**_facts(table), "source.name": source}, salt),
                 markers=self.events.markers,
-                anomalies=self.anomalies == "count" and mode in (Mode.CLONE, Mode.HISTORY),
+                anomalies=self.anomalies != "off" and mode in (Mode.CLONE, Mode.HISTORY),
+                logs_anomalies=self.anomalies == "log" and mode in (Mode.CLONE, Mode.HISTORY),
             )
             for mode in self.modes
         )

@@ -1,8 +1,8 @@
 """Find changes that do not suit what the destination holds: an insert whose key is there, an update of one that is not.
 
 A delete counts as an update does. They are applied as the mode says; here they are only found, when the file asks for
-it (`anomalies: count`). `has` tells which keys have a row before the batch; from there every change says what must be
-there before the next.
+it (`anomalies: count` or `log`). `has` tells which keys have a row before the batch; from there every change says what
+must be there before the next.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from penstock.decode.reader import Mask
+from penstock.decode.reader import Mask, RowReader
 from penstock.fold.batch import Batch
 from penstock.fold.events import events_of
-from penstock.model.anomaly import MOST_PLACES, AnomalyCount
+from penstock.model.anomaly import MOST_EXAMPLES, MOST_PLACES, AnomalyCount
 from penstock.model.change import DELETE, INSERT, TRUNCATE, RawChanges
 from penstock.model.position import Position
+
+MOST_KEY = 200  # characters of a key in a log line
 
 
 def find_anomalies(
@@ -28,8 +30,9 @@ def find_anomalies(
     until: Position | None = None,
     bucket: int = 0,
     buckets: int = 1,
+    examples: bool = False,
 ) -> tuple[AnomalyCount, ...]:
-    """Find anomalies among the changes that the fold takes, of a table with a key."""
+    """Find anomalies among the changes that the fold takes, of a table with a key. `examples` also name keys."""
     batch = Batch.of(changes, position=position, until=until)
     if not batch.schema.key:
         return ()
@@ -62,11 +65,14 @@ def find_anomalies(
     for kind, mask in kinds.items():
         at = by_key[mask]
         if len(at):
-            shown = at[np.argsort(rank[at])][:MOST_PLACES]
-            told = [
-                reader.order(int(row))
-                for event in shown
-                for reader, row in [(sources[events.source[event]], events.row[event])]
-            ]
-            found.append(AnomalyCount(kind, len(at), tuple(told)))
+            shown = at[np.argsort(rank[at])][: MOST_EXAMPLES if examples else MOST_PLACES]
+            told = [(sources[events.source[event]], int(events.row[event])) for event in shown]
+            order = tuple(reader.order(number) for reader, number in told)
+            keys = [_key_text(reader, number) for reader, number in told] if examples else []
+            found.append(AnomalyCount(kind, len(at), order[:MOST_PLACES], tuple(zip(order, keys, strict=False))))
     return tuple(found)
+
+
+def _key_text(reader: RowReader, row: int) -> str:
+    text = ", ".join(str(column[0].as_py()) for column in reader.keys(np.array([row], np.int64)))
+    return text if len(text) <= MOST_KEY else text[:MOST_KEY] + "…"

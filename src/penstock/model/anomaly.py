@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MOST_PLACES = 5
+MOST_PLACES = 5  # that are kept
+MOST_EXAMPLES = 10  # of a batch, that are logged
 
 KINDS = {
     "insert": "inserts of a key that was there",
@@ -17,11 +18,15 @@ KINDS = {
 
 @dataclass(frozen=True)
 class AnomalyCount:
-    """How many changes of a kind (of KINDS), and where the first few of them stand in the stream."""
+    """How many changes of a kind (of KINDS), and where the first few of them stand in the stream.
+
+    `examples` are place and key of the first of one batch, for its log; they are not kept.
+    """
 
     kind: str
     changes: int
     places: tuple[str, ...]
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 def merged_anomalies(counts: Iterable[AnomalyCount]) -> tuple[AnomalyCount, ...]:
@@ -30,5 +35,6 @@ def merged_anomalies(counts: Iterable[AnomalyCount]) -> tuple[AnomalyCount, ...]
     for one in counts:
         known = found.get(one.kind, AnomalyCount(one.kind, 0, ()))
         places = (*known.places, *one.places)[:MOST_PLACES]
-        found[one.kind] = AnomalyCount(one.kind, known.changes + one.changes, places)
+        examples = (*known.examples, *one.examples)[:MOST_EXAMPLES]
+        found[one.kind] = AnomalyCount(one.kind, known.changes + one.changes, places, examples)
     return tuple(found[kind] for kind in sorted(found))

@@ -98,6 +98,7 @@ class Feed:
     projection: Projection = EVERYTHING
     markers: bool = False  # in mode events: begin and commit are events too
     anomalies: bool = False  # changes that do not suit what is there are counted
+    logs_anomalies: bool = False  # and the first of each batch are logged, with their keys
     processors: tuple[ProcessorSpec, ...] = ()  # of events on their way into a stream, of rows and events of a table
     messages: tuple[str, ...] = ()  # of logical messages: their prefixes (model/source_events.py)
 

@@ -406,7 +406,9 @@ def table_json(table: TableReport, file: str) -> dict[str, Any]:
             for remark in table.remarks
         ],
         "rescued": [asdict(count) for count in table.rescued],
-        "anomalies": [asdict(count) for count in table.anomalies],
+        "anomalies": [
+            {"kind": one.kind, "changes": one.changes, "places": list(one.places)} for one in table.anomalies
+        ],
         "maintenance": None if table.upkeep is None else _upkeep_json(table.upkeep),
     }
 

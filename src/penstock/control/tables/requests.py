@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from penstock.config.model import Pipeline
@@ -23,6 +23,8 @@ from penstock.model.table_state import GONE, NOT_FOLLOWED, State, TableProgress,
 from penstock.state.lock import holder
 from penstock.state.opening import find_store
 from penstock.state.store import CopyProgress, Request, RequestKind, StateStore
+
+SHOWN_STATES = {name.casefold(): name for name in (*(state.value for state in State), NOT_FOLLOWED)}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Tables:
     pid: int | None  # of the run under way
     has_run: bool
     tables: list[TableSummary]
+    left_out: int = 0  # by a filter
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,25 @@ def look(pipeline: Pipeline) -> Tables:
     finally:
         if store is not None:
             store.close()
+
+
+def filtered(found: Tables, names: Sequence[str] = (), states: Sequence[str] = ()) -> Tables:
+    """Return only the tables of these names or patterns, and in one of these states, whatever the case of letters.
+
+    UsageError for a name or a pattern that stands for none of them, and for a state that there is not.
+    """
+    unknown = next((one for one in states if one.casefold() not in SHOWN_STATES), None)
+    if unknown is not None:
+        raise UsageError(f"there is no state {unknown}", f"It may be {', '.join(SHOWN_STATES.values())}")
+    kept = found.tables
+    if names:
+        known = {one.table for one in kept}
+        wanted = {table for name in names for table in _shown_as(found, known, name)}
+        kept = [one for one in kept if one.table in wanted]
+    if states:
+        asked = {SHOWN_STATES[one.casefold()] for one in states}
+        kept = [one for one in kept if one.shown_state in asked]
+    return replace(found, tables=kept, left_out=len(found.tables) - len(kept))
 
 
 def ask(pipeline: Pipeline, kind: RequestKind, names: Sequence[str], *, everything: bool = False) -> Asked:
@@ -258,6 +280,24 @@ def _standing_for(pipeline: Pipeline, known: Collection[ScopedName], name: str) 
             f"`penstock tables {pipeline.file}` lists them all",
         )
     return found
+
+
+def _shown_as(found: Tables, known: Collection[ScopedName], name: str) -> list[ScopedName]:
+    """Return the tables of a name or a pattern, also those that are no longer followed."""
+    by_name = {str(table): table for table in sorted(known)}
+    if name in by_name:
+        return [by_name[name]]
+    try:
+        fitting = [] if names_one_table(name) else [table for table in known if _matches(name, table)]
+    except BadPattern as error:
+        raise UsageError(f"{name} is no table and no pattern", str(error)) from error
+    if not fitting:
+        near = _nearest(name, by_name)
+        hint = f"Did you mean {near}? " if near else ""
+        raise UsageError(
+            f"pipeline {found.pipeline} has no table {name}", f"{hint}`penstock tables {found.file}` lists them all"
+        )
+    return fitting
 
 
 def _matches(pattern: str, table: ScopedName) -> bool:

@@ -21,6 +21,8 @@ from penstock.model.table_state import State
 
 def as_text(found: Tables) -> RenderableType:
     """Readable without colours too."""
+    if not found.tables and found.left_out:
+        return Text(f"none of the {found.left_out} tables is in such a state", style="dim")
     if not found.tables:
         said = "no table yet" if found.has_run else "this pipeline has not run yet"
         return Text(f"{said}; `penstock run {found.file}` starts it", style="dim")

@@ -45,6 +45,7 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import State, TableProgress, TableStatus
+from penstock.runtime.apply.anomaly_log import log_anomalies
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.apply.batch_writer import BatchWriter, InFlightBatch, Planned
 from penstock.runtime.apply.followed_table import FollowedTable
@@ -483,6 +484,7 @@ class ApplyLoop:
             tracked = self.tables[table]
             tracked.changes += result.changes
             tracked.fetched += result.fetched
+            log_anomalies(table, result.anomalies)
             newest = datetime.fromtimestamp(result.last_commit_time / 1e6, UTC) if result.changes else None
             figures[table] = TableProgress(
                 self.processed, tracked.changes, result.changes / elapsed, newest, now, tracked.fetched

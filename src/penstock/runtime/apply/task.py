@@ -227,6 +227,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
         until=task.until,
         bucket=task.bucket,
         buckets=task.buckets,
+        examples=task.feed.logs_anomalies,
     )
 
 
