@@ -60,7 +60,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with store._engine.begin() as connection:
         connection.exec_driver_sql("update penstock_format set version = 99")
     store.close()
-    with pytest.raises(StateError, match=r"format 99; this penstock reads and writes format 2"):
+    with pytest.raises(StateError, match=r"format 99; this penstock reads and writes format 3"):
         open_store(tmp_path / "state.db")
 
 
@@ -72,7 +72,7 @@ def test_a_store_of_format_1_is_refused_with_the_way_out(
         connection.execute("create table penstock_format (version integer primary key)")
         connection.execute("insert into penstock_format values (1)")
     connection.close()
-    with pytest.raises(StateError, match=r"format 1; this penstock reads and writes format 2") as caught:
+    with pytest.raises(StateError, match=r"format 1; this penstock reads and writes format 3") as caught:
         look(tmp_path / "state.db")
     assert "move the store away" in caught.value.solution
     assert "\n" not in str(caught.value)

@@ -21,7 +21,13 @@ class SqlTableStates(SqlPart):
             rows = connection.execute(self._own(TABLE_STATUS, destination)).all()
         found = {
             table_of(row): TableStatus(
-                State(row.state), row.since, row.reason, row.solution, _retry(row.retry), row.code, _next_try(row.retry)
+                State(row.state),
+                row.since,
+                row.reason,
+                row.solution,
+                Retry(row.retry) if row.retry else None,
+                row.code,
+                row.next_try,
             )
             for row in rows
         }
@@ -41,7 +47,8 @@ class SqlTableStates(SqlPart):
                     "since": status.since,
                     "reason": status.reason,
                     "solution": status.solution,
-                    "retry": status.retry_text,
+                    "retry": "" if status.retry is None else status.retry.value,
+                    "next_try": status.next_try,
                     "code": status.code,
                 },
             )
@@ -96,12 +103,3 @@ class SqlProgress(SqlPart):
             return connection.scalar(
                 select(PROCESSED.c.position).filter_by(source=self._source, destination=destination)
             )
-
-
-def _retry(text: str) -> Retry | None:
-    """Who tries again. The column has the time of the next try instead, where penstock tries by itself and later."""
-    return (Retry(text) if text in list(Retry) else Retry.BACKOFF) if text else None
-
-
-def _next_try(text: str) -> str:
-    return "" if text in list(Retry) else text

@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeDecorator
 
 from penstock.model.position import Position, parse_position, stored_text
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Moment(TypeDecorator[datetime]):
@@ -70,6 +70,7 @@ TABLE_STATUS = Table(
     Column("reason", Text, nullable=False),
     Column("solution", Text, nullable=False),
     Column("retry", Text, nullable=False),
+    Column("next_try", Text, nullable=False),
     Column("code", Text, nullable=False),
 )
 

@@ -33,10 +33,11 @@ def test_table_status_is_kept_for_each_destination_and_table(store: StateStore) 
     errored = TableStatus(State.ERRORED, NOON, "a value does not fit", "ALTER TABLE …", Retry.MANUAL, "value")
     store.set_table_status("lake", ORDERS, READY)
     store.set_table_status("lake", ODD, errored)
-    store.set_table_status("other", ORDERS, errored)
+    later = TableStatus(State.ERRORED, NOON, "no answer", "Wait", Retry.AT_ONCE, "value", "in 20 s (try 2 of 5)")
+    store.set_table_status("other", ORDERS, later)
     assert store.table_status("lake") == {ODD: errored, ORDERS: READY}
     assert list(store.table_status("lake")) == sorted([ODD, ORDERS])
-    assert store.table_status("other") == {ORDERS: errored}
+    assert store.table_status("other") == {ORDERS: later}
 
 
 def test_the_same_state_again_replaces_its_reason(store: StateStore) -> None:
