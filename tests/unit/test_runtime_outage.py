@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from loop_bench import ORDERS
 from penstock.changelog.log import ChangeLog
+from penstock.config.destinations import DeadLetterConfig
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.memory import MemoryDestination
@@ -70,7 +71,10 @@ def test_a_copy_that_is_void_again_and_again_waits_longer_each_time(
     class Settings:
         max_connections = 1
 
-    pipeline = type("Piped", (), {"copying": Settings, "source": Source, "key": "shop"})
+    class Lake:
+        dlq = DeadLetterConfig()
+
+    pipeline = type("Piped", (), {"copying": Settings, "source": Source, "destination": Lake, "key": "shop"})
     state, nobody = MemoryStateStore(), cast(Any, None)
     log = ChangeLog(str(tmp_path))
     copier = Copier(cast(Any, pipeline), MemoryDestination("lake"), InProcessRunner(), log, state, nobody, nobody)
