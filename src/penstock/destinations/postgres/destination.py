@@ -29,6 +29,7 @@ from penstock.destinations.postgres import apply, records
 from penstock.destinations.postgres.bookmarks import Bookmarks
 from penstock.destinations.postgres.connection import Connection, Sessions
 from penstock.destinations.postgres.copy_commit import commit_copy
+from penstock.destinations.postgres.new_table import NewTable, forget_lost, take_in
 from penstock.destinations.postgres.parts import PostgresPart, ours
 from penstock.destinations.postgres.plan import (
     GROUP_ROWS,
@@ -41,10 +42,8 @@ from penstock.destinations.postgres.records import Record
 from penstock.destinations.postgres.shape import (
     Move,
     Shape,
-    create_statements,
     moved,
     shape_of,
-    table_columns,
     wanted_columns,
 )
 from penstock.destinations.postgres.type_map import POSTGRES_TYPES
@@ -58,7 +57,6 @@ from penstock.errors import (
     OtherLayout,
     PenstockError,
     PositionLost,
-    SchemaChanged,
     StaleBase,
     TableDropped,
     TableError,
@@ -143,10 +141,11 @@ class PostgresDestination:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"penstock {target}",))
             known = records.read(connection, target, lock=True)
             found = records.storage(connection, target)
-            known = self._without_lost(connection, known, found)
+            known = forget_lost(connection, known, found)
             record = next((one for one in known if one.source == source), None)
             if record is None:
-                record = self._taken_in(connection, target, schema, source, start, layout, sid, known, found)
+                wanted = NewTable(target, numbered(schema), source, start, layout, sid)
+                record = take_in(connection, wanted, known, found, create=self._create, enums=self._enums)
             if record.layout != layout.to_json():
                 raise OtherLayout(f"table {target} was made for another mode", f"Drop {target} to start again")
             self._layouts[target, source] = layout
@@ -158,94 +157,6 @@ class PostgresDestination:
                 records.update(connection, replace(record, epoch=records.new_token()))
                 records.drop_parts(connection, left)
             return record.position
-
-    def _without_lost(
-        self, connection: Connection, known: Sequence[Record], found: tuple[int, int] | None
-    ) -> list[Record]:
-        """Forget a table that somebody dropped, or replaced by another: it is made again, and copied."""
-        lost = [one for one in known if found is None or found[0] != one.relation]
-        for one in lost:
-            records.delete(connection, one.target, one.source)
-        return [one for one in known if one not in lost]
-
-    def _taken_in(
-        self,
-        connection: Connection,
-        target: TableId,
-        schema: TableSchema,
-        source: str,
-        start: Position | None,
-        layout: Layout,
-        sid: Sid | None,
-        known: Sequence[Record],
-        found: tuple[int, int] | None,
-    ) -> Record:
-        """Make the table, or take another source in that feeds it."""
-        schema = numbered(schema)
-        kept = layout.kept(schema)
-        if sid is not None and sid.column in {one.name for one in kept.columns} | set(layout.around.names):
-            raise SchemaChanged(f"table {target}: the source has a column {sid.column}", "Set another `sid_column`")
-        if known and (sid is None or any(one.sid is None or one.sid.family != sid.family for one in known)):
-            what = f"table {target} holds no position of {source}"
-            if sid is not None and all(one.sid is None for one in known):
-                raise SchemaChanged(f"table {target} was not made for several sources", f"Drop {target}")
-            raise PositionLost(what, f"Drop {target} or give it another target")
-        if known and any(one.layout != layout.to_json() for one in known):
-            raise OtherLayout(f"table {target} was made for another mode", f"Drop {target} to start again")
-        if found is not None and not known and self._create:
-            raise PositionLost(
-                f"table {target} is there, and was not made by penstock, so it holds no position of {source}",
-                f"Drop {target}, give the table another `target`, or set `create: false` to have it filled as it is",
-            )
-        if found is None and not self._create:
-            raise TableError(
-                f"table {target} is not there, and `create: false` leaves it to you to make it",
-                "Create it, then `penstock retry`; or set `create: true`",
-            )
-        columns = wanted_columns(connection, kept, enums=self._enums)
-        shape = Shape(target, kept, columns, layout, sid)
-        if found is None:
-            for statement in create_statements(shape):
-                connection.execute(statement)
-            found = records.storage(connection, target)
-            assert found is not None
-        record = Record(
-            target=target,
-            source=source,
-            relation=found[0],
-            filenode=found[1],
-            position=start,
-            moment=0,
-            history="",
-            token=records.new_token(),
-            epoch=records.new_token(),
-            structure=schema,
-            layout=layout.to_json(),
-            rule=layout.rule,
-            former=(),
-            columns={one.name: one.number for one in kept.columns},
-            created=self._create,
-            sid=sid,
-        )
-        if known and self._create:
-            for statement in moved(connection, record, shape, schema, "keep", enums=self._enums).statements:
-                connection.execute(statement)
-            record = replace(record, filenode=records.rewrote(connection, target, record.filenode))
-        if not self._create:
-            self._require_fit(connection, shape)
-        records.insert(connection, record)
-        return record
-
-    def _require_fit(self, connection: Connection, shape: Shape) -> None:
-        """SchemaChanged when a table that somebody made cannot take the rows at all."""
-        there = {name for name, _, _ in table_columns(connection, shape.target)}
-        needed = [*shape.key, *(column.name for column in shape.around)]
-        lacking = [name for name in needed if name not in there]
-        if lacking:
-            raise SchemaChanged(
-                f"table {shape.target} lacks column {', '.join(lacking)}, which rows are found by",
-                "Add it, then `penstock retry`; other columns may be left out",
-            )
 
     def position(self, target: TableId, source: str) -> Position | None:
         with self._sessions.for_table(target) as session:

@@ -15,7 +15,6 @@ from queue import SimpleQueue
 import structlog
 
 from penstock.config.model import Pipeline
-from penstock.destinations.contract import TableDestination
 from penstock.errors import KeyRequired, LineageLost, NotPublished, OtherLayout, Retry, StateError, TableError
 from penstock.fold.layout import Layout, layout_of
 from penstock.fold.rule import noted, retyped
@@ -23,6 +22,17 @@ from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableId, TableSchema
 from penstock.model.table_state import COPYING, GONE, State, TableStatus
+from penstock.runtime.apply.copy_reasons import (
+    ASKED_FOR,
+    AWAY,
+    COLUMNS_CAME,
+    MADE_AGAIN,
+    PUBLISHED_AGAIN,
+    has_key,
+    key_came,
+    mode_refused,
+    why_another,
+)
 from penstock.runtime.apply.followed_table import FollowedTable
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.table_boundary import of_table
@@ -36,43 +46,6 @@ from penstock.state.store import CopyRecord, Request, StateStore
 
 LOG = structlog.get_logger("tables")
 REQUESTS_EVERY = 1.0
-ASKED_FOR = "a resync was asked for"
-PUBLISHED_AGAIN = "it was not published as it must be for a while"
-MADE_ANEW = "the table was dropped and created again"
-COLUMNS_CAME = "it was Errored without columns, and has some now"
-AWAY = "it was not at the source, or not published, for a while"
-
-
-def _has_key(schema: TableSchema, feed: Feed) -> bool:
-    """Return whether updates and deletes of the table tell which row they are of."""
-    return (bool(schema.key) and schema.identity != "nothing") or (schema.by_row and feed.mode is Mode.CLONE)
-
-
-def _key_came(schema: TableSchema) -> str:
-    if schema.by_row:
-        return "it was Errored without a key, and has REPLICA IDENTITY FULL now"
-    return f"it was Errored without a key, and has one now: ({', '.join(schema.key)})"
-
-
-def _why_another(tracked: FollowedTable, schema: TableSchema) -> str:
-    """Why the table is to be copied again, now that the catalogue has it as `schema`; "" when it is not.
-
-    Tables of other modes keep rows by the key that they have: a new one is for an operator to decide.
-    """
-    if tracked.errored:
-        if tracked.lacks_columns and schema.columns:
-            return COLUMNS_CAME
-        comes_back = tracked.lacks_key and _has_key(schema, tracked.feed) and tracked.feed.mode is Mode.CLONE
-        return _key_came(schema) if comes_back else ""
-    return MADE_ANEW if tracked.schema.relation_id != schema.relation_id else ""
-
-
-def _mode_refused(feed: Feed, destination: TableDestination) -> TableError:
-    modes = ", ".join(mode for mode in Mode if mode in destination.capabilities.modes)
-    return TableError(
-        f"table {feed.name}: destination {destination.name} does not take tables of mode {feed.mode}, but {modes}",
-        "Give its rule another `mode`, and start again",
-    )
 
 
 class TableLifecycle:
@@ -119,7 +92,7 @@ class TableLifecycle:
             self._loop.track_errored(feed, schema, shared)
             return
         if feed.mode not in destination.capabilities.modes:
-            self._loop.track_errored(feed, schema, _mode_refused(feed, destination))
+            self._loop.track_errored(feed, schema, mode_refused(feed, destination))
             return
         trouble = self._troubles.get(feed.name)
         if isinstance(trouble, NotPublished):
@@ -149,7 +122,7 @@ class TableLifecycle:
             self._loop.track_errored(feed, schema, older, position)
             return
         if follows.relation_id != schema.relation_id:
-            self._copy_again(feed.name, MADE_ANEW)
+            self._copy_again(feed.name, MADE_AGAIN)
             return
         if changed is not None:
             LOG.warning("table queued for resync", table=str(feed.name), why=changed.why)
@@ -335,11 +308,11 @@ class TableLifecycle:
             if feed.name in self._troubles:
                 continue
             if tracked is None:
-                if _has_key(schema, feed) and self._copier.lacks_key(feed.name):
-                    self._copy_again(feed.name, _key_came(schema))
+                if has_key(schema, feed) and self._copier.lacks_key(feed.name):
+                    self._copy_again(feed.name, key_came(schema))
                 elif schema.columns and self._copier.lacks_columns(feed.name):
                     self._copy_again(feed.name, COLUMNS_CAME)
-            elif why := _why_another(tracked, schema):
+            elif why := why_another(tracked, schema):
                 try:
                     self._loop.want_resync(tracked, why)
                 except TableError as error:
