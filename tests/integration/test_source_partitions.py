@@ -210,11 +210,11 @@ HAPPENED: dict[str, tuple[list[str], list[tuple[str, str]], bool]] = {
 
 @pytest.mark.parametrize("case", HAPPENED)
 def test_what_happened_to_partitions(any_postgres: Database, tmp_path: Path, case: str) -> None:
-    statements, remarks, copied_anew = HAPPENED[case]
+    statements, remarks, copied_again = HAPPENED[case]
     bench = bench_of(any_postgres, tmp_path)
     bench.copied()
     any_postgres.execute(*statements)
-    expected = [EVENTS] if copied_anew else []
+    expected = [EVENTS] if copied_again else []
     assert bench.look() == expected
     assert bench.remarks() == remarks
     assert bench.look() == expected, "until it is copied"
@@ -336,7 +336,7 @@ def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database,
 
 
 @pytest.mark.parametrize(
-    ("mode", "statement", "remarks", "copied_anew"),
+    ("mode", "statement", "remarks", "copied_again"),
     [
         ("append", "truncate e0", [], False),
         ("append", "drop table e0", [], False),
@@ -346,13 +346,13 @@ def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database,
     ],
 )
 def test_modes_that_keep_their_past(
-    postgres: Database, tmp_path: Path, mode: str, statement: str, remarks: list[tuple[str, str]], copied_anew: bool
+    postgres: Database, tmp_path: Path, mode: str, statement: str, remarks: list[tuple[str, str]], copied_again: bool
 ) -> None:
     """Append ignores removals; a copy of either takes nothing away."""
     bench = bench_of(postgres, tmp_path, mode=mode)
     bench.copied()
     postgres.execute(statement)
-    assert bench.look() == ([EVENTS] if copied_anew else [])
+    assert bench.look() == ([EVENTS] if copied_again else [])
     assert bench.remarks() == remarks
 
 

@@ -112,7 +112,7 @@ def test_drop_says_what_it_means_and_resyncs(
     assert [(one.kind, one.table) for one in store.requests()] == [("resync", TABLE)]
 
 
-def test_a_table_that_went_on_is_not_copied_anew(
+def test_a_table_that_went_on_is_not_copied_again(
     file: Path, store: SqlStateStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.set_table_status("lake", TABLE, TableStatus(State.READY, NOON))

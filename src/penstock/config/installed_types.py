@@ -1,7 +1,7 @@
 """Types that installed packages add by name: destinations, processors and stores, through entry points.
 
 A type of somebody else's is one of `type: python` whose class or function is named by the entry point. The file's
-section is written anew as such, before it is read: keys that the section does not have are the arguments of the class.
+section is rewritten as such before it is read: keys that the section does not have are the arguments of the class.
 """
 
 from __future__ import annotations

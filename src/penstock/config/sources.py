@@ -49,7 +49,7 @@ class PostgresSource(Section):
     """Where changes come from.
 
     `start_lsn` is where an empty change log begins; `retries` is how often capture tries again in a row, None: for
-    ever. Every `status_every` the server is told what is durable, and one that has said nothing for `keepalive` counts
+    ever. Every `status_every` the server hears what is durable, and one that has said nothing for `keepalive` counts
     as gone.
 
     Unless the file says otherwise, `publication` and `slot` of the only `source` are `penstock_{pipeline}`, and those

@@ -35,7 +35,7 @@ class Rescued:
         self._counts: dict[str, RescueCount] = {}
 
     def keep(self, column: str, rows: Places, texts: Sequence[str], place: str) -> None:
-        """One or more cells of a column; `place` is where the first of them came from."""
+        """Keep one or more cells of a column; `place` is where the first of them came from."""
         self._rows.append(rows)
         self._names.append(column)
         self._texts.append(list(texts))

@@ -48,7 +48,7 @@ class StoredTable:
     rows: pa.Table
     positions: Mapping[str, Position]
     copying: frozenset[str] = frozenset()  # sources from which it was made to be copied
-    version: int = 0  # told by all that was done to it
+    version: int = 0  # one more after everything that is done to it
     layout: Layout = ROWS
     moments: Mapping[str, int] = field(default_factory=dict)
     histories: Mapping[str, str] = field(default_factory=dict)

@@ -119,7 +119,7 @@ def unkept(held: Iterable[int], schema: TableSchema, kept: TableSchema) -> set[i
 
 
 def numbered(schema: TableSchema) -> TableSchema:
-    """With a number for every column, where the source told none."""
+    """Give a number to every column, where the source gave none."""
     if all(column.number for column in schema.columns):
         return schema
     return resolve(schema, schema)

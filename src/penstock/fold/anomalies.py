@@ -1,7 +1,7 @@
 """Find changes that do not suit what the destination holds: an insert whose key is there, an update of one that is not.
 
 A delete counts as an update does. They are applied as the mode says; here they are only found, when the file asks for
-it (`anomalies: count` or `log`). `has` tells which keys have a row before the batch; from there every change says what
+it (`anomalies: count` or `log`). `has` says which keys have a row before the batch; from there every change says what
 must be there before the next.
 """
 

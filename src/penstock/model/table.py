@@ -46,7 +46,7 @@ class ColumnType:
 
     @classmethod
     def from_raw(cls, raw: dict[str, Any]) -> ColumnType:
-        """Of what `dataclasses.asdict` made, perhaps by way of JSON."""
+        """Read what `dataclasses.asdict` made, perhaps after a turn through JSON."""
         element = raw.get("element")
         return cls(
             **{

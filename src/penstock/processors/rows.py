@@ -3,8 +3,8 @@
 A table is what its source's rows make it, whenever and however they come: in a copy, in a change, in a copy again. So
 in a table of rows a processor sees a row alone, as a copy reads it, and nothing of the change that brought it. It makes
 one row of it or none, keeps its key, and writes no columns but those that the table has. In a table of events it sees
-events, as in a stream. A row or event that it fails on is left out, as one that it drops, and told of in `failed` if it
-is to be a dead letter; or the table stops (`on_error: stop`).
+events, as in a stream. A row or event that it fails on is left out, as one that it drops, and reported in `failed` if
+it is to be a dead letter; or the table stops (`on_error: stop`).
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _fitted(images: pa.StructArray, kind: pa.StructType, table: TableId) -> tupl
 
 
 def _cast(values: pa.Array, wanted: pa.Field, bad: dict[int, str], first: int) -> pa.Array:
-    """Return values of the column's type. Those that are none are null, and noted in `bad` by their row."""
+    """Return values of the column's type. What cannot be one is null, and noted in `bad` by its row."""
     if values.type == wanted.type:
         return values
     try:

@@ -1,7 +1,7 @@
 """Make pins (state/pin.py): bring a table to exactly one position, repair rows there, and keep it readable.
 
 Acted on between two batches. A table that is held falls behind alone; when its position is known it is brought there,
-by the same batches as ever, but ended within a segment. Then its contents are bookmarked, and it joins the others
+by ordinary batches that are ended within a segment. Then its contents are bookmarked, and it joins the others
 again.
 """
 

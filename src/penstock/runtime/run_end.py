@@ -76,7 +76,7 @@ class RunEndWatch:
         self._quiet_head: Position | None = None  # nothing had come for long enough when the source was here
         self._ends: list[Position] = []
         self._bound: Position | None = None
-        self._is_found = False  # of what the log tells: the moment, the number of changes
+        self._is_found = False  # what the log says: the moment, the number of changes
         moment = wanted.until
         self._moment = round(moment.timestamp() * 1_000_000) if isinstance(moment, datetime) else None
         self._asked_after_moment = False

@@ -127,7 +127,7 @@ async def _on_unexpected(request: Request, error: Exception) -> Response:
 
 
 def _as_asked(request: Request, found: JSONResponse) -> Response:
-    """Give an error as a page to a person who asked for one, and as an object to everybody else."""
+    """Answer an error with a page for browsers, and with an object for everybody else."""
     if not (request.method == "GET" and request.url.path.startswith("/ui")):
         return found
     return pages.error_page(request, found.status_code, Problem.model_validate_json(bytes(found.body)))

@@ -231,7 +231,7 @@ def map_page(request: Request, service: ServiceDep, member: MemberDep, _holder: 
 
 
 def error_page(request: Request, status: int, problem: Problem) -> HTMLResponse:
-    """Show an error to a person: what is wrong, and the way out."""
+    """Show an error to an operator: what is wrong, and the way out."""
     return _page("error.html", request, request.app.state.service, status_code=status, problem=problem)
 
 

@@ -4,7 +4,7 @@ Times are ISO text in UTC and positions fixed-width hexadecimal, so that SQLite 
 person can read them. A table that is added here is created in an existing store when it is next opened; a change to an
 existing table needs a new FORMAT.
 
-Every row says of which source it is: "" where the pipeline has one source only. `SqlPart` sees to it that a store reads
+Every row says of which source it is: "" where the pipeline has one source only. `SqlPart` makes sure that a store reads
 and writes the rows of its own source.
 """
 

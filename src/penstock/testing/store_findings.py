@@ -232,7 +232,7 @@ def test_old_versions_go_behind_all_positions(store: StateStore) -> None:
     assert max(one.sequence for one in store.schema_versions()) > 2 * many
 
 
-def test_rescued_cells_are_counted_until_the_table_is_copied_anew(store: StateStore) -> None:
+def test_rescued_cells_are_counted_until_the_table_is_copied_again(store: StateStore) -> None:
     assert store.rescued("lake") == {}
     store.add_rescued("lake", ORDERS, [])
     assert store.rescued("lake") == {}
@@ -251,7 +251,7 @@ def test_rescued_cells_are_counted_until_the_table_is_copied_anew(store: StateSt
     assert set(store.rescued("pond")) == {ORDERS}
 
 
-def test_anomalies_are_counted_until_the_table_is_copied_anew(store: StateStore) -> None:
+def test_anomalies_are_counted_until_the_table_is_copied_again(store: StateStore) -> None:
     assert store.anomalies("lake") == {}
     store.add_anomalies("lake", ORDERS, [AnomalyCount("update", 2, ("1", "2")), AnomalyCount("delete", 1, ("3",))])
     store.add_anomalies("lake", ORDERS, [AnomalyCount("update", 9, ("4", "5", "6", "7"))])

@@ -275,7 +275,7 @@ def _letters(table: TableReport, file: str) -> str:
     number = "1 dead letter" if letters.kept == 1 else f"{count_text(letters.kept)} dead letters"
     said = f"{table.table} has {number} at {table.destination}: events that the stream went on without"
     if letters.dropped:
-        said += f"; {count_text(letters.dropped)} more were dropped, for want of room or for their age"
+        said += f"; {count_text(letters.dropped)} more were dropped for their age, or because there was no room"
     return f"{said}. See `penstock dlq list {file}`"
 
 

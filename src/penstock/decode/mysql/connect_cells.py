@@ -1,6 +1,6 @@
 """MySQL's own text of a value (`texts.py`) as Debezium's MySQL and MariaDB connectors have it, with default settings.
 
-The mapping is documented under "Data type mappings"; docs/events.md lists where this differs. Dates that are none are
+The mapping is documented under "Data type mappings"; docs/events.md lists where this differs. Impossible dates are
 null, as documented there; of a key column, which cannot be null, they have no form.
 """
 
@@ -128,7 +128,7 @@ def connect_column(type: ColumnType, texts: pa.Array) -> ConnectColumn:
 
 
 def _real(texts: pa.Array) -> pa.Array:
-    """Return the texts without those of dates that are none: 2024-02-31 is only found when it is read."""
+    """Return the texts without those of impossible dates: 2024-02-31 is only found when it is read."""
     odd = pc.match_substring_regex(texts, NO_DATE)
     return pc.if_else(odd, pa.scalar(None, pa.string()), texts) if pc.any(odd).as_py() else texts
 

@@ -1,4 +1,4 @@
-"""MySQL's own text of a value (`texts.py`) as JSON, by kernels. Called by `render/` by way of the dialect.
+"""MySQL's own text of a value (`texts.py`) as JSON, by kernels. Called by `render/` through the dialect.
 
 | type                      | in JSON                                                                            |
 |---------------------------|------------------------------------------------------------------------------------|

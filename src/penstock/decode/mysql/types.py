@@ -53,7 +53,7 @@ def length_bytes(type: ColumnType) -> int:
 
 
 def arrow_type(type: ColumnType) -> pa.DataType:
-    """Return the type that holds every value of a column, but for dates that are none."""
+    """Return the type that holds every value of a column, but for impossible dates."""
     code, modifier = type.oid, type.modifier
     if type.carried_as or type.held_as == "text":
         return pa.string()

@@ -2,7 +2,7 @@
 
 `from_image` reads the binlog's bytes, `from_texts` what SELECT writes in the text protocol under the expressions of
 `select_expression`. Both give the column with null where a value does not fit, and the texts of those that do not:
-dates that are none, which MySQL allows (`2024-00-00`). Everything else fits its type.
+impossible dates, which MySQL allows (`2024-00-00`). Everything else fits its type.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def _parsed_dates(strings: pa.Array, target: pa.DataType) -> Typed:
 
 
 def _parsed_one_by_one(strings: pa.Array, target: pa.DataType) -> Typed:
-    """Find dates that are none by trying each: `2023-02-31`, which a server takes under ALLOW_INVALID_DATES."""
+    """Find impossible dates by trying each: `2023-02-31`, which a server takes under ALLOW_INVALID_DATES."""
     misfit = np.zeros(len(strings), np.bool_)
     texts = ["" if one is None else one for one in strings.to_pylist()]
     for place, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Postgres' own text of a value as JSON, by kernels. Called by `render/` by way of the dialect.
+"""Postgres' own text of a value as JSON, by kernels. Called by `render/` through the dialect.
 
 | type                  | in JSON                                                                                |
 |-----------------------|----------------------------------------------------------------------------------------|
@@ -111,7 +111,7 @@ def _zoned_moments(texts: pa.Array) -> pa.Array:
 
 
 def _iso(texts: pa.Array, write: Render) -> pa.Array:
-    """`infinity` and years before Christ, which are told by their letters, stay as they are."""
+    """Leave `infinity` and years before Christ, recognised by their letters, as they are."""
     if not (octets_of(texts) > ord("9")).any():
         return quoted(write(texts))
     return quoted(pc.if_else(pc.match_substring_regex(texts, "[A-Za-z]"), texts, write(texts)))

@@ -67,7 +67,7 @@ class Messages(RawRows):
     def images(self, rows: Places, *, whole_inserts: bool = True) -> Cells:
         """Whole new images. A cell that was not sent has the same message's old value where that has one.
 
-        RowIncomplete for an INSERT that lacks a cell, unless the caller sees to that: Postgres sends such a one for an
+        RowIncomplete for an INSERT that lacks a cell, unless the caller handles that: Postgres sends such a one for an
         UPDATE that brings a row into a publication's row filter and leaves a large value unchanged.
         """
         cells = self._walk(rows, self.new[rows], len(self.schema.columns))

@@ -45,7 +45,7 @@ class TableLog:
 
     @property
     def name(self) -> str:
-        """What tells this version from every other, of this table or of one that took its place."""
+        """What distinguishes this version from every other, of this table or of one that took its place."""
         return "" if self._mark is None else f"{self.version}-{self._mark.identity}"
 
     @property

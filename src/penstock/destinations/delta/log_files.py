@@ -28,7 +28,7 @@ ABSENT = ("NoSuchKey", "NotFound", "404")
 
 @dataclass(frozen=True)
 class Mark:
-    """What tells a file from another of the same name, and when it was made, in seconds since 1970."""
+    """What distinguishes a file from another of the same name, and when it was made, in seconds since 1970."""
 
     identity: str
     at: float = field(compare=False)
@@ -44,7 +44,7 @@ class LogFiles(Protocol):
         ...
 
     def mark(self, name: str) -> Mark | None:
-        """Return what tells the file from others; None if there is none."""
+        """Return what distinguishes the file from others; None if there is none."""
         ...
 
     def create(self, name: str, content: bytes) -> Mark | None:
@@ -52,7 +52,7 @@ class LogFiles(Protocol):
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file in the place of another, if there is one."""
+        """Replace a file, or write it if there is none."""
         ...
 
     def remove(self, name: str) -> None:

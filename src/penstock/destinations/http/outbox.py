@@ -63,7 +63,7 @@ def requests(folder: Folder, name: str) -> Iterator[Iterator[pa.RecordBatch]]:
 
 
 def digests(batch: pa.RecordBatch) -> list[bytes]:
-    """Return what tells one event from all others: a digest of its place and its content."""
+    """Return what distinguishes one event from all others: a digest of its place and its content."""
     pairs = zip(batch.column("place").to_pylist(), batch.column("value").to_pylist(), strict=True)
     return [hashlib.blake2b((value or b"") + place.encode(), digest_size=16).digest() for place, value in pairs]
 

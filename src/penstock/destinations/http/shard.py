@@ -60,7 +60,10 @@ class Pace:
 
 @dataclass
 class HttpPublisher:
-    """`label` tells this shard's requests from all others. `start` is the place of a shard that has no record yet."""
+    """Publish one shard. `label` distinguishes its requests from all others.
+
+    `start` is the place of a shard that has no record yet.
+    """
 
     folder: Folder
     label: str

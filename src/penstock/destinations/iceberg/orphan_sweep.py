@@ -5,9 +5,9 @@ snapshot's files, manifests and lists, and the metadata files themselves. What i
 anyway, ours or Iceberg's by its name, and older than a safe age, is removed between batches, a few files at a time; the
 listing comes first, so whatever is committed meanwhile is known. Should a writer be at work that is older than that, it
 is shut out before its files go: a strict commit of a mark changes the table's metadata, so that nothing planned before
-it can be committed. A copy's files are left to `snapshot_expiry`, which is told which copies go on. A sweep that was
-killed is begun again: when the last one ended, a file beside the key index says. Neighbour: `destination`, which calls
-it between batches.
+it can be committed. A copy's files are left to `snapshot_expiry`, which is given the copies in progress. A sweep that
+was killed is begun again: a file beside the key index says when the last one ended. Neighbour: `destination`, which
+calls it between batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What no reader needs any more goes: old snapshots with their files, and files that killed writers left behind.
 
 Snapshots expire by number and age, as the destination's settings say. What only they referred to stays for a while, for
-queries in flight: Iceberg tells which files these are, and `deferred_deletes` removes them later. A
+queries in flight: Iceberg says which files these are, and `deferred_deletes` removes them later. A
 file of ours that is younger than the current snapshot and in none was written by somebody who died, or who has not
 committed yet; a file of a copy may be of any age, and is kept if somebody says that the copy goes on. Whoever lives is
 shut out first: a strict commit of a mark changes the table's metadata, so that no write planned before it can be

@@ -46,7 +46,7 @@ class Folder(Protocol):
         """Return a file's content, or None if there is no such file."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole file, durably, in the place of one that has its name."""
+        """Write a whole file durably; it replaces one of the same name."""
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a whole file, durably, unless there is one of that name: then return False. Needs hard links."""

@@ -111,7 +111,7 @@ def _roll_back(connection: Connection) -> None:
     try:
         connection.execute("ROLLBACK")
     except psycopg.Error:
-        connection.close()  # the server undoes what it was told when its session is gone
+        connection.close()  # the server rolls back when its session is gone
 
 
 def _commit(connection: Connection) -> None:

@@ -43,7 +43,7 @@ from penstock.fold.versions import Held, closed_versions, versions
 from penstock.model.position import Position
 from penstock.model.table import TableId
 
-SPILLED_AT = 24 << 20  # bytes of rows: more goes to the destination at once, not by way of the driver
+SPILLED_AT = 24 << 20  # bytes of rows: more goes straight to the destination, not through the driver
 GROUP_ROWS = 200_000  # of `held`
 OPEN_SQL = "'9999-01-01 00:00:00+00'"
 

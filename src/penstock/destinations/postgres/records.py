@@ -206,7 +206,7 @@ def require_descended(connection: Connection, record: Record) -> int:
     TableDropped when it is another table than we wrote to, or none; LineageLost when somebody emptied it, also if they
     have filled it again.
 
-    A file that changed was written anew. VACUUM FULL leaves every row the transaction that it is of, so the table has
+    A file that changed was rewritten. VACUUM FULL leaves every row the transaction that it is of, so the table has
     rows that are no younger than what we noted last; a table that was emptied has none. One whose rows were all written
     anew, as by ALTER TABLE, counts as emptied where a copy loses nothing.
     """
@@ -233,7 +233,7 @@ def require_descended(connection: Connection, record: Record) -> int:
     )
     if connection.execute(rows).fetchone() == (False,):
         raise LineageLost(
-            f"table {record.target}: somebody truncated it or wrote all its rows anew at the destination",
+            f"table {record.target}: somebody truncated it or rewrote all its rows at the destination",
             f"`penstock resync` copies {record.target} again",
         )
     return found[1]

@@ -187,7 +187,7 @@ def row_schema(table: Table) -> pa.Schema:
 
 
 def structure_of(table: Table) -> str:
-    """Return what tells a table's columns and key from others."""
+    """Return what distinguishes a table's columns and key from others."""
     return json.dumps([[(one.name, one.type, str(one.arrow_type)) for one in table.columns], table.key])
 
 

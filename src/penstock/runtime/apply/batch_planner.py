@@ -63,7 +63,7 @@ class TableWork:
     def _can_be_shared(self) -> bool:
         """A table that got a key, or lost it, is for one task.
 
-        Moments of a history are told by all changes, so they must be of one; begin and commit of transactions as well.
+        Moments of a history come from all changes, so they must be of one; begin and commit of transactions as well.
         """
         if self.bytes <= MOST_HELD_BYTES or len({bool(schema.key) for schema in self.versions}) > 1:
             return False
@@ -156,7 +156,7 @@ def gather(
 ) -> Batch | None:
     """Return the batch that these segments make for the feeds in `positions`, up to the limits; None without segments.
 
-    With `until` it ends there at the latest, be it within a segment: transactions that commit before it are in it,
+    With `until` it ends there at the latest, even within a segment: transactions that commit before it are in it,
     and no others.
     """
     tables: dict[TableId, TableWork] = {}

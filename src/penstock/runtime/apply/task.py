@@ -193,8 +193,8 @@ def _lacking(task: ApplyTask, part: WrittenPart) -> TableError:
 def _fit(task: ApplyTask) -> tuple[list[RawChanges], tuple[RawMessage, ...]]:
     """Return the changes that can be decoded, and those that cannot.
 
-    Buckets that are given the same must leave out the same, so each looks at all, and the first of them tells. So many
-    that they cannot be kept are an error, as in every other mode.
+    Buckets that are given the same must leave out the same, so each looks at all, and the first of them reports. If
+    there are so many that they cannot be kept, that is an error, as in every other mode.
     """
     wanted = range(task.position, 2**64 if task.until is None else task.until)
     most_bytes = MOST_BYTES_KEPT // (task.buckets if task.shared else 1)

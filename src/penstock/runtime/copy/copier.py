@@ -117,7 +117,10 @@ class Copier:
         self._ranges.shutdown()
 
     def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None, why: str = "") -> None:
-        """`record` is of a copy that was under way at an earlier start; `why` tells people why it is copied again."""
+        """Take a table in.
+
+        `record` is of a copy that was under way at an earlier start; `why` is the reason for another copy, for operators.
+        """
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
         copying = CopyingTable(feed, schema, replay_from=min(positions, default=None), why=why)
         with self._lock:

@@ -41,7 +41,7 @@ class ShardPlaces:
         return all(at.place >= place for at in self.now)
 
     def behind(self, table: str) -> Place | None:
-        """Return how far a table is that stands behind in any shard; None when it does in none."""
+        """Return how far a table is that is behind in some shard; None if it is behind in none."""
         return min((at.behind[table] for at in self.now if table in at.behind), default=None)
 
     def lacks_events(self, table: str) -> bool:

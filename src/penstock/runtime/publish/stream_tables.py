@@ -222,7 +222,7 @@ class StreamTables:
         if table is None:
             LOG.warning("request for a table that is not followed", kind=request.kind, table=str(request.table))
             return
-        LOG.info("asked for", kind=request.kind, table=str(request.table))
+        LOG.info("request taken up", kind=request.kind, table=str(request.table))
         self._note(request.kind, f"table {request.table}: {request.kind} was asked for", request.table)
         if request.kind == "drop":
             LOG.warning("not dropped: events that are published stay", table=str(request.table))

@@ -164,7 +164,7 @@ class ClusterWatch:
                     if not self._application.has_lost_java() and not self._application.is_stopped():
                         self._application.cancel_all_jobs()
         except (Py4JError, ConnectionError):
-            return  # Java has ended, which whoever calls it next is told
+            return  # Java has ended: whoever calls it next gets the error
 
     def _is_stopped(self) -> bool:
         try:

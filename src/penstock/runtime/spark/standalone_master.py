@@ -51,7 +51,7 @@ def require_master(settings: Mapping[str, str], where: str, wait: float = WAIT_S
                 "Start the cluster, or correct the address; without `master` the pipeline runs on this machine",
             )
         if not told:
-            LOG.warning("waiting for the master", master=master, what=why, seconds=wait)
+            LOG.warning("waiting for the Spark master", master=master, what=why, seconds=wait)
             told = True
         time.sleep(TRY_EVERY)
 
@@ -67,7 +67,7 @@ def refusals(settings: Mapping[str, str], where: str) -> str:
 @contextmanager
 def telling_of_a_wait(settings: Mapping[str, str]) -> Iterator[None]:
     """While the block registers us, says that it takes long, if it does: Spark tries for a minute."""
-    tell = partial(LOG.warning, "waiting for the master", master=settings.get("spark.master"), what=NOT_TAKEN_YET)
+    tell = partial(LOG.warning, "waiting for the Spark master", master=settings.get("spark.master"), what=NOT_TAKEN_YET)
     late = threading.Timer(WAIT_SECONDS, tell)
     late.daemon = True
     if is_standalone(settings):

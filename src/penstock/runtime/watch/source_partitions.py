@@ -1,4 +1,4 @@
-"""Notice what happens to whole partitions, which no stream tells, so that no table silently differs.
+"""Notice what happens to whole partitions, which no stream reports, so that no table silently differs.
 
 | found                                        | what is done                                                       |
 |----------------------------------------------|--------------------------------------------------------------------|
@@ -44,7 +44,7 @@ _SAID: dict[RemarkKind, str] = {
     "stale": "was truncated at the source, which is never sent",
     "replaced": "was detached and attached again, or dropped and created again, and its rows may be others",
 }
-_HEEDED: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing", "replaced"})}  # other modes heed all
+_ACTED_ON: dict[str, frozenset[RemarkKind]] = {"append": frozenset({"missing", "replaced"})}  # other modes act on all
 _COPIED_AGAIN = frozenset({"clone", "append", "history"})
 
 Found = list[tuple[Partition, RemarkKind]]
@@ -75,8 +75,8 @@ class SourcePartitions:
         """
         if now.partitions == before.partitions:
             return ""
-        heeded = _HEEDED.get(feed.mode, _SAID.keys())
-        found = [one for one in differences(session, before, now) if one[1] in heeded]
+        acted_on = _ACTED_ON.get(feed.mode, _SAID.keys())
+        found = [one for one in differences(session, before, now) if one[1] in acted_on]
         if truncated := [one for one, kind in found if kind == "stale"]:
             whole = self._truncates.explain(
                 session=session,

@@ -35,7 +35,7 @@ def canonical_texts(type: ColumnType, selected: pa.Array, *, wide: bool = False)
 
 
 def shown_texts(type: ColumnType, selected: pa.Array, canonical: pa.Array) -> pa.Array:
-    """Return what a person is shown: numbers in place of their bits."""
+    """Return what an operator is shown: numbers in place of their bits."""
     values = from_texts(type, selected).values
     return values.cast(pa.string()) if pa.types.is_floating(values.type) else canonical
 

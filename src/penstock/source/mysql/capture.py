@@ -1,7 +1,7 @@
 """Capture: a byte pump from the binlog into a sink of whole transactions. It never interprets a value.
 
-`Capture.run` reads until it is told to stop. A server that goes away and a log without room are waited for; what no
-retry can mend is raised: a gap, rights that are missing. Each session goes on at the sink's end.
+`Capture.run` reads until it is stopped. A server that goes away and a log without room are waited for; what no
+retry can fix is raised: a gap, rights that are missing. Each session goes on at the sink's end.
 """
 
 from __future__ import annotations

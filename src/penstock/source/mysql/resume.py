@@ -42,7 +42,7 @@ class LogState:
 
 
 def identity(connection: Connection, address: Address) -> str:
-    """Return what tells the server from others: MySQL's uuid, MariaDB's server id."""
+    """Return what distinguishes the server from others: MySQL's uuid, MariaDB's server id."""
     variable = "server_id" if is_mariadb(connection) else "server_uuid"
     return str(rows(connection, address, f"SELECT @@GLOBAL.{variable}")[0][0])
 

@@ -1,7 +1,7 @@
 """Capture: a byte pump from a replication slot into a sink of whole transactions. It never interprets a value.
 
-`Capture.run` reads until it is told to stop. It survives a source that goes away and a log without room, and raises
-what no retry can mend: a gap, a slot that stays busy, a server that is set up wrongly. Each session resumes at the
+`Capture.run` reads until it is stopped. It survives a source that goes away and a log without room, and raises
+what no retry can fix: a gap, a slot that stays busy, a server that is set up wrongly. Each session resumes at the
 sink's end, and skips a transaction if and only if its `commit_lsn` is below that end. It reads from where the slot
 stands, so that what is sent again can be compared with the sink (overlap.py). What is durable in the sink is then, and
 only then, confirmed to the server.
@@ -69,7 +69,7 @@ class StopFlag(Protocol):
 class CaptureSettings:
     """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is.
 
-    `retries` tries in a row may fail, None: any number. Every `status_every` seconds the server is told what is
+    `retries` tries in a row may fail, None: any number. Every `status_every` seconds the server hears what is
     durable; one that has said nothing for `keepalive` is gone.
     """
 
@@ -432,7 +432,7 @@ class _Session:
                 return step()
             except (LogFull, LogUnreachable) as error:
                 self._report(_waiting(error, attempt + 1))
-                self._reported_at = float("-inf")  # so that the next progress is told at once
+                self._reported_at = float("-inf")  # so that the next progress is reported at once
             again = time.monotonic() + _delay(attempt)
             attempt += 1
             while (remaining := again - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""The optional DDL trigger: the source itself tells each new structure, at its exact place in the stream.
+"""The optional DDL trigger: the source itself reports each new structure at its exact place in the stream.
 
 An event trigger writes a transactional logical message after every command that makes or alters a table: the columns
 with their numbers, as the catalogue has them at that very moment. Capture reads the messages (ddl_messages.py) and

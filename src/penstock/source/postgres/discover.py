@@ -1,6 +1,6 @@
 """Tables and their structure, from the catalogue.
 
-`discover` finds the tables a pipeline wants, as they are published; `describe` tells what a pgoutput Relation message
+`discover` finds the tables a pipeline wants, as they are published; `describe` says what a pgoutput Relation message
 does not say of one relation, for capture.py. Tables are ordinary, permanent tables and roots of partitioned ones: not
 partitions (they come under their root, unless each is to be a table of its own), views, foreign or temporary tables,
 or the server's own schemas.

@@ -38,7 +38,7 @@ _TREE = """
 _XIDS = 2**32
 _NEXT_XID = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _LOCK_WAIT = "500ms"
-_LONGEST_READ = "30s"  # a run that is told to stop waits no longer for it
+_LONGEST_READ = "30s"  # a run that is stopped waits no longer for it
 
 
 def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:

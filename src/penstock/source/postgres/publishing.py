@@ -3,7 +3,7 @@
 `planned` says which changes are needed; check.py prints them as statements. `publish` makes those that it may and
 reports, for each table that is not published as it must be, why and what to run. A table moves from one publication to
 the other in one transaction. What was not sent before a table was added or moved is unknown, so it has to be copied
-again: table_marks.py notices every change of a table's membership and sees to that.
+again: table_marks.py notices every change of a table's membership and has it copied.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
 def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[str], None] | None = None) -> Position:
     """Create the slot and return its consistent point: every transaction with `commit_lsn >=` it will be sent.
 
-    Postgres first waits for transactions that were running to end. Every few seconds of that, `waiting` is told who
+    Postgres first waits for transactions that were running to end. Every few seconds of that, `waiting` is given who
     they are, as `connection` sees them. Interrupting it (Ctrl-C) leaves no slot behind.
     """
     pgconn = replication_connection(url)

@@ -4,7 +4,7 @@ Making a logical slot gives both: the snapshot sees exactly the transactions wit
 is temporary and nobody reads from it; slot, snapshot and connection live and die together.
 
 Postgres makes the snapshot only when every transaction that had already written, of any database of the server, and
-every prepared one has ended. `waiting` is told who they are; after `timeout` it is SnapshotBlocked, which is tried
+every prepared one has ended. `waiting` is given their names; after `timeout` it is SnapshotBlocked, which is tried
 again later.
 """
 

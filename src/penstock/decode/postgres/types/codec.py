@@ -23,7 +23,7 @@ class TypeCodec:
     """`parse` takes a BinaryArray of texts (null: SQL NULL) to an array of `arrow_type`, null where it was null.
 
     A text that `arrow_type` cannot hold makes it raise ValueError (pyarrow's ArrowInvalid is one); never a wrong value.
-    `misfits`, where a family has one, tells many of those texts at once; it need not know all of them.
+    `misfits`, where a family has one, recognises many of those texts at once; it need not know all of them.
     """
 
     arrow_type: pa.DataType
