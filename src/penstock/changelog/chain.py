@@ -57,7 +57,7 @@ def chain_of(texts: list[str]) -> tuple[list[str], list[str], str | None]:
 
 
 def first_that_may_hold(position: Position, texts: list[str]) -> int:
-    """Find where in the sorted names those begin that start last at or before the position."""
+    """Return the index of the first of the sorted names that share the last start at or before the position."""
     following = bisect.bisect_left(texts, stored_text(position + 1))
     if following == 0:
         return 0

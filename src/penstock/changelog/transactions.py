@@ -51,7 +51,7 @@ def changes_in(log: ChangeLog, name: SegmentName) -> int:
 
 
 def first_after(log: ChangeLog, moment: int, since: Position = 0) -> Position | None:
-    """Return where the first transaction commits that did so after a moment (µs), at a position or later.
+    """Return the commit position of the first transaction after a moment (µs) that commits at a position or later.
 
     None when the log has none yet. Commit times need not rise with positions: the first one in stream order counts.
     """

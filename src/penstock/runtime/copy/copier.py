@@ -119,7 +119,7 @@ class Copier:
     def add(self, feed: Feed, schema: TableSchema, record: CopyRecord | None = None, why: str = "") -> None:
         """Take a table in.
 
-        `record` is of a copy that was under way at an earlier start; `why` is the reason for another copy, for operators.
+        `record` is of a copy that was under way at an earlier start. `why` tells operators the reason for another copy.
         """
         positions = [item.position for item in record.ranges if item.position is not None] if record else []
         copying = CopyingTable(feed, schema, replay_from=min(positions, default=None), why=why)

@@ -95,7 +95,7 @@ def finished_ranges(record: CopyRecord, destination: TableDestination) -> dict[i
 
 
 def unfinished_parts(record: CopyRecord | None, destination: TableDestination) -> list[WrittenPart]:
-    """Return what is written of a copy that is not committed yet: no orphans.
+    """Return the files of a copy that is not committed yet, which are no orphans.
 
     None of it counts if the record cannot be read, for then the copy starts from zero.
     """
