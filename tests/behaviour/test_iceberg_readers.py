@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from destination_rows import SOURCE, START, TYPES, Lake, Row, iceberg_config, iceberg_lake, net, write
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner, TableDestination
-from penstock.destinations.iceberg import maintenance, orphan_sweep
+from penstock.destinations.lake import compaction_tasks, orphan_sweep
 from penstock.model.table import Column, TableId, TableSchema
 
 STATES = 45
@@ -106,7 +106,7 @@ def copy(driver: TableDestination, schema: TableSchema, life: Life, position: in
 def test_a_reader_sees_committed_states_only(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "WORTH_A_JOB", 4000)  # so that some merges are made at once, and some beside
+    monkeypatch.setattr(compaction_tasks, "WORTH_A_JOB", 4000)  # so that some merges are made at once, and some beside
     monkeypatch.setattr(orphan_sweep, "AT_ONCE", 2)
     config = iceberg_config(
         tmp_path, compact_files=3, expire_every=7, keep_snapshots=2, keep_for=30, sweep_every=0, sweep_age=30

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 from destination_rows import ORDERS, SOURCE, START, Lake, Row, apply, iceberg_config, iceberg_lake, net, ordered, write
 from penstock.destinations.contract import InProcessRunner, MaintenanceReport
-from penstock.destinations.iceberg import maintenance, orphan_sweep
 from penstock.destinations.iceberg.destination import IcebergDestination
-from penstock.destinations.lake import deferred_deletes
+from penstock.destinations.lake import compaction_tasks, deferred_deletes, orphan_sweep
 from penstock.destinations.lake.compaction import CountHits, MergeData, MoveDeletes
 from penstock.destinations.lake.storage import remove
 from penstock.errors import DestinationUnreachable, StaleBase
@@ -46,7 +45,7 @@ class HeldRunner:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """One in which every merge is worth a job."""
-    monkeypatch.setattr(maintenance, "WORTH_A_JOB", 0)
+    monkeypatch.setattr(compaction_tasks, "WORTH_A_JOB", 0)
     config = iceberg_config(tmp_path, compact_files=4, expire_every=1000, sweep_age=3600)
     return iceberg_lake(spark, tmp_path, config)
 

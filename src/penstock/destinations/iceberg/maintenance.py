@@ -24,7 +24,7 @@ from penstock.destinations.lake.background_work import BackgroundWork, Counting,
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.compaction import CountHits, MergeData, MergeDeletes, count_hits, merge
 from penstock.destinations.lake.compaction_choice import Choice, choose
-from penstock.destinations.lake.compaction_tasks import NOTHING, WORTH_A_JOB, data_merges, takes_long
+from penstock.destinations.lake.compaction_tasks import NOTHING, data_merges, takes_long, worth_a_job
 from penstock.destinations.lake.data_files import WrittenFile
 from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.key_index import KeyIndex
@@ -160,7 +160,7 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
         _discard(opened, merging)
         return NOTHING
     late = merging.late(state)
-    if late and sum(file.size for file in late) >= WORTH_A_JOB and len(merging.moves) < MOST_MOVES:
+    if late and worth_a_job(sum(file.size for file in late)) and len(merging.moves) < MOST_MOVES:
         opened.upkeep.merging = merging
         if not background.busy:
             moving = Moving(tuple(late), background.merge(run, [merging.move(state, late)]))
@@ -171,7 +171,7 @@ def _finished(java: Java, opened: OpenTable, merging: Merging, run: JobRunner, b
     try:
         if late:
             move = merging.move(state, late)
-            runner = run if move.weight >= WORTH_A_JOB else InProcessRunner()
+            runner = run if worth_a_job(move.weight) else InProcessRunner()
             moved += [file for file in runner.run(merge, [move]) if file is not None]
         with strict(java, opened, state.metadata, f"table {opened.target}: its compaction") as transaction:
             if transaction.base_property(opened.fence) != merging.fence:
@@ -263,7 +263,7 @@ def _counted_in_time(
     tasks = _uncounted(state, opened)
     if not tasks:
         return state
-    if sum(task.weight for task in tasks) < WORTH_A_JOB:
+    if not worth_a_job(sum(task.weight for task in tasks)):
         return state.counted(_hits(run, tasks))
     if not background.busy:
         opened.upkeep.counting = Counting(
@@ -277,5 +277,5 @@ def _uncounted(state: TableState, opened: OpenTable) -> list[CountHits]:
 
 
 def _hits(run: JobRunner, tasks: Sequence[CountHits]) -> dict[str, dict[str, int]]:
-    runner = run if sum(task.weight for task in tasks) >= WORTH_A_JOB else InProcessRunner()
+    runner = run if worth_a_job(sum(task.weight for task in tasks)) else InProcessRunner()
     return {task.file: hits for task, hits in zip(tasks, runner.run(count_hits, tasks), strict=True)}

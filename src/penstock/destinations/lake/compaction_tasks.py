@@ -21,13 +21,18 @@ MOST_FILES_HERE = 64  # the same: each takes some milliseconds, however small it
 NOTHING = Choice((), ())
 
 
+def worth_a_job(size: int) -> bool:
+    """Return whether so many bytes are merged or read by a Spark job, not by this process."""
+    return size >= WORTH_A_JOB
+
+
 def takes_long(choice: Choice, *, is_local: bool = True) -> bool:
     """Return whether batches are not to wait while it is merged.
 
     The reason may be its bytes, the number of its files, or that each of them is far away.
     """
     files = len(choice.data) + len(choice.deletes)
-    return choice.size >= WORTH_A_JOB or files > MOST_FILES_HERE or not is_local
+    return worth_a_job(choice.size) or files > MOST_FILES_HERE or not is_local
 
 
 def data_merges(
