@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
@@ -39,6 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A test that says how to log does not hide the log lines that a later test of the same process looks for."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    yield
+    structlog.reset_defaults()
+    if before is not None:
+        structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

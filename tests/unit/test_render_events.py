@@ -51,7 +51,7 @@ def test_an_event_says_all() -> None:
         "op": "insert",
         "id": f"shop/{RELATION}/{place_at(100)}",
         "source": "shop",
-        "database": "",
+        "database": "public",  # where no database is known, schemas are what the source calls databases
         "schema": "public",
         "table": "things",
         "table_id": RELATION,

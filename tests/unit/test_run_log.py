@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from penstock.cli.run import LogFormat, log_to_stderr
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
