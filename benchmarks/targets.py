@@ -46,4 +46,6 @@ POSTGRES_FRESHNESS_P50 = Target(0.7, 0.4, more_is_better=False)
 SECOND_DESTINATION = Target(1.0, 0.9, more_is_better=False)  # CPU of both, of the sum of each alone
 HISTORY_BY_ENDED = Target(2, 2, more_is_better=False)
 FRESHNESS_DURING_OUTAGE = Target(1.1, 1.0, more_is_better=False)  # of the same destination's before
+SERVER_ANSWER_P99 = Target(250, 100, more_is_better=False)  # milliseconds
+SERVER_COST = Target(1.1, 1.0, more_is_better=False)  # of freshness without clients
 RETAINED_DURING_OUTAGE = Target(0.25, 0.1, more_is_better=False)  # WAL, of what was written meanwhile

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -129,7 +130,10 @@ def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Datab
         expect(page.locator("#yaml")).to_contain_text("match: public.people")
         page.locator("summary", has_text="public.people").click()
         page.get_by_label("what becomes of column name").select_option("mask")
-        expect(page.locator("#yaml")).to_contain_text('columns: {"name":"mask"}')
+        expect(page.locator("#yaml")).to_contain_text("columns: {name: mask}")
+        page.get_by_role("button", name="Preview rows of public.people").click()
+        expect(page.get_by_text("As they would arrive: 1 row of the source")).to_be_visible()
+        expect(page.locator(".preview td", has_text=hashlib.sha256(b"saltAda").hexdigest())).to_be_visible()
         picture(page, "map")
         page.locator("#save").click()
         expect(page.get_by_text("Saved, and the pipeline is started again")).to_be_visible()

@@ -249,6 +249,9 @@ def test_a_table_that_is_altered_under_the_snapshot_is_not_compared(server: Serv
     server.execute("CREATE TABLE shop.t (id int primary key)", "INSERT INTO shop.t VALUES (1)")
     source = source_of(MysqlBench(tmp_path / "p", server.url).pipeline.source)
     wanted = MysqlBench(tmp_path / "q", server.url).pipeline
+    with source.connect() as looking:
+        (found,) = [one for one in looking.discover(wanted) if one.table.name == "t"]
+        assert looking.first_rows(found, 5).to_pylist() == [{"id": 1}]
     with source.snapshot(timeout=5, waiting=lambda _: None) as snapshot:
         server.execute("INSERT INTO shop.t VALUES (2)")
         with snapshot.session() as session:

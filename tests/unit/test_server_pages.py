@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
 import pytest
 
+from penstock.server import pages
 from pipeline_files import pipeline_file
 from server_bench import server_bench
 
@@ -56,3 +58,14 @@ def test_scripts_and_styles_are_our_own(tmp_path: Path, name: str) -> None:
         assert answer.status_code == 200
         assert "http://" not in answer.text.replace("http://www.w3.org", "")
         assert bench.clients[None].get("/static/../tokens.py").status_code != 200
+
+
+def test_a_table_is_read_and_verified_where_it_has_rows(tmp_path: Path) -> None:
+    """In the SQL of that destination, and at one that is named: the page has no other to choose by itself."""
+    copy = {"name": "lake", "type": "postgres", "url": "postgresql://u@127.0.0.1:1/x"}
+    hook = {"name": "hook", "type": "http", "url": "https://h/x"}
+    with server_bench(tmp_path, pipeline_file(tmp_path, destinations=[copy, hook])) as bench:
+        text = html.unescape(bench.clients["operator"].get("/ui/pipelines/shop/tables/public.orders").text)
+    assert 'data-sql="select * from "public"."orders" limit 20"' in text
+    assert re.findall(r'data-verify [^>]*data-destination="(\w+)"', text) == ["lake"]
+    assert [pages.quoted('a"`b', kind) for kind in ("duckdb", "iceberg")] == ['"a""`b"', '`a"``b`']

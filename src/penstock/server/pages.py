@@ -183,8 +183,16 @@ def pipeline_page(request: Request, service: ServiceDep, member: MemberDep, _hol
 @router.get("/ui/pipelines/{name}/tables", response_class=HTMLResponse)
 def tables_page(request: Request, service: ServiceDep, member: MemberDep, _holder: Viewer) -> Response:
     tables = member.status().tables
-    states = sorted({one.shown_state for one in tables})
-    return _page("tables.html", request, service, name=member.name, tables=tables, states=states, headings=HEADINGS)
+    return _page(
+        "tables.html",
+        request,
+        service,
+        name=member.name,
+        tables=tables,
+        states=sorted({one.shown_state for one in tables}),
+        several=len({one.destination for one in tables}) > 1,
+        headings=HEADINGS,
+    )
 
 
 @router.get("/ui/pipelines/{name}/tables/{table}", response_class=HTMLResponse)
@@ -202,7 +210,7 @@ def table_page(request: Request, service: ServiceDep, member: MemberDep, table: 
         name=member.name,
         table=table,
         reports=reports,
-        lake=_readable(member, reports),
+        readable=_readable(member, reports),
         schema=f"{prefix}{named.name.schema}",
         bare=named.name.name,
         with_file=lambda text: with_file(text, str(member.file)),
@@ -302,14 +310,21 @@ def _rates(status: Status) -> dict[str, float]:
     return found
 
 
-def _readable(member: Member, reports: list[TableReport]) -> dict[str, str] | None:
-    """Return where rows of a table can be read by SQL, if they can."""
-    lakes = {one.name for one in member.loaded().lakes}
-    report = next((one for one in reports if one.destination in lakes), None)
-    if report is None:
-        return None
-    target = report.target
-    return {"destination": report.destination, "sql": f"`{target.schema}`.`{target.name}`"}
+def _readable(member: Member, reports: list[TableReport]) -> list[dict[str, str]]:
+    """Return the destinations that hold rows of a table, with the table's name in the SQL of each."""
+    kinds = {one.name: one.type for one in member.loaded().lakes}
+    return [
+        {"destination": one.destination, "sql": f"{quoted(one.target.schema, kind)}.{quoted(one.target.name, kind)}"}
+        for one in reports
+        for kind in [kinds.get(one.destination)]
+        if kind is not None
+    ]
+
+
+def quoted(name: str, kind: str) -> str:
+    """Quote a name as the SQL of a type of destination does: Postgres and DuckDB by the standard, Spark by its own."""
+    mark = '"' if kind in ("postgres", "duckdb") else "`"
+    return f"{mark}{name.replace(mark, 2 * mark)}{mark}"
 
 
 def _page(template: str, request: Request, service: ServiceDep, status_code: int = 200, **values: Any) -> HTMLResponse:

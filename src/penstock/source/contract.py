@@ -48,6 +48,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+import pyarrow as pa
+
 from penstock.errors import GapError, TableError
 from penstock.model.partitions import Partition
 from penstock.model.position import Position
@@ -288,6 +290,13 @@ class Session(CatalogueReader, Protocol):
 
     def with_additions(self, before: TableMarks, now: TableMarks) -> TableMarks:
         """Return `before` with what is only new in `now`, and no reason to copy the table again."""
+        ...
+
+    def first_rows(self, schema: TableSchema, most: int) -> pa.Table:
+        """Return a few rows of a table as a copy reads them, whichever the server gives first.
+
+        The columns are those of decode's `arrow_schema`, with RESCUED behind them where a cell does not fit.
+        """
         ...
 
     def figures(self, schema: TableSchema) -> Figures:

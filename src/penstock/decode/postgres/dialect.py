@@ -74,7 +74,7 @@ class PostgresDialect:
         return ColumnType(0, "record", kind="composite", fields=tuple(fields))
 
     def type_text(self, type: ColumnType) -> str:
-        name, modifier = type.name, type.modifier
+        name, modifier = type.name if type.element is None else f"{type.element.name}[]", type.modifier
         if name == "numeric" and modifier >= 4:
             name = f"numeric({(modifier - 4) >> 16},{((modifier - 4) & 0x7FF ^ 0x400) - 0x400})"
         elif name in ("varchar", "bpchar") and modifier >= 4:

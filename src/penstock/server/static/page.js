@@ -42,10 +42,25 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of parts) {
     const other = fresh.getElementById(part.id);
-    if (other && other.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) part.innerHTML = other.innerHTML;
+    if (!other || other.innerHTML === part.innerHTML) continue;
+    const focused = part.contains(document.activeElement) ? signs(document.activeElement) : null;
+    part.innerHTML = other.innerHTML;
+    if (focused) focusable(part).find((one) => signs(one) === focused)?.focus({ preventScroll: true });
   }
   arrange();
 }
+// Who uses the keyboard stays where he is: what had the focus has it again.
+const focusable = (part) => $$("a, button, [tabindex]", part);
+const signs = (one) => [one.tagName, one.getAttribute("href"), one.dataset.post?.replace(/(pause|resume|start|stop)(?=[?]|$)/, ""), one.dataset.look, one.dataset.body, one.title].join("|");
+
+// A figure says what it is when it is pointed at, and to fingers and keys when it is pressed.
+function explain(event) {
+  const one = event.target.closest("[data-explains]");
+  const sorts = one?.tagName === "TH" && event.pointerType !== "touch";
+  if (one && !sorts && (event.type === "click" || event.key === "Enter")) say(one.title);
+}
+document.addEventListener("click", explain); document.addEventListener("keydown", explain);
+
 setInterval(() => refresh().catch(() => {}), 3000);
 
 // Filter and sort a table; both outlive a refresh.
@@ -73,7 +88,10 @@ document.addEventListener("click", (event) => {
 arrange();
 
 // Charts of the last hour.
-const units = { s: (v) => v == null ? "–" : v + " s", n: (v) => v == null ? "–" : v.toLocaleString("en"), b: (v) => { if (v == null) return "–"; let u = 0; while (v >= 1024 && u < 4) { v /= 1024; u++; } return v.toFixed(u ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][u]; } };
+const units = { s: (v) => v == null ? "–" : Number(v.toPrecision(3)) + " s", n: (v) => v == null ? "–" : v.toLocaleString("en"), b: (v) => { if (v == null) return "–"; let u = 0; while (v >= 1024 && u < 4) { v /= 1024; u++; } return v.toFixed(u ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][u]; } };
+const series = { lag_seconds: "lag", rate: "changes per second", batch_seconds: "batch", memory_bytes: "memory", wal_bytes: "WAL kept", log_bytes: "change log" };
+const incrs = { b: [0, 1, 2, 3, 4].flatMap((power) => Array.from({ length: 10 }, (_, two) => 1024 ** power * 2 ** two)) };
+const clock = (at, seconds) => new Date(at * 1000).toISOString().slice(11, seconds ? 19 : 16);
 const plots = [];
 function draw(box, data) {
   const names = box.dataset.series.split("|").filter((name) => data[name]);
@@ -87,9 +105,10 @@ function draw(box, data) {
   if (old && old.names === names.join()) { old.plot.setData(values); return; }
   target.replaceChildren();
   const plot = new uPlot({ width: Math.max(200, box.clientWidth - 24), height: 170, cursor: { y: false },
-    scales: { y: { range: (_, low, high) => [0, Math.max(high, 1e-3) * 1.1] } },
-    axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map(format) }],
-    series: [{}, ...names.map((name, number) => ({ label: name.replace(/_/g, " "), stroke: palette[number % 4], width: 2, value: (_, v) => format(v) }))] }, values, target);
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : box.dataset.unit === "b" ? 1024 : 1] } },
+    axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((at) => clock(at, ticks.at(-1) - ticks[0] < 300)) },
+      { ...axis, size: 84, ...(incrs[box.dataset.unit] ? { incrs: incrs[box.dataset.unit] } : {}), values: (_, ticks) => ticks.map(format) }],
+    series: [{ label: "at", value: (_, at) => at == null ? "–" : clock(at, true) }, ...names.map((name, number) => ({ label: series[name], stroke: palette[number % 4], width: 2, value: (_, v) => format(v) }))] }, values, target);
   plots.push({ box, plot, names: names.join() });
 }
 async function charts() {
@@ -127,7 +146,7 @@ function differing(found) {
   if (!found.complete) body.append(row("…", "there are more rows than are shown", "", "", ""));
   return scroll;
 }
-function differences(box, result, name) {
+function differences(box, result, of) {
   box.replaceChildren();
   for (const table of result.tables) {
     const card = node("div", undefined, "card");
@@ -140,17 +159,17 @@ function differences(box, result, name) {
     box.append(card);
     if (!table.equal && !table.error) {
       const actions = node("div", undefined, "actions"), repair = node("button", "Repair these rows", "main");
-      repair.addEventListener("click", () => verify(name, table.table, true, box)); actions.append(repair); card.append(actions);
+      repair.addEventListener("click", () => verify({ ...of, table: table.table }, true, box)); actions.append(repair); card.append(actions);
     }
   }
 }
-async function verify(name, table, repair, box) {
-  try { differences(box, await job(name, { tables: [table], repair }, box), name); refresh(); } catch (error) { box.replaceChildren(); failed(error); }
+async function verify(of, repair, box) {
+  try { differences(box, await job(of.pipeline, { tables: [of.table], destination: of.destination, repair }, box), of); refresh(); } catch (error) { box.replaceChildren(); failed(error); }
 }
-$("#verify")?.addEventListener("click", (event) => verify(event.target.dataset.pipeline, event.target.dataset.table, false, $("#verified")));
+for (const button of $$("button[data-verify]")) button.addEventListener("click", () => verify({ ...button.dataset }, false, $("#verified")));
 
 // First rows.
-$("#rows")?.addEventListener("click", async (event) => {
+for (const button of $$("button[data-rows]")) button.addEventListener("click", async (event) => {
   const box = $("#rowsbox"); box.replaceChildren(node("p", "Reading …", "dim"));
   try {
     const found = await ask(path(event.target.dataset.pipeline, "query"), "POST", { sql: event.target.dataset.sql, destination: event.target.dataset.destination, limit: 20 });
@@ -192,7 +211,10 @@ const map = $("#map");
 if (map) {
   const name = map.dataset.pipeline, chosen = new Map(), taken = new Map();  // by table: what is wanted, and the rule that takes it
   let rules = JSON.parse(map.dataset.rules);
-  const yaml = () => "tables:\n" + result().map((rule) => "  - " + Object.entries(rule).map(([key, value]) => `${key}: ${typeof value === "string" ? (/^[\w.]+$/.test(value) ? value : JSON.stringify(value)) : JSON.stringify(value)}`).join("\n    ")).join("\n");
+  const plain = (text) => /^[a-z_][\w.]*$/i.test(text) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(text);
+  const flow = (value) => typeof value === "string" ? (plain(value) ? value : JSON.stringify(value)) : Array.isArray(value) ? `[${value.map(flow).join(", ")}]`
+    : value && typeof value === "object" ? `{${Object.entries(value).map(([key, one]) => `${flow(key)}: ${flow(one)}`).join(", ")}}` : JSON.stringify(value);
+  const yaml = () => "tables:\n" + result().map((rule) => "  - " + Object.entries(rule).map(([key, value]) => `${key}: ${flow(value)}`).join("\n    ")).join("\n");
   // A table that is changed gets a rule of its own, which has everything that its present rule says but what is changed here.
   function result() {
     const own = [], left = new Map();
@@ -220,7 +242,7 @@ if (map) {
       const sample = node("span", undefined, "dim");
       const show = () => {
         rename.disabled = choice.value === "drop";
-        sample.textContent = choice.value === "drop" ? "is not there" : choice.value === "mask" ? "text such as 9f86d081884c7d65…: equal values stay equal, and nobody can read them" : one.type;
+        sample.textContent = choice.value === "drop" ? "is not there" : choice.value === "mask" ? "a hash: equal values stay equal, and nobody can read them" : one.type;
       };
       const set = () => { want.columns[one.name] = choice.value === "drop" ? "drop" : rename.value ? { rename: rename.value, ...(choice.value === "mask" ? { mask: true } : {}) } : choice.value; show(); note(); };
       [choice, rename].forEach((input) => input.addEventListener("change", set));
@@ -229,10 +251,27 @@ if (map) {
     return box;
   }
   const changed = () => { $("#yaml").textContent = yaml(); $("#save").disabled = !chosen.size; };
+  // The first rows as they would arrive under the rule that is on the page now.
+  async function preview(table, scope, box) {
+    const number = taken.get(table), own = result().find((rule) => rule.match === table) || (number == null ? {} : rules[number]);
+    try {
+      const found = await ask(path(name, "preview"), "POST", { table: scope ? `${scope}:${table}` : table, rule: own });
+      const shown = node("table"), body = node("tbody");
+      for (const one of found.rows) body.append(row(...one.map((value) => value === null ? node("span", "null", "dim") : typeof value === "object" ? JSON.stringify(value) : String(value))));
+      shown.append(head(...found.columns), body);
+      const more = found.left_out ? `, and ${found.left_out} that where leaves out` : "";
+      box.replaceChildren(node("p", found.rows.length ? `As they would arrive: ${found.rows.length === 1 ? "1 row" : found.rows.length + " rows"} of the source${more}` : `No row would arrive${more}`, "dim"), shown);
+    } catch (error) {
+      const trouble = node("div", undefined, "trouble"); trouble.append(node("b", error.message || String(error))); if (error.solution) trouble.append(node("em", error.solution));
+      box.replaceChildren(trouble);
+    }
+  }
   ask(path(name, "sources")).then((sources) => {
     const body = $("tbody", map); body.replaceChildren();
-    for (const table of sources.flatMap((one) => one.tables)) {
-      const row = node("tr"), follow = node("input"), mode = node("select"), target = node("input"), where = node("input");
+    const found = new Map(), scopes = new Map();  // a rule holds for all sources: a table that several have is shown once
+    for (const source of sources) for (const one of source.tables) if (!found.has(one.table)) { found.set(one.table, one); scopes.set(one.table, sources.length > 1 ? source.name : ""); }
+    for (const table of found.values()) {
+      const line = node("tr"), follow = node("input"), mode = node("select"), target = node("input"), where = node("input");
       follow.type = "checkbox"; follow.checked = table.followed; follow.setAttribute("aria-label", `follow ${table.table}`);
       for (const one of ["clone", "append", "history", "events"]) mode.append(node("option", one));
       mode.value = table.feeds[0]?.mode || "clone"; mode.setAttribute("aria-label", `mode of ${table.table}`);
@@ -240,14 +279,21 @@ if (map) {
       target.placeholder = table.feeds[0]?.target || table.table; target.setAttribute("aria-label", `target of ${table.table}`);
       where.placeholder = before.where || "all rows"; where.setAttribute("aria-label", `where of ${table.table}`);
       const want = { columns: {} };  // a mode is said only where somebody has chosen one: a rule may have several
-      const note = () => { Object.assign(want, { follow: follow.checked, target: target.value, where: where.value }); chosen.set(table.table, want); changed(); };
+      const rows = node("div", undefined, "preview scroll"), looked = () => rows.childElementCount && preview(table.table, scopes.get(table.table), rows);
+      const note = () => { Object.assign(want, { follow: follow.checked, target: target.value, where: where.value }); chosen.set(table.table, want); changed(); looked(); };
       mode.addEventListener("change", () => { want.mode = mode.value; });
       [follow, mode, target, where].forEach((one) => one.addEventListener("change", note));
-      const cell = (child, label) => { const made = node("td", undefined, label); made.append(child); return made; };
+      const cell = (child, label) => { const made = node("td"); if (label) made.dataset.label = label; made.append(child); return made; };
       const title = node("td", undefined, "name"), details = node("details"), summary = node("summary");
       summary.append(node("span", table.table), node("div", table.columns.map((one) => one.name + (one.key ? " (key)" : "")).join(", "), "dim"));
-      details.append(summary, columnsOf(table, before.columns || {}, note, want)); title.append(details);
-      row.append(cell(follow), title, node("td", table.match ? `rule ${table.rule + 1}: ${table.match}` : "no rule", "optional"), cell(mode), cell(target), cell(where, "optional")); body.append(row);
+      details.append(summary); title.append(details);
+      const more = node("tr"), wide = node("td"); more.hidden = true; wide.colSpan = 6; wide.append(columnsOf(table, before.columns || {}, note, want)); more.append(wide);
+      if (map.dataset.preview !== undefined) {
+        const look = node("button", `Preview rows of ${table.table}`);
+        look.addEventListener("click", () => preview(table.table, scopes.get(table.table), rows)); wide.append(look, rows);
+      }
+      details.addEventListener("toggle", () => { more.hidden = !details.open; });
+      line.append(cell(follow, "follow"), title, cell(table.match ? `${table.rule + 1}: ${table.match}` : "none", "rule"), cell(mode, "mode"), cell(target, "target"), cell(where, "where")); body.append(line, more);
     }
     changed();
   }).catch((error) => {

@@ -161,6 +161,16 @@ class MysqlTableReader:
         assert self.own.connection is not None
         return self._batches(self.own.connection, "TRUE")
 
+    def first(self, connection: Connection, most: int) -> pa.Table:
+        """Return a few rows as they are now."""
+        found = [
+            self._typed(batch, KeyRange(self.schema.table, 0, 0), strict=False)[0]
+            for batch in self._batches(connection, f"TRUE LIMIT {most}")
+        ]
+        if not found:
+            return arrow_schema(self.schema).empty_table()
+        return pa.concat_tables([pa.Table.from_batches([one]) for one in found], promote_options="default")
+
     def protect(self) -> None:
         """Keep the table from being altered while the snapshot lasts. RangeVoid when it has been."""
         assert self.own.connection is not None

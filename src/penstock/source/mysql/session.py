@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import pyarrow as pa
 import pymysql
 
 from penstock.errors import GapError, NotPublished, SourceError, TableError
@@ -140,6 +141,9 @@ class MysqlSession:
 
     def counts_writes(self) -> bool:
         return False
+
+    def first_rows(self, schema: TableSchema, most: int) -> pa.Table:
+        return MysqlTableReader(self._address, schema, 0).first(self._connection, most)
 
     def has_rows(self, partition: Partition) -> bool:
         raise SourceError("partitions are not told apart here", "Report it as a bug")

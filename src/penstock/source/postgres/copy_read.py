@@ -88,7 +88,7 @@ def read_range(
                     if batch.num_rows == 0:
                         continue
                     rows += batch.num_rows
-                    typed, counts = _typed(source.schema, schema, range, batch, strict=strict)
+                    typed, counts = _typed(source.schema, schema, _place(range), batch, strict=strict)
                     if counts:
                         rescuing(counts)
                     yield typed
@@ -96,6 +96,21 @@ def read_range(
                         time.sleep(max(0.0, began + rows / max_rows_per_second - time.monotonic()))
         with driver_errors(_doing(range), source.url):
             _check_unchanged(session, source, range)
+
+
+def first_rows(url: str, schema: TableSchema, most: int, *, statement_timeout: float) -> pa.Table:
+    """Return a few rows of a table, with all its partitions, as they are now."""
+    columns = ", ".join(expression(column) for column in schema.columns)
+    query = f"SELECT {columns} FROM {quoted_table(schema.table)} LIMIT {most}"
+    whole, doing = arrow_schema(schema), f"reading rows of table {schema.table}"
+    with copy_session(url, None, statement_timeout=statement_timeout) as session, driver_errors(doing, url):
+        batches = list(session.batches(query, BATCH_BYTES, by_block=False))
+    found = [_typed(schema, whole, doing, batch, strict=False)[0] for batch in batches if batch.num_rows]
+    return (
+        pa.concat_tables([pa.Table.from_batches([one]) for one in found], promote_options="default")
+        if found
+        else (whole.empty_table())
+    )
 
 
 def row_filter(connection: Connection, publication: str, table: TableId) -> str | None:
@@ -193,7 +208,7 @@ def _check_types(source: CopySource, received: pa.Schema) -> None:
 
 
 def _typed(
-    source: TableSchema, schema: pa.Schema, range: CopyRange, batch: pa.RecordBatch, *, strict: bool
+    source: TableSchema, schema: pa.Schema, place: str, batch: pa.RecordBatch, *, strict: bool
 ) -> tuple[pa.RecordBatch, tuple[RescueCount, ...]]:
     rescued = Rescued()
     columns = []
@@ -201,8 +216,8 @@ def _typed(
         values, misfits = _column(source, column, array)
         if misfits is not None:
             if strict or column.name in source.key:
-                raise _does_not_fit(source, column, range, misfits)
-            rescued.keep(column.name, misfits.rows, misfits.texts, f"range {range.number} of its copy")
+                raise _does_not_fit(source, column, place, misfits)
+            rescued.keep(column.name, misfits.rows, misfits.texts, place)
         columns.append(values)
     cells = rescued.cells(batch.num_rows)
     if cells is not None:
@@ -220,9 +235,9 @@ def _column(source: TableSchema, column: Column, array: pa.Array) -> tuple[pa.Ar
     return converted(column, array)
 
 
-def _does_not_fit(source: TableSchema, column: Column, range: CopyRange, misfits: Misfits) -> ValueDoesNotFit:
+def _does_not_fit(source: TableSchema, column: Column, place: str, misfits: Misfits) -> ValueDoesNotFit:
     return ValueDoesNotFit(
-        f'table {source.table}, range {range.number} of its copy: column "{column.name}" ({column.type.name}): '
+        f'table {source.table}, {place}: column "{column.name}" ({column.type.name}): '
         f"{shown(misfits.texts[0])!r} does not fit {arrow_schema(source).field(column.name).type}",
         f"Give the row a value that fits, or carry the column as text (`types: {{{column.name}: text}}` under its rule "
         "in `tables:`); then `penstock retry`",
@@ -234,6 +249,10 @@ def _altered(source: CopySource, how: str) -> RangeVoid:
         f"table {source.schema.table} was altered while it was copied: {how}",
         "What was read of it is void; its copy starts again by itself with its new columns",
     )
+
+
+def _place(range: CopyRange) -> str:
+    return f"range {range.number} of its copy"
 
 
 def _doing(range: CopyRange) -> str:

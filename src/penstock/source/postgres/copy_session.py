@@ -87,8 +87,11 @@ class CopySession:
 
 
 @contextmanager
-def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterator[CopySession]:
-    """Open a session, and end it with its transaction rolled back and its connection closed, even in a query."""
+def copy_session(url: str, snapshot: str | None, *, statement_timeout: float) -> Iterator[CopySession]:
+    """Open a session, and end it with its transaction rolled back and its connection closed, even in a query.
+
+    Without a snapshot it sees what there is now.
+    """
     with driver_errors(f"connecting to Postgres at {endpoint(url)} for a copy", url):
         connection = AdbcConnection(_database(_conninfo(url)))
     with connection:
@@ -101,11 +104,19 @@ def copy_session(url: str, snapshot: str, *, statement_timeout: float) -> Iterat
         with driver_errors(f"setting up a session for a copy at {endpoint(url)}", url):
             session.run(settings_statements(settings))
             session.row(later_settings_query())
-        try:
-            session.run(begin_in(snapshot))
-        except DRIVER_ERRORS as error:
-            raise snapshot_gone(url, snapshot, str(psycopg_error(error, url))) from None
+        _begin(session, url, snapshot)
         yield session
+
+
+def _begin(session: CopySession, url: str, snapshot: str | None) -> None:
+    if snapshot is None:
+        with driver_errors(f"beginning to read at {endpoint(url)}", url):
+            session.run("BEGIN READ ONLY")
+        return
+    try:
+        session.run(begin_in(snapshot))
+    except DRIVER_ERRORS as error:
+        raise snapshot_gone(url, snapshot, str(psycopg_error(error, url))) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
+import pyarrow as pa
 import structlog
 from pydantic import SecretStr
 
@@ -27,6 +28,7 @@ from penstock.source.postgres.check import SourceNames, check_source
 from penstock.source.postgres.check_slot import by_hand
 from penstock.source.postgres.comparison import table_figures
 from penstock.source.postgres.connect import Connection
+from penstock.source.postgres.copy_read import first_rows
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.mark_comparison import (
     may_be_written_again,
@@ -63,6 +65,7 @@ from penstock.source.sink import Origin
 from penstock.source.snapshot_contract import WantedTables
 
 LOG = structlog.get_logger("source")
+FIRST_ROWS_SECONDS = 10.0
 _ANY_TABLE = TableId("\0", "\0")  # whose name no rule has
 
 
@@ -259,6 +262,9 @@ class PostgresSession:
 
     def counts_writes(self) -> bool:
         return are_kept(self.connection)
+
+    def first_rows(self, schema: TableSchema, most: int) -> pa.Table:
+        return first_rows(self._section.url.get_secret_value(), schema, most, statement_timeout=FIRST_ROWS_SECONDS)
 
     def has_rows(self, partition: Partition) -> bool:
         return has_rows(self.connection, partition)
