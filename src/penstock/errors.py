@@ -61,6 +61,7 @@ PenstockError                 code                    exit  retry
  │   ├─ TablesRefused         tables-refused          1     at once   tables are refused: they stand behind, Errored
  │   └─ StreamHeld            stream-held             3     backoff   no room for another dead letter: the stream waits
  ├─ StateError                state                   3     backoff   the state store does not answer
+ │   └─ LeaseLost             lease-lost              1     never     another run has taken the pipeline over
  ├─ TaskFailed                task-failed             1     never     unexpected exception in a task; see TableFailed
  ├─ NoAnswer                  no-answer               3     never     the run does not answer, or has ended
  └─ EnvironmentMissing        environment             3     never     Java, a jar or the Spark cluster is missing
@@ -437,6 +438,14 @@ class StateError(PenstockError):
     code = "state"
     exit_code = 3
     retry = Retry.BACKOFF
+
+
+class LeaseLost(StateError):
+    """Another run has taken the pipeline over; this one may write nothing any more."""
+
+    code = "lease-lost"
+    exit_code = 1
+    retry = Retry.NEVER
 
 
 class TaskFailed(PenstockError):

@@ -130,21 +130,25 @@ TRAFFIC: dict[str, Callable[[Matrix], None]] = {
 }
 
 
-def three_destinations(folder: Path, database: Database) -> PipelineFile:
+def three_destinations(folder: Path, database: Database, state: str = "./state.db") -> PipelineFile:
     mode = {"lake": "clone", "second": "events", "changes": "events"}
     file = make_pipeline(
-        folder, database, tables=[{"match": name, "mode": mode} for name in ("public.*", "Odd Schema.*")]
+        folder, database, state=state, tables=[{"match": name, "mode": mode} for name in ("public.*", "Odd Schema.*")]
     )
     file.settings["destinations"] += [SECOND, CHANGES]
     file.write()
     return file
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
 def living(
-    embedded_server: PostgresServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    embedded_server: PostgresServer,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[], Matrix]]:
-    """Gives the matrix that lives on, or a new one after a case that failed."""
+    """Gives the matrix that lives on, or a new one after a case that failed; with the state in a file or in Postgres,
+    where a lease takes the place of the lock."""
     with ExitStack() as cleanup:
         made: list[Matrix] = []
 
@@ -152,7 +156,10 @@ def living(
             if not made or not made[-1].sound:
                 database = cleanup.enter_context(fresh_database(embedded_server))
                 create_tables(database.url)
-                pipeline = three_destinations(tmp_path_factory.mktemp("matrix"), database)
+                state = "./state.db"
+                if request.param == "postgres":
+                    state = cleanup.enter_context(fresh_database(embedded_server)).url
+                pipeline = three_destinations(tmp_path_factory.mktemp("matrix"), database, state)
                 pipeline.run_once()  # tables are copied before the first change, so each change is an event
                 # Rows after its TRUNCATE in one transaction might hide that of a partition: a stream is Errored then.
                 workload = Workload(database.url, seed=4, connections=2, truncated_alone=[PARTITIONED])
@@ -204,5 +211,5 @@ def test_matrix_ends_well(matrix: Matrix, spark: SparkSession) -> None:
     matrix.streaming().stop()
     matrix.assert_changes_agree(spark)
     matrix.lake.assert_equals(matrix.database)
-    leftovers = [path.name for path in matrix.pipeline.log.iterdir() if path.suffix not in (".arrow", ".lock", "")]
+    leftovers = [path.name for path in matrix.pipeline.log.iterdir() if path.suffix not in (".arrow", ".claim", "")]
     assert not leftovers, f"temporary files of killed captures: {leftovers}"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +22,7 @@ from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.resume import ServerStream
 from penstock.source.postgres.slot import create_slot, drop_slot, flush_position, slot_state
 from penstock.source.sink import Origin
+from replica import make_replica
 
 T = TableId("public", "t")
 
@@ -49,20 +46,7 @@ def primary() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="module")
 def replica(primary: PostgresServer) -> Iterator[PostgresServer]:
     with PostgresServer() as server:
-        server.stop()
-        settings = f"port = {server.port}\nunix_socket_directories = '{server.folder}'\n"
-        shutil.rmtree(server.data)
-        user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
-        subprocess.run(
-            [server.binaries / "pg_basebackup", "-d", primary.url(), "-D", server.data, "-R", "-c", "fast"],
-            check=True,
-            capture_output=True,
-            user=user,
-            cwd=server.folder,
-        )
-        with (server.data / "postgresql.conf").open("a") as file:
-            file.write(settings)
-        server.start()
+        make_replica(primary, server)
         yield server
 
 

@@ -77,6 +77,12 @@ class PipelineFile:
         return self.folder / "state.db"
 
     @property
+    def state_url(self) -> str | Path:
+        """Where the state is: a file, or a URL if the test says so."""
+        where = str(self.settings["state"])
+        return where if "://" in where else self.state
+
+    @property
     def slot(self) -> str:
         return f"penstock_{self.name}"
 
@@ -130,7 +136,7 @@ class PipelineFile:
 
     def processed(self) -> int | None:
         """How far the destination has processed the log, as the state store says; None while a table is copied."""
-        store = find_store(self.state)
+        store = find_store(self.state_url)
         if store is None:
             return None
         try:

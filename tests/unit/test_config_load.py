@@ -94,6 +94,7 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(
     assert lake_of(pipeline).warehouse == str(folder / "lake")
     assert pipeline.home == folder / "penstock-shop"
     assert pipeline.state_url == str(folder / "sub" / "s" / "state.db")
+    assert loaded(folder, GOOD + "state: memory\n").state_url == "memory"
     assert pipeline.log_uri == str(folder / "sub" / "l")
 
 

@@ -67,3 +67,15 @@ def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match=rf"{tmp_path}/file/lock"):
         PipelineLock(tmp_path / "file" / "lock").acquire()
+
+
+def test_who_holds_the_lease_takes_the_lock_also_from_a_run_that_stands_still(tmp_path: Path) -> None:
+    asleep, lock = PipelineLock(tmp_path / "lock"), PipelineLock(tmp_path / "lock")
+    asleep.acquire()
+    lock.take_over()
+    asleep.release()
+    assert holder(lock.path) == os.getpid(), "what the other one had locked is another file"
+    with pytest.raises(LockedError):
+        PipelineLock(lock.path).acquire()
+    lock.release()
+    assert holder(lock.path) is None

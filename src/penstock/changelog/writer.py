@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock import failpoints
 from penstock.changelog.chain import SegmentName
+from penstock.changelog.claims import Claims
 from penstock.changelog.log import TEMPORARY, ChangeLog
 from penstock.changelog.segment import (
     PartRef,
@@ -30,10 +31,11 @@ from penstock.changelog.segment import (
     SliceRows,
     compose,
     newest_commit,
+    part_commit,
     part_name,
     segment_name,
 )
-from penstock.errors import LockedError, LogFull, LogUnreachable
+from penstock.errors import LeaseLost, LockedError, LogFull, LogUnreachable
 from penstock.model.position import Position
 from penstock.model.table import TableSchema
 
@@ -51,8 +53,10 @@ class SegmentWriter:
     `last_commit` is the last transaction that the log holds or held, as in SegmentHeader.
     """
 
-    def __init__(self, log: ChangeLog, max_bytes: int | None = None) -> None:
+    def __init__(self, log: ChangeLog, max_bytes: int | None = None, *, shared: bool = False) -> None:
+        """`shared`: the log, in a folder, may be taken over from a writer that still lives (`claims.py`)."""
         self.log = log
+        self._claims = Claims(log) if shared and log.local else None
         self.end: Position | None = None
         self.last: SegmentHeader | None = None
         self._max_bytes = max_bytes
@@ -71,9 +75,11 @@ class SegmentWriter:
         try:
             if self.log.local:
                 _make_folder(Path(self.log.folder))
-                self._lock = _locked(Path(self.log.folder) / LOCK_FILE)
+                self._lock = self._locked()
             else:
                 self.log.filesystem.create_dir(self.log.folder, recursive=True)
+            if self._claims is not None:
+                self._claims.take_over()
         except OSError as error:
             raise self._store_error(error) from error
         try:
@@ -90,6 +96,16 @@ class SegmentWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._unlock()
+
+    def _locked(self) -> int | None:
+        """Lock the log; one that is taken over may stay locked by a process that does not move."""
+        path = Path(self.log.folder) / LOCK_FILE
+        if self._claims is None:
+            return _locked(path)
+        try:
+            return _locked(path, patience=0.0)
+        except LockedError:
+            return None
 
     def begin(self, position: Position, origin: str, *, state: str = "") -> None:
         """Set where appending starts (the log's end, unless it is empty) and whose stream follows."""
@@ -201,14 +217,18 @@ class SegmentWriter:
         self._used += file.bytes
 
     def _store_locally(self, path: Path, file: SegmentFile) -> None:
-        temporary = path.with_name(path.name + TEMPORARY)
+        own = "" if self._claims is None else f".{secrets.token_hex(4)}"  # another writer may make the same segment
+        temporary = path.with_name(path.name + own + TEMPORARY)
         try:
             with pa.OSFile(str(temporary), "wb") as sink:
                 file.write_to(sink)
                 _fsync(sink.fileno())
             failpoints.reach("capture.segment_written")
-            temporary.rename(path)
-        except OSError:
+            if self._claims is None or part_commit(path.name) is not None:
+                temporary.rename(path)
+            else:
+                self._claims.seal(temporary, path.name, file.header.end)
+        except (OSError, LeaseLost):
             temporary.unlink(missing_ok=True)
             raise
         _fsync_folder(path.parent)
@@ -294,10 +314,10 @@ def _make_folder(path: Path) -> None:
         _fsync_folder(folder.parent)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, patience: float = LOCK_SECONDS) -> int:
     """Hold a system lock on the file, which names our process, until the descriptor is closed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -93,6 +93,9 @@ def run(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="With --listen: the certificate's key in PEM.")
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait, ready, until no other run has the pipeline; then take over.")
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Let tables that no rule matches any more leave the publication.")
     ] = False,
@@ -109,7 +112,7 @@ def run(
             from penstock.cli.serve import serving_own_run  # noqa: PLC0415
 
             beside.enter_context(serving_own_run(pipeline, listen, tls_certificate, tls_key, no_auth=no_auth))
-        run_pipeline(pipeline, end=end, strict=strict, progress=view, may_leave=may_leave)
+        run_pipeline(pipeline, end=end, strict=strict, progress=view, may_leave=may_leave, standby=standby)
 
 
 def _run_end(

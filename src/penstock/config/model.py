@@ -115,7 +115,7 @@ class Pipeline(Section):
     log: LogConfig = LogConfig()
     batch: BatchConfig = BatchConfig()
     copying: Annotated[CopyConfig, Field(alias="copy")] = CopyConfig()
-    state: Annotated[Located | None, Field(repr=False)] = None
+    state: Annotated[Literal["memory"] | Located | None, Field(repr=False)] = None
     spark: Annotated[Properties, AfterValidator(_spark_names)] = Field(default_factory=dict)
 
     _file: Path = PrivateAttr(Path())
@@ -355,7 +355,7 @@ class Pipeline(Section):
 
     @property
     def state_url(self) -> str:
-        """A path (SQLite) or an SQLAlchemy URL."""
+        """A path (SQLite), an SQLAlchemy URL, or `memory`."""
         return self.state or str(self.home / "state.db")
 
     def rule_for(self, table: TableId) -> TableRule | None:

@@ -15,7 +15,7 @@ from penstock.control.tables.requests import look, tables_named
 from penstock.errors import UsageError
 from penstock.model.scoped_name import ScopedName
 from penstock.state.lock import holder
-from penstock.state.opening import open_store
+from penstock.state.opening import MEMORY, open_store
 from penstock.state.store import StateStore
 
 
@@ -85,6 +85,11 @@ def _change(pipeline: Pipeline, destination: str | None, tables: Sequence[str], 
         )
     changed: list[str] = []
     before: list[str] = []
+    if pipeline.state_url == MEMORY:
+        raise UsageError(
+            f"the state of pipeline {pipeline.name} is in its run's memory, where no command reaches it",
+            "Stop the run, or keep the state in a file or in Postgres (`state`)",
+        )
     store = open_store(pipeline.state_url)
     try:
         for view, place, table in _places(seen, store, destination, tables):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from subprocess import Popen
 
 import structlog
 
@@ -19,7 +20,7 @@ from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import PooledRunner, TableDestination
 from penstock.destinations.stream_contract import StreamDestination
-from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError
+from penstock.errors import EnvironmentMissing, GapError, LogDamaged, PenstockError, SourceError
 from penstock.model.position import Position
 from penstock.model.table_state import State, TableStatus
 from penstock.runtime.apply.target_claims import TargetClaims
@@ -45,6 +46,7 @@ from penstock.runtime.upkeep.schema_registry import SchemaRegistry
 from penstock.runtime.watch.source_watch import SourceWatch
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
+from penstock.state.lease import Lease
 from penstock.state.store import HealthState, StateStore
 
 # By name: what opens a destination of tables, or raises when it cannot be opened now; a stream needs no opening
@@ -66,12 +68,15 @@ class SourcePipeline:
         *,
         end: RunEnd = RunEnd(),
         may_leave: bool = False,
+        lease: Lease | None = None,
+        waiting: Popen[str] | None = None,
     ) -> None:
-        self.pipeline, self.state = pipeline, state
+        """`lease` is what the run holds where another may take over, `waiting` a capture that has been started."""
+        self.pipeline, self.state, self._lease = pipeline, state, lease
         self._owners, self._progress, self._wanted_end = owners, progress, end
         self._log = ChangeLog(pipeline.log_uri)
         self._source = source_of(pipeline.source)
-        self._capture = CaptureSupervisor(pipeline, state)
+        self._capture = CaptureSupervisor(pipeline, state, shared=lease is not None, waiting=waiting)
         self._publisher = Publisher(pipeline, state, may_leave=may_leave)
         self._prepared: Prepared | None = None
         self._first: dict[str, FirstLook] = {}  # by destination
@@ -82,6 +87,8 @@ class SourcePipeline:
     def prepare(self) -> None:
         """Bring the source to where it can be captured. May wait long, when the slot has to be made."""
         with self._source.connect() as session:
+            if self._lease is not None and self._lease.taken_from is not None:
+                self._cut_off(session, str(self._lease.taken_from))
             self._prepared = self._prepare(session)
             try:
                 catalogue = self._prepared.catalogue
@@ -95,6 +102,16 @@ class SourcePipeline:
             except BaseException:
                 self._give_up_slot()
                 raise
+
+    def _cut_off(self, session: Session, predecessor: str) -> None:
+        """Let go of what a predecessor that did not end still reads; if that is refused, capture waits for it."""
+        try:
+            reader = session.cut_off()
+        except SourceError as error:
+            LOG.warning("reader of the slot not ended", of=predecessor, what=error.what, solution=error.solution)
+        else:
+            if reader is not None:
+                LOG.info("reader of the slot ended", of=predecessor, reader=reader)
 
     def _end_watch(self, session: Session) -> RunEndWatch:
         """Make what watches for the run's end, from where the destination stands that is furthest behind."""

@@ -259,6 +259,13 @@ class Session(CatalogueReader, Protocol):
         """Let the source forget what it keeps for the pipeline; SlotBusy while somebody reads it."""
         ...
 
+    def cut_off(self) -> str | None:
+        """End the session that reads what is kept for the pipeline; return which that was, None if nobody reads.
+
+        For whoever takes the pipeline over from a run that has not ended. SourceError when it may not.
+        """
+        ...
+
     def counters(self, schemas: Sequence[TableSchema]) -> dict[TableId, WriteCounters]:
         """Return how many rows of each table were updated and deleted so far."""
         ...

@@ -1,7 +1,9 @@
 """One run of a pipeline at a time: a file lock of the system, which dies with its process, never a timeout.
 
 The lock file holds the holder's process id, for messages only; the lock itself is `flock`. It is closed on exec, so
-that no child process keeps it, and it is never deleted, so that two runs cannot lock two different files.
+that no child process keeps it, and it is not deleted, so that two runs cannot lock two different files; but where the
+state is in Postgres, the lease (`lease.py`) keeps runs apart, and who holds it may put a new file in the place of one
+that a stopped process has locked.
 """
 
 from __future__ import annotations
@@ -25,6 +27,15 @@ class PipelineLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
+
+    def take_over(self) -> None:
+        """Take the lock also from a process that does not move: for whoever holds the pipeline's lease.
+
+        That process keeps the file that it has locked, which has no name any more.
+        """
+        if holder(self.path) is not None:
+            self.path.unlink(missing_ok=True)
+        self.acquire()
 
     def acquire(self) -> None:
         """Take the lock. Raise LockedError with the holder's process id when another process has it."""

@@ -1,4 +1,7 @@
-"""The state store's twin in memory: the contract of `store.py` without a database, for tests."""
+"""The state store in memory: the contract of `store.py` without a database.
+
+For tests, and for runs with `state: memory`, which leave no state behind. The twin of `sql.py`.
+"""
 
 from __future__ import annotations
 

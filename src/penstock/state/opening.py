@@ -11,21 +11,28 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, PenstockError, StateError
 from penstock.state import sql
+from penstock.state.memory import MemoryStateStore
 from penstock.state.store import StateStore
 from penstock.user_class import made_from
 
 PYTHON = "python://"
+MEMORY = "memory"
 
 
 def open_store(where: str | Path) -> StateStore:
     """Return the store at a path (SQLite), a database URL or of a class, created when missing."""
+    if str(where) == MEMORY:
+        return MemoryStateStore()
     return _of_class(str(where)) if str(where).startswith(PYTHON) else sql.open_store(where)
 
 
 def find_store(where: str | Path) -> StateStore | None:
     """Return the store that is there, for reading and for requests; None where there is none yet.
 
-    A store of a class is made in any case: what it then holds is the class's to say."""
+    A store of a class is made in any case: what it then holds is the class's to say. One in memory is nobody's but its
+    run's."""
+    if str(where) == MEMORY:
+        return None
     return _of_class(str(where)) if str(where).startswith(PYTHON) else sql.find_store(where)
 
 

@@ -17,6 +17,7 @@ from penstock.state.sql_copies import SqlCopyRecords
 from penstock.state.sql_engine import engine_of, make_folder
 from penstock.state.sql_findings import SqlCopyFacts, SqlRowFindings, SqlUpkeepReports
 from penstock.state.sql_letters import SqlDeadLetters
+from penstock.state.sql_part import Guard
 from penstock.state.sql_pins import SqlPins
 from penstock.state.sql_quarantine import SqlQuarantine
 from penstock.state.sql_reports import SqlEvents, SqlHealthReports, SqlPauses, SqlRequests
@@ -46,7 +47,11 @@ class SqlStateStore(
     """Use `open_store` or `find_store`."""
 
     def of_source(self, source: str | None) -> SqlStateStore:
-        return SqlStateStore(self._engine, source or "")
+        return SqlStateStore(self._engine, source or "", self._guard)
+
+    def guarded(self, guard: Guard) -> SqlStateStore:
+        """Return the store with a guard before each of its transactions."""
+        return SqlStateStore(self._engine, self._source, guard)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -94,9 +99,12 @@ class SqlStateStore(
             )
 
 
-def open_store(where: str | Path) -> SqlStateStore:
-    """Return the store at a path (SQLite) or a database URL, created when missing."""
-    engine = engine_of(where)
+def open_store(where: str | Path, *, frozen_seconds: float | None = None) -> SqlStateStore:
+    """Return the store at a path (SQLite) or a database URL, created when missing.
+
+    `frozen_seconds`: see `engine_of`.
+    """
+    engine = engine_of(where, frozen_seconds=frozen_seconds)
     if engine.url.database is not None and engine.url.get_backend_name() == "sqlite":
         make_folder(Path(engine.url.database).parent)
     store = SqlStateStore(engine)

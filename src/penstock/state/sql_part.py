@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,20 +12,26 @@ from sqlalchemy.exc import SQLAlchemyError
 from penstock.errors import StateError
 from penstock.model.table import TableId
 
+Guard = Callable[[Connection], None]
 KEY = ("source", "destination", "table_schema", "table_name")
 
 
 class SqlPart:
-    """A part of the store. `source` is "" where the pipeline has one source only."""
+    """A part of the store. `source` is "" where the pipeline has one source only.
 
-    def __init__(self, engine: Engine, source: str = "") -> None:
-        self._engine, self._source = engine, source
+    `guard` begins each transaction, and raises if it may not be made.
+    """
+
+    def __init__(self, engine: Engine, source: str = "", guard: Guard | None = None) -> None:
+        self._engine, self._source, self._guard = engine, source, guard
         self._where = engine.url.render_as_string(hide_password=True)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
+                if self._guard is not None:
+                    self._guard(connection)
                 yield connection
         except SQLAlchemyError as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]

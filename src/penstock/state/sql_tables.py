@@ -359,6 +359,20 @@ PINS = Table(
     sqlite_autoincrement=True,
 )
 
+LEASE = Table(
+    "penstock_lease",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # 1: there is one row
+    Column("host", Text, nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("beats", BigInteger, nullable=False),
+    Column("released", Integer, nullable=False),
+    Column("taken", Moment, nullable=False),
+)
+
 # What goes with a table that is no longer followed; the schema registry and the events stay
 FORGOTTEN = tuple(
     table for table in METADATA.sorted_tables if "table_name" in table.c and table not in (EVENTS, SCHEMAS)

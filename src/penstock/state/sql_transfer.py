@@ -15,10 +15,11 @@ from sqlalchemy import Column, LargeBinary, Table, delete, func, insert, select,
 from penstock.errors import UsageError
 from penstock.model.position import parse_position, stored_text
 from penstock.state.sql import SqlStateStore
-from penstock.state.sql_tables import FORMAT, METADATA, STORE_FORMAT, Moment, PositionText
+from penstock.state.sql_tables import FORMAT, LEASE, METADATA, STORE_FORMAT, Moment, PositionText
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
-TABLES = {table.name: table for table in METADATA.sorted_tables if table is not STORE_FORMAT}
+# Who runs the pipeline is no state of it
+TABLES = {table.name: table for table in METADATA.sorted_tables if table not in (STORE_FORMAT, LEASE)}
 
 
 def taken_out(store: SqlStateStore) -> Rows:
@@ -39,9 +40,8 @@ def put_in(store: SqlStateStore, rows: Mapping[str, Sequence[Mapping[str, Any]]]
     """Replace everything in the store by these rows, in one step, and return how many there are."""
     made = {name: [_row(TABLES[name], row) for row in given] for name, given in rows.items()}
     with store.writing() as connection:
-        for table in reversed(METADATA.sorted_tables):
-            if table is not STORE_FORMAT:
-                connection.execute(delete(table))
+        for table in reversed(TABLES.values()):
+            connection.execute(delete(table))
         for name, values in made.items():
             table = TABLES[name]
             if values:

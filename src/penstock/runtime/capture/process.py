@@ -1,8 +1,10 @@
 """The capture process: joins the source's capture to the change log's writer.
 
-`python -m penstock.runtime.capture.process FILE [SOURCE]` is started by supervisor.py. Its standard input is a pipe
-from its parent: when that ends, for whatever reason, so does this process, at once, so that an orphan never holds the
-slot. SIGTERM seals and confirms what is whole, then exits 0. It reports as JSON lines on standard output:
+`python -m penstock.runtime.capture.process FILE [--shared] [--wait] [SOURCE]` is started by supervisor.py. Its standard
+input is a pipe from its parent: when that ends, for whatever reason, so does this process, at once: an orphan never
+holds the slot. SIGTERM seals and confirms what is whole, then exits 0. With --shared it takes the log over from whoever
+else writes to it, and may lose it so. With --wait it begins when a line comes from its parent. It reports as JSON lines
+on standard output:
 
     {"event": "started", "position": POSITION, "reading": [NAME]}   what is read, in the source's own names
     {"event": "verified", "position": POSITION}               the log's end is a point of the server's own past
@@ -38,6 +40,7 @@ from penstock.source.factory import source_of
 from penstock.source.sink import CapturedSlice, LastCommit, Origin
 
 ORPHANED = 3
+SHARED, WAIT = "--shared", "--wait"
 
 
 class LogSink:
@@ -102,8 +105,13 @@ def require_free_log(pipeline: Pipeline) -> None:
         return
 
 
-def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False) -> None:
-    """Fill the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start."""
+def run_capture(
+    pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: bool = False, shared: bool = False
+) -> None:
+    """Fill the change log until `stop` is set. `patient` waits for a source that cannot be reached at the start.
+
+    `shared`: see `SegmentWriter`.
+    """
     settings = SegmentSettings(
         segment_bytes=pipeline.log.segment_bytes,
         segment_age=pipeline.log.segment_age,
@@ -112,17 +120,20 @@ def run_capture(pipeline: Pipeline, stop: StopFlag, report: Report, *, patient: 
         wanted=pipeline.wanted_events,
     )
     log = ChangeLog(pipeline.log_uri)
-    with SegmentWriter(log, pipeline.log.max_bytes) as writer:
+    with SegmentWriter(log, pipeline.log.max_bytes, shared=shared) as writer:
         source_of(pipeline.source).capture(pipeline, settings, LogSink(writer, log), stop, report)
 
 
-def main(file: Path, source: str | None = None) -> int:
+def main(file: Path, *others: str) -> int:
+    source = next((one for one in others if one not in (SHARED, WAIT)), None)
     stop = SignalFlag()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains, then sends SIGTERM
+    if WAIT in others and not os.read(sys.stdin.fileno(), 1):
+        return ORPHANED
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     try:
-        run_capture(load(file).source_view(source), stop, _report, patient=True)
+        run_capture(load(file).source_view(source), stop, _report, patient=True, shared=SHARED in others)
     except PenstockError as error:
         kind = type(error).__name__
         _report({"event": "failed", "kind": kind, "what": error.what, "solution": error.solution})
@@ -145,4 +156,4 @@ def _report(report: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:3]))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

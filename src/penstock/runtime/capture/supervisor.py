@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ import structlog
 from penstock import errors
 from penstock.config.model import Pipeline
 from penstock.errors import PenstockError
+from penstock.runtime.capture import process as capture_process
+from penstock.runtime.capture.process import SHARED, WAIT
 from penstock.runtime.meter import INVALIDATIONS, METER, RECONNECTS
 from penstock.runtime.process.backoff import Backoff
 from penstock.runtime.process.log_context import inherited
@@ -33,9 +36,19 @@ SETTLED_AFTER = 10.0
 class CaptureSupervisor:
     """Start with `start()`, end with `stop()`. `failure` is set when capture ended for a reason no restart can fix."""
 
-    def __init__(self, pipeline: Pipeline, state: HealthReports) -> None:
-        """`pipeline` and `state` are as the source sees them."""
-        self._pipeline, self._state = pipeline, state
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        state: HealthReports,
+        *,
+        shared: bool = False,
+        waiting: subprocess.Popen[str] | None = None,
+    ) -> None:
+        """`pipeline` and `state` are as the source sees them. `shared`: the log may be another run's one day.
+
+        `waiting` is a process that `waiting_capture` has started.
+        """
+        self._pipeline, self._state, self._shared, self._waiting = pipeline, state, shared, waiting
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
@@ -86,16 +99,13 @@ class CaptureSupervisor:
 
     def _run_once(self) -> PenstockError | None:
         """Run the process to its end, and return the error that it reported, if any."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.runtime.capture.process", *arguments(self._pipeline)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._process, self._waiting = self._waiting or _started(arguments(self._pipeline, shared=self._shared)), None
         failure: PenstockError | None = None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # it has ended, and is started again
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         if self._stopping.is_set():
             self._process.terminate()
         for line in self._process.stdout:
@@ -145,9 +155,24 @@ class CaptureSupervisor:
             LOG.warning("health not recorded", what=error.what)
 
 
-def arguments(pipeline: Pipeline) -> list[str]:
+def waiting_capture(pipeline: Pipeline) -> subprocess.Popen[str]:
+    """Start a capture that waits with everything loaded, for a run that may take over. `pipeline` as a source's."""
+    return _started([*arguments(pipeline, shared=True), WAIT])
+
+
+def _started(given: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", capture_process.__name__, *given],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def arguments(pipeline: Pipeline, *, shared: bool = False) -> list[str]:
     """Return the file and, if it has a list of sources, which of them."""
-    return [str(pipeline.file), *([pipeline.source.name] if pipeline.is_scoped else [])]
+    return [str(pipeline.file), *([SHARED] * shared), *([pipeline.source.name] if pipeline.is_scoped else [])]
 
 
 def _passes(error: PenstockError) -> bool:

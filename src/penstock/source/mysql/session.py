@@ -130,6 +130,10 @@ class MysqlSession:
     def release(self) -> None:
         """Free nothing: nothing is kept for the pipeline."""
 
+    def cut_off(self) -> str | None:
+        """End nothing: the server ends a reader when another comes with the same server id."""
+        return None
+
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
         return {schema.table: NO_MARKS for schema in schemas}
 

@@ -54,6 +54,7 @@ from penstock.source.postgres.slot import (
     advance_slot,
     create_slot,
     drop_slot,
+    end_reader,
     flush_position,
     lsn_text,
     slot_state,
@@ -249,6 +250,9 @@ class PostgresSession:
 
     def release(self) -> None:
         drop_slot(self.connection, self._section.slot)
+
+    def cut_off(self) -> str | None:
+        return end_reader(self.connection, self._section.slot)
 
     def marks(self, schemas: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
         return marks_of(self.connection, self._section.publication, schemas)

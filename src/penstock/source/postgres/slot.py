@@ -20,6 +20,9 @@ from penstock.source.postgres.connect import Connection, replication_connection,
 
 PLUGIN = "pgoutput"
 _TELL_EVERY_SECONDS = 5.0
+_ENDING_SECONDS = 3.0
+_CREATE = "CREATE_REPLICATION_SLOT {} LOGICAL {} NOEXPORT_SNAPSHOT"
+_CREATE_FOR_FAILOVER = "CREATE_REPLICATION_SLOT {} LOGICAL {} (SNAPSHOT 'nothing', FAILOVER true)"
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,13 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
 def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[str], None] | None = None) -> Position:
     """Create the slot and return its consistent point: every transaction with `commit_lsn >=` it will be sent.
 
-    Postgres first waits for transactions that were running to end. Every few seconds of that, `waiting` is given who
-    they are, as `connection` sees them. Interrupting it (Ctrl-C) leaves no slot behind.
+    On 17 and later it is one that replicas may synchronise. Postgres first waits for transactions that were running to
+    end. Every few seconds of that, `waiting` is given who they are, as `connection` sees them. Interrupting it (Ctrl-C)
+    leaves no slot behind.
     """
     pgconn = replication_connection(url)
     try:
-        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL {} NOEXPORT_SNAPSHOT")
+        statement = sql.SQL(_CREATE_FOR_FAILOVER if _can_fail_over(connection) else _CREATE)
         pgconn.send_query(statement.format(sql.Identifier(name), sql.SQL(PLUGIN)).as_bytes(connection))
         try:
             result = _await_result(pgconn, lambda: _tell(connection, pgconn.backend_pid, waiting))
@@ -117,6 +121,15 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
         return parse_lsn(point.decode())
     finally:
         pgconn.finish()
+
+
+def _can_fail_over(connection: Connection) -> bool:
+    """Return whether replicas can keep the slot in step, so that a promoted one has it; none needs to."""
+    if connection.info.server_version < 170000:
+        return False
+    with source_errors("asking whether the server is a replica"):
+        row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    return row is not None and not row[0]
 
 
 def advance_slot(connection: Connection, state: SlotState, to: Position, head: Position) -> None:
@@ -161,6 +174,27 @@ def drop_slot(connection: Connection, name: str) -> None:
     except psycopg.Error as error:
         with source_errors(f"dropping slot {name}"):
             raise error
+
+
+def end_reader(connection: Connection, name: str) -> str | None:
+    """End the session that reads the slot, and wait until it is gone; return which that was, None if nobody reads.
+
+    A role may end its own sessions; for another's it needs to be a member of `pg_signal_backend`.
+    """
+    with source_errors(f"ending who reads slot {name}"):
+        row = connection.execute(
+            "SELECT active_pid, pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND active_pid IS NOT NULL",
+            (name,),
+        ).fetchone()
+        if row is None:
+            return None
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while (state := slot_state(connection, name)) is not None and state.active_pid == row[0]:
+            if time.monotonic() > deadline:
+                raise SlotBusy(f"process {row[0]} reads slot {name} and does not end", "It is waited for")
+            time.sleep(0.05)
+    return f"process {row[0]}"
 
 
 def _await_result(pgconn: pq.abc.PGconn, tell: Callable[[], None]) -> pq.abc.PGresult:
