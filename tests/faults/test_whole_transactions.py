@@ -6,7 +6,9 @@ opens them at what it said, and adds up: the sum is the bank's, whatever is comm
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,15 +16,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow.compute as pc
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
 from databases import Database
 from lake import Lake
-from running import PipelineFactory, await_condition, running
+from running import PipelineFactory, PipelineFile, await_condition, running
 
 TABLES = ("checking", "savings")
 ACCOUNTS, DEPOSIT = 50, 1_000
 READINGS = 6
+TAG = re.compile("penstock_[0-9a-f]{16}")
 
 
 def _sum(catalog: Path) -> tuple[int, tuple[str, ...]]:
@@ -59,11 +63,35 @@ def _transfers(database: Database) -> Iterator[None]:
         thread.join()
 
 
+def _query(file: PipelineFile) -> str:
+    """What `penstock query` says that the bank has: it opens the tables one after the other."""
+    parts = " union all ".join(f"select sum(balance) as total from public.{table}" for table in TABLES)
+    asked = f"select sum(total) as total from ({parts})"
+    done = file.command("query", "FILE", "--consistent", asked, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _tagged_sums(file: PipelineFile) -> dict[str, int]:
+    """What the bank had at each tag that both tables have, as pyiceberg reads it."""
+    with closing(SqlCatalog("lake", uri=f"sqlite:///{file.warehouse}/catalog.db")) as catalog:
+        tables = [catalog.load_table(("public", name)) for name in TABLES]
+        common = set.intersection(*({name for name in table.metadata.refs if TAG.fullmatch(name)} for table in tables))
+        sums: dict[str, int] = {}
+        for tag in common:
+            versions = [(table, table.snapshot_by_name(tag)) for table in tables]
+            rows = [table.scan(snapshot_id=found.snapshot_id).to_arrow() for table, found in versions if found]
+            sums[tag] = sum(pc.sum(some["balance"]).as_py() for some in rows)
+    return sums
+
+
 def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: Database, lake: Lake) -> None:
     for table in TABLES:
         postgres.execute(f"create table {table} (id int primary key, balance bigint not null)")
         postgres.execute(f"insert into {table} select g, {DEPOSIT} from generate_series(0, {ACCOUNTS - 1}) g")
     file, total = pipeline(), len(TABLES) * ACCOUNTS * DEPOSIT
+    file.settings["destinations"][0]["consistent_every"] = "1s"
+    file.write()
     catalog, seen = file.warehouse / "catalog.db", set()
 
     def right() -> bool:
@@ -80,6 +108,8 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
             with running(file) as run:
                 run.await_streaming()
                 await_condition(right, "versions of the tables to be read", 120)
+                if failpoint is None:
+                    assert json.loads(_query(file)) == [{"total": total}]
                 if failpoint:
                     file.arm(failpoint)
                     run.await_killed()
@@ -87,4 +117,7 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
     with running(file) as run:
         run.drain()
     right()
+    tagged = _tagged_sums(file)
+    assert len(tagged) > 3
+    assert set(tagged.values()) == {total}, tagged
     lake.assert_equals(postgres, [f"public.{table}" for table in TABLES])

@@ -115,6 +115,7 @@ class IcebergDestination(TableSection):
     type: Literal["iceberg"]
     warehouse: Located
     catalog: Properties = Field(default_factory=dict)
+    consistent_every: Annotated[Duration, Field(ge=1)] | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -113,6 +114,13 @@ class ReadableTables(Protocol):
         """
         ...
 
+    def frozen(self, folder: Path) -> Mapping[str, str]:
+        """Return Spark settings by which all tables are read as they are now, with what that needs in `folder`.
+
+        UsageError where they cannot be opened at one instant.
+        """
+        ...
+
     def own_side(
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
     ) -> AbstractContextManager[OwnSide]:
@@ -146,6 +154,12 @@ class ReadBySpark:
     """The part of `ReadableTables` that all have in common whose tables Spark reads."""
 
     by_spark = True
+
+    def frozen(self, folder: Path) -> Mapping[str, str]:
+        raise UsageError(
+            "tables of this destination cannot be opened at one instant: each is committed by itself",
+            "Ask without --consistent, or keep the tables in Iceberg or Postgres",
+        )
 
     def own_side(
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None

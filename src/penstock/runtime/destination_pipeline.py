@@ -10,11 +10,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from penstock.config.destinations import IcebergDestination
 from penstock.config.model import Pipeline
 from penstock.destinations.contract import JobRunner, TableDestination
 from penstock.errors import PenstockError
 from penstock.fold.rule import noted
 from penstock.model.position import Position
+from penstock.runtime.apply.consistent_tags import ConsistentTags
 from penstock.runtime.apply.log_need import log_need, pass_over
 from penstock.runtime.apply.loop import ApplyLoop
 from penstock.runtime.apply.table_lifecycle import TableLifecycle
@@ -103,6 +105,9 @@ class _TableReading:
         self.copier.start()
         cleanup.callback(self.copier.stop)
         self._pins = Pins(loop, state)
+        lake = pipeline.lake
+        tagged = lake.consistent_every if isinstance(lake, IcebergDestination) else None
+        self._tags = ConsistentTags(loop, tagged, pipeline.scope)
         self._housekeeping = Housekeeping(loop, pipeline.lake.maintenance)
         self.watch = TableWatch(pipeline, state)
 
@@ -135,6 +140,7 @@ class _TableReading:
         self.tables.tend()
         self._follow_pauses()
         self._pins.tend()
+        self._tags.tend()
         worked = self.loop.step(now=now, stopping=stopping)
         self._housekeeping.run()
         return worked

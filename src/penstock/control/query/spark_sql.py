@@ -62,17 +62,21 @@ def _only_reads() -> UsageError:
 
 
 @contextmanager
-def reading_session(pipeline: Pipeline) -> Iterator[SparkSession]:
+def reading_session(pipeline: Pipeline, *, consistent: bool = False) -> Iterator[SparkSession]:
     """Give a session of its own on this machine, which may work beside `penstock run`.
+
+    With `consistent` all tables are as they were at one instant.
 
     On a cluster it might wait for cores that the run holds. Its log does not go where the run's does.
     """
     require_java()
     destination = pipeline.lake
-    make_readable(destination).require_there()
+    tables = make_readable(destination)
+    tables.require_there()
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
         settings = spark_settings([destination], compiled=False, reading=True) | on_this_machine(pipeline.spark)
         more = ",".join(map(str, jars.for_reading([destination])))
+        settings |= tables.frozen(Path(folder)) if consistent else {}
         settings |= CONFINED | ({"spark.jars": more} if more else {})
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:

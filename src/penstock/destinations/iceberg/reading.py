@@ -9,11 +9,13 @@ import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.destinations.iceberg.catalog import IcebergSettings
+from penstock.destinations.iceberg.frozen_catalog import frozen_settings
 from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable
@@ -58,6 +60,9 @@ class IcebergTables(ReadBySpark):
 
     def register(self, spark: Session, statement: str) -> None:
         """Spark knows the catalog, and so its tables."""
+
+    def frozen(self, folder: Path) -> Mapping[str, str]:
+        return frozen_settings(self._settings, folder)
 
     def size(self, spark: Session, target: TableId) -> TableSize:
         ((rows, size),) = spark.sql(

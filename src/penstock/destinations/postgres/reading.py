@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -149,6 +150,9 @@ class PostgresTables:
         with self.sessions.session() as session:
             columns = {name: type for name, type, _ in table_columns(session.connection, target)}
         return PostgresTable(self.sessions, target, columns) if columns else None
+
+    def frozen(self, folder: Path) -> Mapping[str, str]:
+        return {}  # every statement sees one instant
 
     def own_side(
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None
