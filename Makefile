@@ -10,7 +10,7 @@ WORKERS ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 TWINS := memory or sqlite or scoped
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-full lint bench lock docs clean
+.PHONY: help install demo test test-fast test-full lint bench bench-quick lock docs clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ CASE ?= drain capture copy_table copy_read modes destinations postgres outage hi
 bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+bench-quick: $(READY) ## whether decode, drain or small commits are slower than they were (a minute)
+	$(BIN)/python benchmarks/quick.py
 
 # An environment of its own: mkdocs-material brings 20 packages that nobody needs to work on penstock.
 DOCS := build/docs-environment
