@@ -24,15 +24,7 @@ from penstock.source.postgres.connect import connect
 from penstock.source.postgres.slot import create_slot, flush_position
 from pipelines import Backlog, copy_slot
 from slot_readers import capture, recvlogical
-from source_rows import (
-    BIG_WAL,
-    PEERS_PUBLICATION,
-    change_eight_columns,
-    create_eight_columns,
-    pgbench_tables,
-    pgbench_transactions,
-    publish_to_peers,
-)
+from source_rows import BIG_WAL, PEERS_PUBLICATION, publish_to_peers, w1_changes, w1_tables
 from targets import CAPTURE_OF_RECVLOGICAL, DRAIN_AGAINST_DEBEZIUM, DRAIN_OF_RECVLOGICAL
 from watch import Usage
 
@@ -53,15 +45,13 @@ def main() -> None:
 def _measure(server: PostgresServer, scratch: Path, options: argparse.Namespace) -> None:
     url, scale = server.url(), options.scale
     say(f"pgbench at scale {scale}, and its copy into the lake")
-    pgbench_tables(server, scale)
-    create_eight_columns(url, "w1")
+    w1_tables(server, scale)
     publish_to_peers(url)
     backlog = Backlog(scratch, url)
     with connect(url) as connection:
         create_slot(connection, url, "kept")
     say("writing W1")
-    pgbench_transactions(server, 10_000 * scale)
-    change_eight_columns(url, "w1", 50_000 * scale, 30_000 * scale, 5_000 * scale)
+    w1_changes(server, scale)
     with connect(url) as connection:
         end = flush_position(connection)
 

@@ -27,12 +27,11 @@ import psycopg
 from harness import Result, parser, report, say
 from penstock.demo.server import PostgresServer
 from pipelines import Backlog, Drained, Run
-from source_rows import BIG_WAL, change_eight_columns, create_eight_columns, pgbench_tables, pgbench_transactions
+from source_rows import BIG_WAL, W1_TABLES, w1_changes, w1_tables
 from targets import POSTGRES_CHANGES, POSTGRES_FRESHNESS_P50
 from traffic import Committed, Traffic
 
 SETTINGS = BIG_WAL | {"fsync": "on", "max_replication_slots": "40", "max_wal_senders": "40", "max_connections": "200"}
-TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers", "w1")
 KUVASZ_CHANGES, KUVASZ_FRESHNESS = 7_800, 0.7
 ASK_SECONDS, SETTLE_SECONDS, LATE_SECONDS = 0.005, 10.0, 60.0
 
@@ -95,8 +94,7 @@ def _database(server: PostgresServer, name: str) -> str:
 def _drained(server: PostgresServer, folder: Path, options: argparse.Namespace) -> Drained:
     url, scale = server.url(), options.scale
     say(f"pgbench at scale {scale}, and its copies")
-    pgbench_tables(server, scale)
-    create_eight_columns(url, "w1")
+    w1_tables(server, scale)
     backlogs = {}
     for number in range(options.rounds):
         copy = _database(server, f"copy{number}")
@@ -105,8 +103,7 @@ def _drained(server: PostgresServer, folder: Path, options: argparse.Namespace) 
         copied = backlogs[copy].copied
         say(f"copied {copied.rows_copied:,} rows in {copied.seconds:.2f} s")
     say("writing W1")
-    pgbench_transactions(server, 10_000 * scale)
-    change_eight_columns(url, "w1", 50_000 * scale, 30_000 * scale, 5_000 * scale)
+    w1_changes(server, scale)
     rounds = []
     for copy, backlog in backlogs.items():
         drained = backlog.drain()
@@ -115,7 +112,7 @@ def _drained(server: PostgresServer, folder: Path, options: argparse.Namespace) 
         )
         for role, usage in drained.roles.items():
             say(f"  {role}: {usage.cpu_seconds:.1f} CPU s")
-        for table in TABLES:
+        for table in W1_TABLES:
             there, here = (_figures(one, table) for one in (url, copy))
             if there != here:
                 raise SystemExit(f"{table}: the source has {there}, the destination {here}")

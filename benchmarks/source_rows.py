@@ -19,6 +19,7 @@ EIGHT_COLUMN_ROWS = """
 TRANSACTION_ROWS = 100
 PGBENCH_CLIENTS = 4
 PEERS_PUBLICATION = "bench_peers"
+W1_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers", "w1")
 BIG_WAL = {"max_wal_size": "8GB"}  # so that a checkpoint does not fall into one of two rounds
 
 
@@ -68,6 +69,18 @@ def pgbench_transactions(server: PostgresServer, transactions: int) -> None:
     """TPC-B: four row changes each."""
     each = str(transactions // PGBENCH_CLIENTS)
     _pgbench(server, "-n", "-c", str(PGBENCH_CLIENTS), "-j", "2", "-t", each)
+
+
+def w1_tables(server: PostgresServer, scale: int) -> None:
+    """What W1 begins with: pgbench's tables, and `w1`, an empty table of eight columns."""
+    pgbench_tables(server, scale)
+    create_eight_columns(server.url(), "w1")
+
+
+def w1_changes(server: PostgresServer, scale: int) -> None:
+    """W1: at scale 10 100,000 TPC-B transactions, then 850,000 changes of the table of eight columns."""
+    pgbench_transactions(server, 10_000 * scale)
+    change_eight_columns(server.url(), "w1", 50_000 * scale, 30_000 * scale, 5_000 * scale)
 
 
 def _pgbench(server: PostgresServer, *arguments: str) -> None:

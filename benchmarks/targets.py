@@ -43,6 +43,8 @@ STREAM_FRESHNESS_P99 = Target(1.0, 0.5, more_is_better=False)
 STREAM_MEMORY = Target(1.5, 1.1, more_is_better=False)  # of a transaction of 5 million, of one of 1 million
 POSTGRES_CHANGES = Target(40_000, 60_000)  # changes per second
 POSTGRES_FRESHNESS_P50 = Target(0.7, 0.4, more_is_better=False)
+DELTA_OF_ICEBERG = Target(0.7, 1.0)  # of Iceberg's speed
+DELTA_AGAINST_MERGE = Target(20, 50)
 SECOND_DESTINATION = Target(1.0, 0.9, more_is_better=False)  # CPU of both, of the sum of each alone
 HISTORY_BY_ENDED = Target(2, 2, more_is_better=False)
 FRESHNESS_DURING_OUTAGE = Target(1.1, 1.0, more_is_better=False)  # of the same destination's before

@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 from harness import Result, parser, report, say
 from local_lake import local_lake
 from penstock.decode.schema import arrow_schema
-from penstock.destinations.contract import InProcessRunner
-from penstock.destinations.iceberg.destination import IcebergDestination
+from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.fold.keys import encode_keys
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
@@ -65,7 +64,7 @@ def net(upserts: pa.Table) -> NetEffect:
 class Upserts:
     """Our own write and commit, in this process."""
 
-    def __init__(self, destination: IcebergDestination) -> None:
+    def __init__(self, destination: TableDestination) -> None:
         self.destination = destination
         self.positions: dict[TableId, int] = {}
 
