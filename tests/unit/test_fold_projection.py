@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.decode.schema import arrow_schema
+from penstock.decode.verbatim import verbatim
 from penstock.errors import RowIncomplete, SchemaChanged
 from penstock.fold.clone import fold_clone
+from penstock.fold.envelope import fold_events
 from penstock.fold.history import fold_history
 from penstock.fold.projection import check_projection, kept_schema, project_effect, project_rows
 from penstock.model.feed import ColumnChoice, Projection
-from pgoutput_messages import INT8, TEXT, UNSENT, Stream, delete, insert, table_schema, update
+from pgoutput_messages import BOOL, INT8, TEXT, TIMESTAMP, UNSENT, Stream, delete, insert, table_schema, update
 
 THINGS = table_schema({"id": INT8, "country": TEXT, "email": TEXT, "notes": TEXT})
 PROJECTION = Projection(
@@ -49,6 +51,25 @@ def test_the_copys_rows() -> None:
     assert kept.schema == arrow_schema(kept_schema(PROJECTION, THINGS))
     assert rows(kept) == [(1, "DE", masked("a@x"), "eu", 1, True), (3, "FR", None, "eu", 1, True)]
     assert "salt" not in repr(PROJECTION)
+
+
+def test_rows_that_are_carried_as_texts_are_compared_and_masked_as_their_values() -> None:
+    """As in changes (tests/unit/test_render_events.py): a copied row and its update must agree."""
+    schema = table_schema({"id": INT8, "yes": BOOL, "at": TIMESTAMP})
+    projection = Projection("id < 100 and yes", (ColumnChoice("yes", masked=True), ColumnChoice("at", masked=True)))
+    texts = [("2", "t", "2026-01-02 03:04:05"), ("30", "f", None), ("1000", "t", None)]
+    columns = [pa.array(column, pa.string()) for column in zip(*texts, strict=True)]
+    kept = project_rows(projection, verbatim(schema), pa.table(columns, schema=arrow_schema(verbatim(schema))))
+    stream = Stream().transaction(*(insert(*one) for one in texts))
+    (event,) = (
+        fold_events(
+            [stream.raw(verbatim(schema))], position=0, schema=verbatim(schema), projection=projection, facts=True
+        )
+        .upserts["after"]
+        .to_pylist()
+    )
+    assert kept.to_pylist() == [event]
+    assert event["id"] == "2"
 
 
 def test_the_streams_net_effect() -> None:

@@ -33,7 +33,6 @@ from penstock.decode.dialect import dialect_of
 from penstock.decode.reader import Images, Mask, Octets, Places, RowReader
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, Into, Rescued, counted, entries, renamed, rescued_cells, whole
 from penstock.decode.schema import arrow_schema
-from penstock.decode.verbatim import is_verbatim, typed_values
 from penstock.fold.batch import Batch, aligned, share_rows
 from penstock.fold.net_effect import NetEffect
 from penstock.fold.projection import (
@@ -42,8 +41,10 @@ from penstock.fold.projection import (
     kept_counts,
     kept_rescued,
     kept_schema,
+    maskable,
     shaped,
     where_incomplete,
+    with_values,
 )
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE, RawChanges
 from penstock.model.feed import EVERYTHING, Projection
@@ -280,42 +281,13 @@ def _images(
         needed = [name for name in condition.columns if name in unsent]
         if needed:
             raise where_incomplete(schema, needed[0], "`penstock retry`")
-        holds = np.asarray(condition.holds(_typed(rows, schema, condition.columns), schema).combine_chunks(), np.bool_)
+        valued = with_values(rows, schema, condition.columns)
+        holds = np.asarray(condition.holds(valued, schema).combine_chunks(), np.bool_)
     rescued = lost.cells(len(at))
     kept = kept_rescued(projection, schema, rescued)
     rescues = kept_counts(projection, schema, lost.counts, kept)
-    rows = _maskable(rows, schema, projection)
+    rows = maskable(rows, schema, projection)
     return _Images(at, shaped(projection, schema, rows, rescued), holds, unsent, kept, rescues)
-
-
-def _typed(rows: pa.Table, schema: TableSchema, names: Iterable[str]) -> pa.Table:
-    """Return the rows with the values of these columns, where their texts are carried; null where one does not fit."""
-    for name in names:
-        type = schema.column(name).type
-        if is_verbatim(type):
-            values, _ = typed_values(schema, type, rows[name].combine_chunks())
-            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
-    return rows
-
-
-def _maskable(rows: pa.Table, schema: TableSchema, projection: Projection) -> pa.Table:
-    """Return the rows with masked columns as their values' own texts.
-
-    So a value's mask is the same wherever it is made.
-    """
-    for choice in projection.columns:
-        if not choice.masked or choice.column not in rows.column_names:
-            continue
-        type = schema.column(choice.column).type
-        if is_verbatim(type):
-            texts = rows[choice.column].combine_chunks()
-            values, failed = typed_values(schema, type, texts)
-            if not pa.types.is_binary(values.type):
-                values = values.cast(pa.string())
-            if failed.any():
-                values = pc.if_else(pa.array(failed), texts.cast(values.type), values)
-            rows = rows.set_column(rows.schema.get_field_index(choice.column), choice.column, values)
-    return rows
 
 
 def _within_where(

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from penstock.decode.dialect import OwnType, dialect_of
 from penstock.decode.rescue import RESCUED, RESCUED_TYPE, counted, renamed, rescued_of, whole
 from penstock.decode.schema import arrow_schema
-from penstock.decode.verbatim import without_texts
+from penstock.decode.verbatim import is_verbatim, typed_values, without_texts
 from penstock.errors import RowIncomplete, SchemaChanged
 from penstock.fold.condition import BadCondition, Condition, parse
 from penstock.fold.net_effect import NO_ROW, NetEffect
@@ -68,7 +68,8 @@ def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) ->
         return rows
     condition = condition_of(projection)
     if condition is not None:
-        rows = rows.filter(condition.holds(rows, schema))
+        rows = rows.filter(condition.holds(with_values(rows, schema, condition.columns), schema))
+    rows = maskable(rows, schema, projection)
     rescued = whole(rows[RESCUED]) if RESCUED in rows.column_names else None
     kept = shaped(projection, schema, rows, rescued)
     rescued = kept_rescued(projection, schema, rescued)
@@ -230,6 +231,36 @@ def _names_rescued(projection: Projection, schema: TableSchema) -> dict[str, str
         else:
             names[name] = choice.name or name
     return names
+
+
+def with_values(rows: pa.Table, schema: TableSchema, names: Iterable[str]) -> pa.Table:
+    """Return the rows with the values of these columns, where their texts are carried; null where one does not fit."""
+    for name in names:
+        type = schema.column(name).type
+        if is_verbatim(type):
+            values, _ = typed_values(schema, type, rows[name].combine_chunks())
+            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+    return rows
+
+
+def maskable(rows: pa.Table, schema: TableSchema, projection: Projection) -> pa.Table:
+    """Return the rows with masked columns as their values' own texts.
+
+    So a value's mask is the same wherever it is made.
+    """
+    for choice in projection.columns:
+        if not choice.masked or choice.column not in rows.column_names:
+            continue
+        type = schema.column(choice.column).type
+        if is_verbatim(type):
+            texts = rows[choice.column].combine_chunks()
+            values, failed = typed_values(schema, type, texts)
+            if not pa.types.is_binary(values.type):
+                values = values.cast(pa.string())
+            if failed.any():
+                values = pc.if_else(pa.array(failed), texts.cast(values.type), values)
+            rows = rows.set_column(rows.schema.get_field_index(choice.column), choice.column, values)
+    return rows
 
 
 def shaped(projection: Projection, schema: TableSchema, rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
