@@ -64,6 +64,7 @@ class _ByShard:
     inner: RedisDestination
     prefix: str
     tombstones: bool = False
+    holds_rows: bool = False
 
     @property
     def name(self) -> str:

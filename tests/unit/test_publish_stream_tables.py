@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -11,7 +11,9 @@ import pytest
 
 from loop_bench import ORDERS, PEOPLE, schema
 from penstock.config.load import load
-from penstock.errors import NotPublished, PenstockError, ValueDoesNotFit
+from penstock.destinations.memory_stream import MemoryPublisher
+from penstock.destinations.stream_contract import Published, Records, ShardPlace
+from penstock.errors import CopyNeeded, NotPublished, PenstockError, TablesRefused, ValueDoesNotFit
 from penstock.model.feed import Feed
 from penstock.model.partitions import Partition, Partitions
 from penstock.model.table import TableId, TableSchema
@@ -29,6 +31,7 @@ from penstock.source.postgres.mark_comparison import (
     EnumLabel,
     PublishedBy,
     may_be_written_again,
+    why_copied_again,
     why_events_missing,
     with_additions,
 )
@@ -69,13 +72,17 @@ class Source:
 
     only: TableId | None
     copier: Copier | None = None
+    holds_rows: bool = False
 
     def begin(self) -> None:
         self.file.write_text(self.text)
         pipeline = load(self.file).strictly()
         self.watch = StreamWatch(pipeline, self.state)
         copies = self.copier is not None
-        self.tables = StreamTables(pipeline, self.bench.loop, self.state, self.seen, copies=copies)
+        holds_rows = self.holds_rows
+        self.tables = StreamTables(
+            pipeline, self.bench.loop, self.state, self.seen, copies=copies, holds_rows=holds_rows
+        )
 
     def restart(self, schemas: list[TableSchema] | None = None) -> None:
         if self.copier is not None:
@@ -112,6 +119,9 @@ class _Session:
 
     def why_events_missing(self, before: TableMarks, now: TableMarks) -> str:
         return why_events_missing(before, now)
+
+    def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
+        return why_copied_again(before, now)
 
     def with_additions(self, before: TableMarks, now: TableMarks) -> TableMarks:
         return with_additions(before, now)
@@ -459,6 +469,56 @@ def test_a_resync_sends_rows_again(bench: PublishBench, copying: Source) -> None
     copying.look([ORDERS])
     assert states(bench)["orders"] is State.INIT
     assert copying.copier.wanted == ["orders"]
+
+
+def test_rows_that_a_destination_holds_are_copied_again_when_they_may_be_wrong(
+    bench: PublishBench, copying: Source
+) -> None:
+    copying.holds_rows = True
+    copying.restart([ORDERS])
+    _copied(bench, ORDERS)
+    copying.restart()
+    assert copying.copier is not None
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.READY, [])
+    copying.text = FILE.replace("id < 100", "id < 50")
+    copying.restart()
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.INIT, ["orders"])
+    copying.restart()
+    assert copying.copier.wanted == ["orders"], "the copy has not ended"
+    label = EnumLabel(5, 1, 4, "mood", "happy", ("mood",))
+    copying.marks = replace(SEEN, labels=(label,), taken=20).to_marks()
+    _copied(bench, ORDERS)
+    bench.state.set_marks("stream", ORDERS.table, copying.marks)
+    copying.copier.wanted.clear()
+    copying.look([ORDERS])
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.READY, [])
+    copying.marks = replace(SEEN, labels=(replace(label, label="glad", xmin=2),), taken=30).to_marks()
+    copying.look([ORDERS])
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.INIT, ["orders"])
+
+
+def test_a_table_whose_destination_needs_a_copy_gets_one(
+    bench: PublishBench, copying: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = MemoryPublisher.publish
+
+    def refusing(self: MemoryPublisher, records: Iterable[Records], upto: Callable[[], ShardPlace]) -> Published:
+        given = list(records)
+        if any(map(len, given)):
+            raise TablesRefused({("public", "orders"): CopyNeeded("its structure is another", "Nothing")})
+        return publish(self, given, upto)
+
+    copying.look([ORDERS])
+    _copied(bench, ORDERS)
+    assert copying.copier is not None
+    copying.copier.wanted.clear()
+    bench.seal(200, (ORDERS, 110, insert("1", "a")))
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryPublisher, "publish", refusing)
+        bench.loop.step(now=True)
+    assert (states(bench)["orders"], bench.loop.is_level) == (State.ERRORED, False)
+    copying.tables.tend()
+    assert (states(bench)["orders"], copying.copier.wanted) == (State.INIT, ["orders"])
 
 
 def test_a_copy_that_failed_waits_for_an_operator(bench: PublishBench, copying: Source) -> None:

@@ -85,6 +85,7 @@ class MemoryStreamDestination:
     store: MemoryStreamStore
     shards: int = 1
     tombstones: bool = True
+    holds_rows: bool = False
 
     def ensure(self, stream: StreamId) -> Layout:
         known = self.store.streams.get(stream.source)

@@ -217,6 +217,12 @@ class StreamDestination(Protocol):
     def tombstones(self) -> bool:
         """Whether a record may have no value."""
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it makes events into the rows of tables.
+
+        Rows from before a change of structure or rule may be wrong after it, so their table is copied again."""
+
     def ensure(self, stream: StreamId) -> Layout:
         """Create the stream, or check the one that is there: its shards, its history, that nothing is missing.
 

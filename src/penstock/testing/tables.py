@@ -110,6 +110,20 @@ class TableSuite:
         assert [one["note"] for one in type(self).rows(tmp_path, "orders")] == ["new"]
         assert set(self._names(tmp_path, "people")) == {1}, "the other table's events were applied"
 
+    def test_a_column_that_was_dropped_and_added_again_is_another(self, tmp_path: Path) -> None:
+        shard = self._shard(tmp_path)
+        shard.publish(110, [insert(100, ORDERS, 1)])
+        *others, last = ORDERS.columns
+        again = replace(ORDERS, columns=(*others, replace(last, number=50)), numbered=50)
+        assert again.structure == ORDERS.structure
+        shard.tables = {"orders": again}
+        with pytest.raises(TablesRefused, match=f"column {last.name} dropped"):
+            shard.publish(120, [insert(111, again, 2)])
+        shard.copy("snapshot", [event("read", 112, again, 2, after=row(2, "copied"))])
+        shard.publish(130, [insert(120, again, 3)])
+        shard.close()
+        assert set(self._names(tmp_path, "orders")) == {2, 3}
+
     @pytest.mark.parametrize("step", STEPS)
     def test_a_process_that_is_killed_doubles_and_loses_nothing(self, tmp_path: Path, step: str) -> None:
         events = [insert(100 + key, KEYLESS if key % 2 else ORDERS, key, f"row {key}") for key in range(9)]

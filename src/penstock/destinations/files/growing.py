@@ -67,6 +67,7 @@ class GrowingFile:
     """The driver's side. There is one shard, and one source."""
 
     tombstones = False
+    holds_rows = False
 
     def __init__(self, name: str, path: str) -> None:
         self._name, self._path = name, Path(path)

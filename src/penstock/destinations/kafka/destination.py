@@ -64,6 +64,7 @@ class KafkaDestination:
     """Connects when it is first asked for something."""
 
     tombstones = True
+    holds_rows = False
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings

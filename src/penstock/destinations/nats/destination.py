@@ -71,6 +71,7 @@ class NatsSettings(Protocol):
 
 class NatsDestination:
     tombstones = False
+    holds_rows = False
 
     def __init__(self, settings: NatsSettings) -> None:
         self._settings = settings

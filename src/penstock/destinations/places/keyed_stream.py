@@ -29,6 +29,10 @@ class KeyedStream:
     def name(self) -> str:
         return self._name
 
+    @property
+    def holds_rows(self) -> bool:
+        return False
+
     def ensure(self, stream: StreamId) -> Layout:
         folder = self._folder.under(stream.source)
         known = describe(folder, stream, self._shards, self._ordering, elsewhere=self.elsewhere)

@@ -52,13 +52,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table under one structure. `str()` gives `schema.table`; `version` names the structure."""
+    """A table under one structure. `str()` gives `schema.table`; `version` names the structure.
+
+    `described` is for penstock's own classes: all that the source says of the structure."""
 
     schema: str
     name: str
     key: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     version: str = ""
+    described: TableSchema | None = field(default=None, repr=False, compare=False)
 
     @property
     def id(self) -> TableId:
@@ -335,7 +338,7 @@ def _described(given: _ByFingerprint) -> tuple[Table, dict[str, Convert]]:
         if column.type.carried_as != "text" and convert is not None:
             converts[column.name] = convert
     name = schema.table
-    return Table(name.schema, name.name, schema.key, tuple(columns), schema.structure), converts
+    return Table(name.schema, name.name, schema.key, tuple(columns), schema.structure, schema), converts
 
 
 def _convert(kind: pa.DataType) -> Convert | None:

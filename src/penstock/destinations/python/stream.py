@@ -20,6 +20,7 @@ from penstock.destinations.python.destination import Destination
 from penstock.destinations.python.host import ClassHost, Host, ObjectHost
 from penstock.destinations.python.publisher import PythonPublisher
 from penstock.destinations.python.settings import PythonSettings
+from penstock.destinations.python.tables import TableDestination
 from penstock.destinations.stream_contract import ShardPlace
 from penstock.errors import ConfigError, PenstockError
 
@@ -67,6 +68,10 @@ class PythonDestination(KeyedStream):
         made = stream.made
         self._driver = Caller(stream.name, of_class.make if made is None else lambda: made, stream.seconds)
         self._host: Host = ObjectHost(self._driver) if stream.on_driver else of_class
+
+    @property
+    def holds_rows(self) -> bool:
+        return self._driver.call(lambda destination: isinstance(destination, TableDestination))
 
     def places(self, source: str) -> list[ShardPlace]:
         known = described(self._folder.under(source))

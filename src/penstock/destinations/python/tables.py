@@ -3,8 +3,9 @@
 It stands on `Destination`: a batch of events is folded to what it makes of each key, and applied in one transaction
 with the stream's position, for all tables of the batch. Readers see none of it or all of it, and each batch once.
 
-A table is made under one structure. When the source's becomes another, nobody can say from events what became of the
-rows that are there: the table is Errored, and `penstock resync` copies it again under the new structure.
+A table is made under one structure. When the source's becomes another, events do not say what became of the rows that
+are there: CopyNeeded, and the table is copied again by itself. Columns are told apart by their numbers, so one that was
+dropped and added again under its old name is another.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ import pyarrow as pa
 from penstock.destinations.python.batch import Events, fitted_row
 from penstock.destinations.python.destination import Destination
 from penstock.destinations.python.events import Delete, Event, Insert, Read, Row, Table, Truncate, Update
-from penstock.errors import KeyRequired, Overtaken, SchemaChanged, TableError, ValueDoesNotFit
-from penstock.model.table import TableId
+from penstock.errors import CopyNeeded, KeyRequired, Overtaken, TableError, ValueDoesNotFit
+from penstock.fold.column_identity import resolve
+from penstock.fold.evolution import follow
+from penstock.model.table import TableId, TableSchema
+from penstock.model.type_map import AS_WRITTEN
 
 RESCUED = "_rescued"
 Key = tuple[Hashable, ...]
@@ -93,18 +97,19 @@ class TableDestination(Destination):
             self.insert(table, _rows(table, [*change.added, *rows]))
 
     def _require_structure(self, table: Table) -> None:
-        name, wanted = _structure_name(table.id), structure_of(table)
+        name, wanted = _structure_name(table.id), _described(table)
         there = self.load(name)
-        if there == wanted:
+        if not there:
+            self.create(table)
+        elif there == wanted.to_json():
             return
-        if there:
-            raise SchemaChanged(
+        elif why := _moved(TableSchema.from_json(there), wanted):
+            raise CopyNeeded(
                 f"table {table}: its structure at the source is another than the one that its rows here were copied "
-                "under",
-                f"Copy it again: penstock resync FILE {table}",
+                f"under: {why}",
+                f"Nothing: it is copied again by itself. With `start: log` or `now`: penstock resync FILE {table}",
             )
-        self.create(table)
-        self.save(name, wanted)
+        self.save(name, wanted.to_json())
 
     def _found(self, change: TableChange) -> Mapping[Key, Row]:
         """Return rows that are there, for values that the source has not sent."""
@@ -186,9 +191,26 @@ def row_schema(table: Table) -> pa.Schema:
     return pa.schema([*table.arrow_schema, pa.field(RESCUED, pa.string())])
 
 
-def structure_of(table: Table) -> str:
-    """Return what distinguishes a table's columns and key from others."""
-    return json.dumps([[(one.name, one.type, str(one.arrow_type)) for one in table.columns], table.key])
+def _described(table: Table) -> TableSchema:
+    if table.described is None:
+        raise TableError(
+            f"table {table}: the event does not say which structure it is under",
+            "Copy the table again: penstock resync FILE TABLE",
+        )
+    return table.described
+
+
+def _moved(before: TableSchema, after: TableSchema) -> str:
+    """Say why rows that were copied under one structure may be wrong under another; "" when they are right."""
+    known = before if all(column.number for column in before.columns) else resolve(after, before)
+    followed = follow(known, [after], AS_WRITTEN)
+    if followed.resync or _columns(known) != _columns(followed.schema) or known.key != after.key:
+        return followed.resync or "; ".join(followed.changes) or "its columns have another order"
+    return ""
+
+
+def _columns(schema: TableSchema) -> list[object]:
+    return [(column.number, column.name, column.type) for column in schema.columns]
 
 
 def _structure_name(table: TableId) -> str:
@@ -203,7 +225,7 @@ def _folded(events: Events) -> list[TableChange]:
         if not isinstance(event, Read | Insert | Update | Delete | Truncate):
             continue
         change = newest.get(event.table.id)
-        if change is None or structure_of(change.table) != structure_of(event.table):
+        if change is None or change.table != event.table:
             change = newest[event.table.id] = TableChange(event.table)
             changes.append(change)
         change.take(event)

@@ -69,6 +69,7 @@ class RedisSettings(Protocol):
 
 class RedisDestination:
     tombstones = False
+    holds_rows = False
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings

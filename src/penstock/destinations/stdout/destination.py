@@ -40,6 +40,7 @@ class StdoutSettings(Protocol):
 
 class StdoutDestination:
     tombstones = False
+    holds_rows = False
 
     def __init__(
         self, name: str, folder: Folder, shards: int = 1, ordering: Ordering = "key", output: Any = None

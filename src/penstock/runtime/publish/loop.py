@@ -25,6 +25,7 @@ from penstock.destinations.contract import JobRunner, Task
 from penstock.destinations.key_layout import KeyLayout
 from penstock.destinations.stream_contract import Layout, Publisher, StreamDestination, StreamId
 from penstock.errors import (
+    CopyNeeded,
     DeadLettersFull,
     EventRefused,
     LogPassed,
@@ -177,7 +178,7 @@ class PublishLoop:
 
     def copy(self, table: PublishedTable, schema: TableSchema) -> None:
         """Publish a table's rows, all of them, and then what follows."""
-        table.errored = table.lost = table.incomplete = False
+        table.errored = table.lost = table.incomplete = table.outdated = False
         table.copying = True
         self._rows.add(table, schema)
 
@@ -208,7 +209,7 @@ class PublishLoop:
     def is_level(self) -> bool:
         """Whether no table is behind that could go on, and no dead letter is to be sent again."""
         return self._sender.is_idle and all(
-            table.errored or table.paused or self._is_level(table) or self._is_ahead(table)
+            (table.errored and not table.outdated) or table.paused or self._is_level(table) or self._is_ahead(table)
             for table in self.tables.values()
         )
 
@@ -485,6 +486,7 @@ class PublishLoop:
                     LOG.warning("messages put into quarantine", table=str(name), messages=len(error.messages))
                 else:
                     self.mark_errored(table, error)
+                    table.outdated = isinstance(error, CopyNeeded) and self._rows.is_possible
 
     def _advance_if_due(self) -> None:
         if time.monotonic() - self._advanced_at >= ADVANCE_EVERY:

@@ -13,7 +13,8 @@ class PublishedTable:
     """A table whose changes are published.
 
     `lost`: the log no longer holds what it needs. `incomplete`: events of it were never captured, or are not now, so
-    trying again does not help. `copying`: its rows are published first.
+    trying again does not help. `copying`: its rows are published first. `outdated`: an Errored table whose rows at the
+    destination must be replaced; it is copied again by itself.
     """
 
     feed: Feed
@@ -21,6 +22,7 @@ class PublishedTable:
     lost: bool = False
     incomplete: bool = False
     copying: bool = False
+    outdated: bool = False
     paused: bool = False  # by an operator: its events wait
     changes: int = 0
     tolerated: set[str] = field(default_factory=set)  # messages in quarantine, by place

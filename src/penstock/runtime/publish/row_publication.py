@@ -70,6 +70,11 @@ class RowPublication:
         self._origin, self._format = origin, format
         self._most_bytes, self._state = most_bytes, state
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the stream has copied rows."""
+        return self._copier is not None
+
     def add(self, table: PublishedTable, schema: TableSchema) -> None:
         """Copy a table, from its beginning if it is being copied."""
         if self._copier is None:

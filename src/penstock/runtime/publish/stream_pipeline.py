@@ -140,7 +140,10 @@ class StreamPipeline(RetryingReader):
             bound=self._side.end.bound,
         )
         loop.begin()
-        tables = StreamTables(pipeline, loop, self._state, self._look_now, copies=rows is not None)
+        holds_rows = rows is not None and self._destination.holds_rows
+        tables = StreamTables(
+            pipeline, loop, self._state, self._look_now, copies=rows is not None, holds_rows=holds_rows
+        )
         tables.looked(self._look)
         tables.tend()
         self._tables = tables

@@ -9,6 +9,7 @@ Used by `stream_pipeline.py`.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ import structlog
 
 from penstock.config.model import Pipeline
 from penstock.errors import EventsMissing, KeyRequired, NotPublished, SourceError, StateError, TableError
+from penstock.fold.rule import changes, rule_text
+from penstock.fold.rule import noted as noted_rule
 from penstock.model.feed import Feed
 from penstock.model.position import Position
 from penstock.model.source_events import SOURCE_EVENTS, is_source_event
@@ -46,13 +49,16 @@ class StreamTables:
         look: Callable[[Collection[TableId]], StreamLook],
         *,
         copies: bool = False,
+        holds_rows: bool = False,
     ) -> None:
         """`pipeline` is as the source and the destination see it.
 
         `look` looks at the source now, for tables that get a new baseline. `copies`: the rows of a table come first.
+        `holds_rows`: so they must be right as long as they are held, and are copied again where they may not be.
         """
         self._pipeline, self._loop, self._state, self._look_now = pipeline, loop, state, look
         self._destination, self._copies = pipeline.destination.name, copies
+        self._holds_rows = copies and holds_rows
         self._schemas: dict[TableId, TableSchema] = {}
         self._looked: SimpleQueue[StreamLook] = SimpleQueue()
         self._in_doubt: Position = 0
@@ -84,6 +90,9 @@ class StreamTables:
             return
         self._asked_at = time.monotonic()
         try:
+            for table in [one for one in self._loop.tables.values() if one.outdated]:
+                self._go_on(table)
+                table.outdated = False
             for request in self._state.requests(self._destination):
                 self._answer(request)
                 self._state.drop_request(request.id)
@@ -122,7 +131,8 @@ class StreamTables:
             LOG.info("table is published", table=str(feed.name))
         before = status.reason if status is not None and status.state is State.ERRORED else ""
         waits = known is not None and known.errored and not known.incomplete  # for an operator
-        copying = error is None and not waits and self._is_to_be_copied(feed.name, baseline)
+        outdated = "" if error is not None or waits else self._outdated(feed.name, look, baseline)
+        copying = error is None and not waits and (bool(outdated) or self._is_to_be_copied(feed.name, baseline))
         table = self._loop.follow(feed, errored=error is not None, copying=copying)
         if error is not None:
             if not table.errored or before != error.what:
@@ -131,7 +141,7 @@ class StreamTables:
             return
         if copying:
             if known is None or not known.copying or known.errored:
-                self._loop.copy(table, self._schemas[feed.name])
+                self._copy(table, outdated)
             return
         facts = look.facts.get(feed.name)
         if facts is not None and baseline is None and not waits:
@@ -141,6 +151,27 @@ class StreamTables:
         if table.incomplete:
             table.incomplete = False
             self._loop.retry(table)
+
+    def _outdated(self, table: TableId, look: StreamLook, baseline: TableMarks | None) -> str:
+        """Say why rows that the destination holds may be wrong; "" when they are right, or when it holds none."""
+        if not self._holds_rows or baseline is None or look.compared.get(table) != baseline:
+            return ""
+        noted = self._state.rules(self._destination).get(table)
+        if noted is None:
+            return "it is not known under which rule its rows were copied"
+        changed = changes(json.loads(noted)["rule"], rule_text(self._pipeline.feeds(table)[0]))
+        return "; ".join(changed) or look.outdated.get(table, "")
+
+    def _copy(self, table: PublishedTable, why: str = "") -> None:
+        """Have a table's rows published, all of them, and note under which rule, for a later start."""
+        if why:
+            LOG.info("table is copied again", table=str(table.name), what=why)
+            self._note("resync", f"table {table.name} is copied again: {why}", table.name)
+        schema = self._schemas[table.name]
+        self._loop.copy(table, schema)
+        if self._holds_rows:
+            feed = self._pipeline.feeds(table.name)[0]
+            self._state.set_rule(self._destination, table.name, noted_rule(feed, schema))
 
     def _is_to_be_copied(self, table: TableId, baseline: TableMarks | None) -> bool:
         """Whether the rows of a table come first: it is new, or an earlier copy did not end."""
@@ -230,7 +261,7 @@ class StreamTables:
             self._go_on(table)
         elif table.errored and not table.incomplete:
             if self._copies and self._state.copy_of(self._destination, table.name) is not None:
-                self._loop.copy(table, self._schemas[table.name])
+                self._copy(table)
             else:
                 self._loop.retry(table)
 
@@ -248,7 +279,7 @@ class StreamTables:
             self._looked.get()  # older than this one
         self._looked.put(look)
         if self._copies:
-            self._loop.copy(table, self._schemas[table.name])
+            self._copy(table)
             return
         self._keep_baseline(table.name, facts)
         table.incomplete = False

@@ -12,7 +12,8 @@ catalogue said then (`TableFacts`), kept in the state store, and every look is c
 | a partition was attached with rows, truncated alone or replaced    | those of its rows                   |
 | a composite type was altered                                       | values may be read under old names  |
 
-Renamed enum values cost nothing: every event has the label of its time. `stream_tables.py` acts on what is found. It is
+Renamed enum values cost nothing: every event has the label of its time. But a destination that makes rows of the events
+(`holds_rows`) has the table copied again. `stream_tables.py` acts on what is found. It is
 to streams what `runtime/watch/table_watch.py` and `watch/unsent_writes.py` are to tables.
 """
 
@@ -58,8 +59,8 @@ class StreamLook:
 
     `troubles` are of tables that cannot be published as they are. `missing` says of which tables events may be missing,
     and why, in comparison with the baselines that had the marks `compared`; `wider` are those with what is only new.
-    `position` is where the source was after it. `in_doubt`: some table cannot be judged before the log has come as far
-    as this; 0: all were.
+    `outdated` says why rows from before may be wrong, for destinations that hold rows. `position` is where the source
+    was after the look. `in_doubt`: some table cannot be judged before the log has come as far as this; 0: all were.
     """
 
     catalogue: Catalogue
@@ -68,6 +69,7 @@ class StreamLook:
     missing: Mapping[TableId, str] = field(default_factory=dict)
     compared: Mapping[TableId, TableMarks] = field(default_factory=dict)
     wider: Mapping[TableId, TableMarks] = field(default_factory=dict)
+    outdated: Mapping[TableId, str] = field(default_factory=dict)
     position: Position = 0
     in_doubt: Position = 0
 
@@ -100,6 +102,7 @@ class StreamWatch:
         missing: dict[TableId, str] = {}
         compared: set[TableId] = set()
         wider: dict[TableId, TableMarks] = {}
+        outdated: dict[TableId, str] = {}
         troubles: dict[TableId, TableError] = dict(catalogue.troubles)
         for schema in schemas:
             name = schema.table
@@ -115,6 +118,7 @@ class StreamWatch:
             inserts_only = name in catalogue.inserts_only
             compared.add(name)
             wider[name] = session.with_additions(before, now.marks)
+            outdated[name] = session.why_copied_again(before, now.marks)
             try:
                 if why := self._compare(session, schema, earlier, now, inserts_only=inserts_only):
                     missing[name] = why
@@ -129,6 +133,7 @@ class StreamWatch:
             missing=missing,
             compared=baselines,
             wider=wider,
+            outdated=outdated,
             position=session.head(),
             in_doubt=in_doubt,
         )
