@@ -31,7 +31,6 @@ from penstock.runtime.spark import jars
 from penstock.runtime.spark.session import start_session
 from targets import BATCH_BY_ROWS, DELTA_AGAINST_MERGE
 from upsert import Upserts, rows, timed
-from watch import Watch
 
 FILLED_AT_ONCE = 1_000_000
 OURS, MERGE = "upsert", "MERGE"
@@ -57,13 +56,12 @@ def main() -> None:
         destination.open()
         spark = _session(config, folder)
         try:
-            with Watch(os.getpid()) as watch:
-                for total in options.rows:
-                    times[total] = _measure(spark, config, destination, total, options)
+            for total in options.rows:
+                times[total] = _measure(spark, config, destination, total, options)
         finally:
             destination.close()
             spark.stop()
-    _report(options, times, watch)
+    _report(options, times)
 
 
 def _session(config: DeltaConfig, folder: Path) -> SparkSession:
@@ -113,7 +111,7 @@ def _merge(spark: SparkSession, table: str, changes: str) -> None:
     ).collect()
 
 
-def _report(options: argparse.Namespace, times: dict[int, dict[str, list[float]]], watch: Watch) -> None:
+def _report(options: argparse.Namespace, times: dict[int, dict[str, list[float]]]) -> None:
     medians = {total: {name: statistics.median(some) for name, some in took.items()} for total, took in times.items()}
     least, most = min(medians), max(medians)
     batch = f"batch of {options.changes:,} changes into Delta"
@@ -145,7 +143,6 @@ def _report(options: argparse.Namespace, times: dict[int, dict[str, list[float]]
         [(total, took[OURS], took[MERGE]) for total, took in medians.items()],
         options=options,
         results=results,
-        processes={"this process": watch.roles},
         seconds=times,
     )
 
