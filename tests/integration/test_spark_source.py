@@ -5,6 +5,7 @@ on the way."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.spark_source.source import PenstockSource
 from running import PipelineFile, Running, await_condition, make_pipeline, running
 
 ORDERS = "public.orders"
+PAGE = Path(__file__).parents[2] / "docs" / "spark-source.md"
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,7 @@ def _read(session: SparkSession, pipeline: PipelineFile, run: Running, tmp_path:
     assert {row["place"]: json.loads(row["value"]) for row in every} == {event["place"]: event for event in events}
     assert {(row["schema"], row["table"]) for row in every} == {("public", "orders"), ("public", "notes")}
 
+    assert _pasted(session, pipeline, tmp_path) == [39, 40]
     target, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
 
     def stream() -> None:
@@ -128,6 +131,21 @@ def _read(session: SparkSession, pipeline: PipelineFile, run: Running, tmp_path:
     before = read(session, pipeline, table=ORDERS, to=position_text(middle))
     assert before.count() == 44
     assert before.filter("extra is not null").count() == 0, "older rows, at the newest structure"
+
+
+def _pasted(session: SparkSession, pipeline: PipelineFile, folder: Path) -> list[int]:
+    """Run the page's example with other paths and another amount, and return the ids that it has written."""
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    text, out = found[1], str(folder / "large-orders")
+    for word, ours in (("shop.yaml", str(pipeline.path)), ("/srv/large-orders", out), ("1000", "39")):
+        assert word in text
+        text = text.replace(word, ours)
+    names: dict[str, Any] = {}
+    exec(compile(text, str(PAGE), "exec"), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    return sorted(row["id"] for row in session.read.parquet(out).select("id").collect())
 
 
 def _refused(session: SparkSession, pipeline: PipelineFile) -> None:
