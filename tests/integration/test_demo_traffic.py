@@ -10,7 +10,8 @@ import pytest
 
 from databases import Database, fresh_database
 from penstock.demo.server import PostgresServer
-from penstock.demo.traffic import Traffic, Worker, create_schema, fill
+from penstock.demo.shop_connection import PostgresShop
+from penstock.demo.traffic import Traffic, Worker, fill
 
 TABLES = ("customers", "order_items", "orders", "payments", "products")
 TIMELESS = {
@@ -25,8 +26,9 @@ TIMELESS = {
 def act(database: Database, seed: int, actions: int) -> tuple[int, dict[str, list[Any]]]:
     """One worker's actions, and what the shop holds afterwards."""
     with database.connect() as connection:
-        create_schema(connection)
-        worker = Worker(connection, fill(connection, seed), Random(seed))
+        opened = PostgresShop(connection)
+        opened.create_schema()
+        worker = Worker(opened, fill(opened, seed), Random(seed))
         for _ in range(actions):
             worker.act()
         return worker.changes, {
@@ -49,14 +51,15 @@ def test_every_kind_of_change_happens_and_is_counted(postgres: Database) -> None
         " $$ begin insert into counted values (tg_table_name || ' ' || tg_op); return null; end $$",
     )
     with postgres.connect() as connection:
-        create_schema(connection)
-        shop = fill(connection, 7)
+        opened = PostgresShop(connection)
+        opened.create_schema()
+        shop = fill(opened, 7)
         for table in TABLES:
             connection.execute(
                 f"create trigger t after insert or update or delete on {table} for each row"
                 " execute function count_change()".encode()
             )
-    traffic = Traffic(postgres.url, shop, seed=7, workers=3, actions_per_second=3000)
+    traffic = Traffic(lambda: PostgresShop.at(postgres.url), shop, seed=7, workers=3, actions_per_second=3000)
     traffic.start()
     while postgres.value("select count(distinct op) from counted") < 9:
         assert traffic.alive, "a worker failed"
@@ -77,10 +80,11 @@ def test_every_kind_of_change_happens_and_is_counted(postgres: Database) -> None
 
 def test_a_worker_that_fails_is_heard_of(postgres: Database) -> None:
     with postgres.connect() as connection:
-        create_schema(connection)
-        shop = fill(connection, 7)
+        opened = PostgresShop(connection)
+        opened.create_schema()
+        shop = fill(opened, 7)
         connection.execute("drop table payments, order_items, orders")
-    traffic = Traffic(postgres.url, shop, seed=7, workers=1, actions_per_second=1000)
+    traffic = Traffic(lambda: PostgresShop.at(postgres.url), shop, seed=7, workers=1, actions_per_second=1000)
     traffic.start()
     while traffic.alive:
         pass

@@ -1,4 +1,4 @@
-"""`penstock demo`: a throw-away Postgres with a small shop, live traffic, the pipeline beside it, and a closing proof.
+"""`penstock demo`: a throw-away database with a small shop, live traffic, the pipeline beside it, and a closing proof.
 
 The pipeline is the real command, `penstock run FILE`, in a process of its own. Everything lives in one temporary
 folder, and nothing is left running or lying about, however it ends. Equal tables: returns. Anything else raises.
@@ -13,11 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-import psycopg
 import yaml
 from rich.console import Console
 from rich.padding import Padding
@@ -34,14 +36,17 @@ from penstock.control.text.figures import count_text, seconds_text
 from penstock.control.verify.proof import TableProof, proof_table, prove
 from penstock.demo.live import watch
 from penstock.demo.server import PostgresServer
-from penstock.demo.traffic import Traffic, create_schema, fill
+from penstock.demo.shop_connection import Connect, PostgresShop
+from penstock.demo.traffic import Traffic, fill
 from penstock.destinations.factory import make_readable
-from penstock.errors import CheckFailed
+from penstock.errors import CheckFailed, EnvironmentMissing
 from penstock.model.position import Position
 from penstock.model.table_state import State
 from penstock.runtime.spark.session import require_java
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
+
+Kind = Literal["postgres", "mysql"]
 
 SEED = 2026
 LAKE = "lake"
@@ -52,22 +57,22 @@ STOP_SECONDS = 60.0
 QUERIES = {
     "Which countries buy most?": """\
 SELECT c.country, count(*) AS orders, sum(o.total) AS revenue
-FROM public.orders o JOIN public.customers c ON c.id = o.customer_id
+FROM {schema}.orders o JOIN {schema}.customers c ON c.id = o.customer_id
 GROUP BY c.country ORDER BY revenue DESC LIMIT 5""",
     "What sells best, and is there any left?": """\
 SELECT p.sku, p.title, sum(i.quantity) AS sold, p.price, p.stock
-FROM public.order_items i JOIN public.products p ON p.sku = i.sku
+FROM {schema}.order_items i JOIN {schema}.products p ON p.sku = i.sku
 GROUP BY p.sku, p.title, p.price, p.stock ORDER BY sold DESC, p.sku LIMIT 5""",
 }
 
 
-def demo(console: Console, seconds: float) -> None:
+def demo(console: Console, seconds: float, kind: Kind = "postgres") -> None:
     """Return when lake and source are equal. CheckFailed when they are not, or when the pipeline failed."""
     require_java()
     started = time.monotonic()
     with _ends_in_order() as ending, ExitStack() as cleanup:
         try:
-            proofs = _show(console, seconds, cleanup)
+            proofs = _show(console, seconds, kind, cleanup)
         finally:
             ending()
     different = [str(proof.table) for proof in proofs if not proof.equal]
@@ -78,15 +83,43 @@ def demo(console: Console, seconds: float) -> None:
     console.print(f"[green]Lake and source are equal[/]: {rows} rows in {len(proofs)} tables. It took {took}.")
 
 
-def _show(console: Console, seconds: float, cleanup: ExitStack) -> list[TableProof]:
+@dataclass(frozen=True)
+class _ShopServer:
+    url: str
+    connect: Connect
+    schema: str
+
+
+def _postgres(cleanup: ExitStack) -> _ShopServer:
+    server = cleanup.enter_context(PostgresServer())
+    return _ShopServer(server.url(), lambda: PostgresShop.at(server.url()), "public")
+
+
+def _mysql(cleanup: ExitStack) -> _ShopServer:
+    try:
+        found = import_module("penstock.demo.shop_on_mariadb")
+    except ImportError as error:
+        raise EnvironmentMissing(f"{error.name} is not installed", "pip install 'penstock[mysql]'") from None
+    server = cleanup.enter_context(found.MariadbServer())
+    return _ShopServer(server.url(), server.connect, found.DATABASE)
+
+
+_SERVERS: dict[Kind, tuple[str, Callable[[ExitStack], _ShopServer]]] = {
+    "postgres": ("Postgres", _postgres),
+    "mysql": ("MariaDB", _mysql),
+}
+
+
+def _show(console: Console, seconds: float, kind: Kind, cleanup: ExitStack) -> list[TableProof]:
     folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
-    with console.status("starting Postgres …"):
-        server = cleanup.enter_context(PostgresServer())
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            create_schema(connection)
-    pipeline = _pipeline(folder, server.url())
+    called, start = _SERVERS[kind]
+    with console.status(f"starting {called} …"):
+        server = start(cleanup)
+        with closing(server.connect()) as connection:
+            connection.create_schema()
+    pipeline = _pipeline(folder, kind, server)
     session = cleanup.enter_context(source_of(pipeline.source).connect())
-    _say(console, f"{session.version} with an empty shop, at {server.url()}")
+    _say(console, f"{session.version} with an empty shop, at {server.url}")
     _say(console, f"the pipeline file, {pipeline.file}:")
     console.print(Padding.indent(Text(pipeline.file.read_text().strip(), "cyan"), 4))
     with console.status("starting the pipeline …"):
@@ -94,12 +127,12 @@ def _show(console: Console, seconds: float, cleanup: ExitStack) -> list[TablePro
         run.wait_until_streaming()
     _say(console, "`penstock run` is streaming; the shop opens")
     observer = cleanup.enter_context(Observer(pipeline))
-    _trade(console, server.url(), session, run, observer, seconds)
+    _trade(console, server.connect, session, run, observer, seconds)
     with console.status("stopping the pipeline …"):
         run.stop()
     _say(console, "the pipeline has stopped")
     console.print()
-    return _prove(console, session, pipeline)
+    return _prove(console, session, pipeline, server.schema)
 
 
 class _Run:
@@ -162,7 +195,7 @@ def _running(pipeline: Pipeline) -> Iterator[_Run]:
         run.end()
 
 
-def _trade(console: Console, url: str, session: Session, run: _Run, observer: Observer, seconds: float) -> None:
+def _trade(console: Console, connect: Connect, session: Session, run: _Run, observer: Observer, seconds: float) -> None:
     """Fill the shop, let it trade, and return when everything it did has been applied."""
 
     def look() -> Status:
@@ -172,17 +205,17 @@ def _trade(console: Console, url: str, session: Session, run: _Run, observer: Ob
             raise CheckFailed(f"table {table.table} is Errored: {table.error}", table.solution)
         return status
 
-    with psycopg.connect(url, autocommit=True) as connection:
+    with closing(connect()) as connection:
         shop = fill(connection, SEED)
-    traffic = Traffic(url, shop, seed=SEED)
-    closing = time.monotonic() + seconds
+    traffic = Traffic(connect, shop, seed=SEED)
+    closes = time.monotonic() + seconds
     try:
         traffic.start()
         watch(
             console,
             look,
-            title=lambda: f"shop is open for {max(closing - time.monotonic(), 0):.0f} s more",
-            done=lambda _: time.monotonic() >= closing,
+            title=lambda: f"shop is open for {max(closes - time.monotonic(), 0):.0f} s more",
+            done=lambda _: time.monotonic() >= closes,
             transient=True,
         )
     finally:
@@ -216,29 +249,30 @@ def _too_late(since: float) -> bool:
     return False
 
 
-def _prove(console: Console, session: Session, pipeline: Pipeline) -> list[TableProof]:
+def _prove(console: Console, session: Session, pipeline: Pipeline, schema: str) -> list[TableProof]:
     schemas = session.discover(pipeline)
     with ExitStack() as cleanup:
         with console.status("starting Spark to compare lake and source …"):
             spark = cleanup.enter_context(reading_session(pipeline))
-            tables = {pipeline.target(schema.table): schema for schema in schemas}
+            tables = {pipeline.target(one.table): one for one in schemas}
             proofs = prove(session, spark, make_readable(pipeline.lake), tables)
-        console.print("[bold]Proof[/]: rows and checksums of all values, computed by Postgres and by Spark")
+        console.print("[bold]Proof[/]: rows and checksums of all values, computed from the source and by Spark")
         _print_table(console, proof_table(proofs))
-        for question, statement in QUERIES.items():
+        for question, template in QUERIES.items():
+            statement = template.format(schema=schema)
             console.print(f"[bold]{question}[/]  Asked of the lake in Spark SQL:")
             console.print(Padding.indent(Text(statement, "cyan"), 4))
             _print_table(console, as_table(run_query(spark, statement)))
     return proofs
 
 
-def _pipeline(folder: Path, url: str) -> Pipeline:
+def _pipeline(folder: Path, kind: Kind, server: _ShopServer) -> Pipeline:
     file = folder / "pipeline.yaml"
     document = {
         "version": 1,
         "name": "shop",
-        "source": {"type": "postgres", "url": url},
-        "tables": [{"match": "public.*"}],
+        "source": {"type": kind, "url": server.url},
+        "tables": [{"match": f"{server.schema}.*"}],
         "destinations": [{"name": LAKE, "type": "iceberg", "warehouse": "./warehouse"}],
     }
     file.write_text(yaml.safe_dump(document, sort_keys=False))

@@ -1,4 +1,4 @@
-"""Traffic for the shop of `shop.sql`: customers order, pay, get their parcels, or change their minds.
+"""Traffic for the shop: customers order, pay, get their parcels, or change their minds.
 
 Seeded: each worker draws from its own random numbers and works on its own orders, so its sequence of actions repeats.
 Every action is one transaction. Workers share customers and products; rows of products are locked in the order of their
@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
-from importlib.resources import files
 from random import Random
 from typing import Any
 from uuid import UUID
 
-import psycopg
+from penstock.demo.shop_connection import Connect, ShopConnection
 
 CUSTOMERS, PRODUCTS = 400, 150
 FIRST_NAMES = ("Ada", "Björn", "Chloé", "Dmitri", "Elif", "Femi", "Giulia", "Hana", "Ines", "Jürgen", "Kofi", "Łucja")
@@ -31,8 +30,6 @@ COLOURS = ("red", "blue", "green", "black", "white", "oak", "brass")
 NOTES = (None, "", "Please ring twice", "C'est un cadeau 🎁", "Leave it with the neighbours, 3rd floor")
 NEXT_STATUS = {"placed": "paid", "paid": "packed", "packed": "shipped", "shipped": "delivered"}
 OPEN_ORDERS = 150  # of one worker; beyond that it works orders off before it places new ones
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass
@@ -50,23 +47,19 @@ class Order:
     total: Decimal
 
 
-def create_schema(connection: Connection) -> None:
-    connection.execute(files("penstock.demo").joinpath("shop.sql").read_text().encode())
-
-
-def fill(connection: Connection, seed: int) -> Shop:
+def fill(connection: ShopConnection, seed: int) -> Shop:
     """Insert the first customers and products, in one transaction each."""
     random = Random(seed)
     customers = [_customer(random, number) for number in range(CUSTOMERS)]
     products = [_product(random, number) for number in range(PRODUCTS)]
-    with connection.transaction(), connection.cursor() as cursor:
-        cursor.executemany(
+    with connection.transaction():
+        connection.run_each(
             "INSERT INTO customers (id, email, name, country, birthday, newsletter, address)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s)",
             customers,
         )
-    with connection.transaction(), connection.cursor() as cursor:
-        cursor.executemany(
+    with connection.transaction():
+        connection.run_each(
             "INSERT INTO products (sku, title, description, price, weight_kg, stock, attributes, thumbnail)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
             products,
@@ -78,7 +71,7 @@ def fill(connection: Connection, seed: int) -> Shop:
 class Worker:
     """One connection's share of the traffic. `changes` counts the row changes it has committed."""
 
-    connection: Connection
+    connection: ShopConnection
     shop: Shop
     random: Random
     changes: int = 0
@@ -107,24 +100,22 @@ class Worker:
         lines = [(number, sku, random.randint(1, 3)) for number, sku in enumerate(skus, 1)]
         prices: list[Decimal] = []
         for _, sku, quantity in lines:
-            row = self._one(
-                "UPDATE products SET stock = greatest(stock - %s, 0), updated_at = now() WHERE sku = %s"
-                " RETURNING price",
+            self._run(
+                "UPDATE products SET stock = greatest(stock - %s, 0), updated_at = now() WHERE sku = %s",
                 (quantity, sku),
             )
-            prices.append(row[0])
+            prices.append(self.connection.one("SELECT price FROM products WHERE sku = %s", (sku,))[0])
         total = sum((price * quantity for price, (_, _, quantity) in zip(prices, lines, strict=True)), Decimal(0))
-        row = self._one(
-            "INSERT INTO orders (customer_id, status, total, gift, note) VALUES (%s, 'placed', %s, %s, %s)"
-            " RETURNING id",
+        order = self.connection.insert_order(
+            "INSERT INTO orders (customer_id, status, total, gift, note) VALUES (%s, 'placed', %s, %s, %s)",
             (random.choice(self.shop.customers), total, random.random() < 0.1, random.choice(NOTES)),
         )
         for (number, sku, quantity), price in zip(lines, prices, strict=True):
             self._run(
                 "INSERT INTO order_items (order_id, line, sku, quantity, price) VALUES (%s, %s, %s, %s, %s)",
-                (row[0], number, sku, quantity, price),
+                (order, number, sku, quantity, price),
             )
-        self.open.append(Order(row[0], "placed", total))
+        self.open.append(Order(order, "placed", total))
         return 1 + 2 * len(lines)
 
     def _progress(self) -> int:
@@ -174,14 +165,10 @@ class Worker:
         return self._delete(old)
 
     def _delete(self, orders: list[Order]) -> int:
-        ids = [order.id for order in orders]
+        among = ", ".join(["%s"] * len(orders))
         return sum(
-            self._run(statement, (ids,))
-            for statement in (
-                "DELETE FROM payments WHERE order_id = ANY (%s)",
-                "DELETE FROM order_items WHERE order_id = ANY (%s)",
-                "DELETE FROM orders WHERE id = ANY (%s)",
-            )
+            self._run(f"DELETE FROM {table} WHERE {column} IN ({among})", [order.id for order in orders])
+            for table, column in (("payments", "order_id"), ("order_items", "order_id"), ("orders", "id"))
         )
 
     def _reprice(self) -> int:
@@ -205,22 +192,17 @@ class Worker:
             for sku in skus
         )
 
-    def _run(self, statement: str, values: tuple[Any, ...]) -> int:
-        return self.connection.execute(statement.encode(), values).rowcount
-
-    def _one(self, statement: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        row = self.connection.execute(statement.encode(), values).fetchone()
-        assert row is not None
-        return row
+    def _run(self, statement: str, values: Sequence[Any]) -> int:
+        return self.connection.run(statement, values)
 
 
 class Traffic:
     """Several workers at a common pace, from `start` to `stop`."""
 
-    def __init__(self, url: str, shop: Shop, *, seed: int, workers: int = 4, actions_per_second: float = 160.0) -> None:
-        self._workers = [
-            Worker(psycopg.connect(url, autocommit=True), shop, Random(f"{seed}/{number}")) for number in range(workers)
-        ]
+    def __init__(
+        self, connect: Connect, shop: Shop, *, seed: int, workers: int = 4, actions_per_second: float = 160.0
+    ) -> None:
+        self._workers = [Worker(connect(), shop, Random(f"{seed}/{number}")) for number in range(workers)]
         self._pause = workers / actions_per_second
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
@@ -257,7 +239,7 @@ class Traffic:
                 worker.act()
                 due = max(due + self._pause, time.monotonic() - 1.0)
                 self._stop.wait(max(due - time.monotonic(), 0.0))
-        except psycopg.Error as error:
+        except worker.connection.failures as error:
             self._failures.append(error)
 
 
