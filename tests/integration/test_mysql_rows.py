@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from databases import Database
 from mysql_bench import MysqlBench
-from mysql_server import SERVERS, MariadbServer, Server, numbers
+from mysql_server import LARGE, SERVERS, MariadbServer, Server, numbers
 from mysql_types import MARIADB_TYPES, TYPES
 from penstock.changelog.log import ChangeLog
 from penstock.config.load import load
@@ -64,7 +64,7 @@ DEBEZIUM = NATIVE | {
 }
 
 
-@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=["mariadb", *(pytest.param(one, marks=pytest.mark.full) for one in LARGE)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as started:
         yield started

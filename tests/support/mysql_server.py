@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import pymysql
 
-import mysql_dist
+import server_dist
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "debian_mariadb.sh"
-SCRIPTS = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
+SCRIPTS = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
 USER, PASSWORD = "penstock", "s3cret"
 MYSQL_OPTIONS = (
     "--gtid-mode=ON",
@@ -129,13 +129,14 @@ class Server:
 
 
 class MariadbServer(Server):
-    """scripts/debian_mariadb.sh brings the program."""
+    """MariaDB 10.11: scripts/debian_mariadb.sh brings the program."""
 
     compression = "log_bin_compress"
+    scripts = "/usr/share/mysql/mysql_"  # what begins the paths of those that make the system's tables
 
     def __enter__(self) -> Self:
         self.data.mkdir(parents=True)
-        scripts = [Path("/usr/share/mysql") / name for name in SCRIPTS]
+        scripts = [Path(self.scripts + name) for name in SCRIPTS]
         sql = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
         made = subprocess.run(
             [*self._command(), "--bootstrap", "--user=root", f"--datadir={self.data}"],
@@ -158,8 +159,25 @@ class MariadbServer(Server):
         return [program, "--no-defaults", "--max-recursive-iterations=10000000"]
 
 
+class Mariadb11Server(MariadbServer):
+    """MariaDB 11.4 (server_dist.py)."""
+
+    def __enter__(self) -> Self:
+        self.scripts = f"{server_dist.MARIADB.folder()}/share/mariadb_"
+        return super().__enter__()
+
+    def _command(self) -> list[str]:
+        folder = server_dist.MARIADB.folder()
+        return [
+            str(folder / "bin" / "mariadbd"),
+            "--no-defaults",
+            f"--basedir={folder}",
+            "--max-recursive-iterations=10000000",
+        ]
+
+
 class MysqlServer(Server):
-    """MySQL 8.0 (mysql_dist.py), with GTIDs unless the options say otherwise."""
+    """MySQL 8.0 (server_dist.py), with GTIDs unless the options say otherwise."""
 
     compression = "binlog_transaction_compression"
 
@@ -181,11 +199,12 @@ class MysqlServer(Server):
         return self
 
     def _command(self) -> list[str]:
-        folder = mysql_dist.programs()
+        folder = server_dist.MYSQL.folder()
         return [str(folder / "bin" / "mysqld"), "--no-defaults", f"--basedir={folder}", *MYSQL_OPTIONS]
 
 
-SERVERS: dict[str, type[Server]] = {"mariadb": MariadbServer, "mysql": MysqlServer}
+SERVERS: dict[str, type[Server]] = {"mariadb": MariadbServer, "mariadb 11": Mariadb11Server, "mysql": MysqlServer}
+LARGE = ("mariadb 11", "mysql")  # downloads: tests on these run with `--full`
 
 
 def numbers(last: int) -> str:
