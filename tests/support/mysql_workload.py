@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import cycle
 from typing import Any
 
 from mysql_server import Server, numbers
 
 COLUMNS = {"a": "id, note, n", "b": "k, part, v", "bag": "x, y", "journal": "id, what"}
 
+# Followed without a copy, in turns; the other columns stay as they are.
+ALTERS = (
+    "ADD x int AFTER part",
+    "RENAME COLUMN x TO y",
+    "MODIFY y bigint FIRST, ADD INDEX (y)",
+    "DROP y, ADD z text",
+    "DROP z",
+)
+
 
 class MysqlWorkload:
     def __init__(self, server: Server, seed: int = 7) -> None:
         self._server, self._chosen, self.turns = server, random.Random(seed), 0
+        self._alters = cycle(ALTERS)
         server.execute(
             "CREATE TABLE shop.a (id int primary key, note varchar(400), n bigint unsigned)",
             "CREATE TABLE shop.b (k varchar(20), part int, v decimal(30,4), primary key (part, k))",
@@ -40,7 +51,8 @@ class MysqlWorkload:
                     f"UPDATE IGNORE a SET id = id + 1 WHERE id = {key}",
                     f"UPDATE IGNORE a SET id = {key + 1} - id + {key} WHERE id IN ({key}, {key + 1})",
                     f"UPDATE a SET n = n + 1 WHERE id BETWEEN {key} AND {key + 5}",
-                    f"INSERT INTO b VALUES ('k{key % 97}', {key % 5}, {key} / 7) ON DUPLICATE KEY UPDATE v = v + 1",
+                    f"INSERT INTO b (k, part, v) VALUES ('k{key % 97}', {key % 5}, {key} / 7)"
+                    " ON DUPLICATE KEY UPDATE v = v + 1",
                     f"DELETE FROM b WHERE part = {key % 5} AND k < 'k{key % 97}'",
                     f"INSERT INTO bag VALUES ({key % 10}, 'w')",
                     f"DELETE FROM bag WHERE x = {key % 10} LIMIT 1",
@@ -58,12 +70,14 @@ class MysqlWorkload:
                     cursor.execute("TRUNCATE b")
                 if chosen.random() < 0.02:
                     cursor.execute("FLUSH BINARY LOGS")
+                if chosen.random() < 0.02:
+                    cursor.execute(f"ALTER TABLE b {next(self._alters)}")
         connection.close()
 
     def large_transaction(self, rows: int = 8000) -> None:
         self._server.execute(
             "BEGIN",
-            f"INSERT INTO shop.b SELECT concat('l', seq), 9, seq FROM {numbers(rows)}",
+            f"INSERT INTO shop.b (k, part, v) SELECT concat('l', seq), 9, seq FROM {numbers(rows)}",
             "UPDATE shop.b SET part = 8 WHERE part = 9 AND v < 1000",
             "DELETE FROM shop.b WHERE part IN (8, 9)",
             "INSERT INTO shop.journal (what) VALUES ('large')",

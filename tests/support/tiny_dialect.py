@@ -148,6 +148,11 @@ class TinyReader(RawRows):
 class TinyDialect:
     type_prefix = "tiny:"
 
+    numbers_columns = True
+
+    def keeps_values(self, old: ColumnType, new: ColumnType) -> bool:
+        return old == new
+
     def parse_type_key(self, key: str, choice: str) -> str:
         return key
 

@@ -15,6 +15,7 @@ from penstock.decode.mysql.types import BLOB, DATETIME2, ENUM, LONG, NEWDECIMAL,
 from penstock.decode.undecodable import Undecodable
 from penstock.errors import PenstockError
 from penstock.model.change import DELETE, INSERT, UPDATE, RawChanges
+from penstock.model.column_change import ColumnChange
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql.catalogue import FoundColumn, schema_of
 from penstock.source.mysql.row_pile import RowPile
@@ -168,8 +169,17 @@ def test_json_that_is_none_is_an_error_and_numbers_keep_their_digits() -> None:
         ("CREATE TEMPORARY TABLE q (a INT)", []),
         ("CREATE UNIQUE INDEX i ON t (a)", []),
         ("ALTER TABLE t ADD INDEX i (a, b), COMMENT='x', ALGORITHM=INPLACE", []),
-        ("ALTER TABLE t ADD INDEX i (a), ADD c INT", [Effect(Doing.REPLACED, TableId("db", "t"))]),
-        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE o", [Effect(Doing.UNKNOWN)]),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", [Effect(Doing.REPLACED, TableId("db", "t"))]),
+        ("ALTER TABLE t COMMENT 'x' ENGINE = MEMORY", [Effect(Doing.REPLACED, TableId("db", "t"))]),
+        ("ALTER TABLE t ENGINE=InnoDB, ALTER a SET DEFAULT 5, ALTER COLUMN b DROP DEFAULT", []),
+        (
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE o.u WITHOUT VALIDATION",
+            [Effect(Doing.REPLACED, TableId("db", "t")), Effect(Doing.REPLACED, TableId("o", "u"))],
+        ),
+        (
+            "ALTER TABLE t RENAME TO `b`, ADD c INT",
+            [Effect(Doing.REPLACED, TableId("db", "t")), Effect(Doing.REPLACED, TableId("db", "b"))],
+        ),
         ("ALTER TABLE t DROP PARTITION p", [Effect(Doing.REPLACED, TableId("db", "t"))]),
         ("INSERT INTO t VALUES (1)", [Effect(Doing.UNKNOWN)]),
         ("GRANT ALL ON *.* TO x", []),
@@ -179,3 +189,58 @@ def test_json_that_is_none_is_an_error_and_numbers_keep_their_digits() -> None:
 )
 def test_statements_are_classified_or_unknown(text: str, expected: list[Effect]) -> None:
     assert effects("db", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ADD INDEX i (a), ADD c INT", [ColumnChange("", "c")]),
+        (
+            "ADD COLUMN IF NOT EXISTS `c d` decimal(8, 2) UNSIGNED NULL DEFAULT NULL COMMENT 'x, (y' AFTER b",
+            [ColumnChange("", "c d", "b", optional=True)],
+        ),
+        ("ADD c char(3) CHARACTER SET latin1 COLLATE 'latin1_bin' FIRST", [ColumnChange("", "c", "")]),
+        (
+            "DROP c, DROP COLUMN IF EXISTS d RESTRICT",
+            [ColumnChange("c", ""), ColumnChange("d", "", None, optional=True)],
+        ),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO a", [ColumnChange("a", "b"), ColumnChange("b", "a")]),
+        (
+            "CHANGE a b datetime(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
+            [ColumnChange("a", "b")],
+        ),
+        ("MODIFY c decimal(9,2) NOT NULL DEFAULT -1.5 AFTER a", [ColumnChange("c", "c", "a")]),
+        ("MODIFY `c` enum('a','b)') DEFAULT 'a'", [ColumnChange("c", "c")]),
+    ],
+)
+def test_an_alter_that_leaves_values_says_what_became_of_columns(text: str, expected: list[ColumnChange]) -> None:
+    assert effects("db", f"ALTER TABLE t {text}") == [Effect(Doing.ALTERED, TableId("db", "t"), tuple(expected))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ADD c int DEFAULT 5",
+        "ADD c int NOT NULL",
+        "ADD c int AUTO_INCREMENT UNIQUE",
+        "ADD c int AS (a + 1)",
+        "ADD c int GENERATED ALWAYS AS (a + 1) VIRTUAL",
+        "ADD (c int, d int)",
+        "ADD c timestamp ON UPDATE CURRENT_TIMESTAMP",
+        "ADD PRIMARY KEY (a)",
+        "ADD PARTITION (PARTITION p VALUES LESS THAN (5))",
+        "ADD SYSTEM VERSIONING",
+        "DROP PRIMARY KEY",
+        "DROP PARTITION p",
+        "DROP a, CONVERT TO CHARACTER SET utf8mb4",
+        "MODIFY a bigint AUTO_INCREMENT",
+        "MODIFY a int AS (b) STORED",
+        "RENAME COLUMN a b",
+        "/*!99999 DROP a */",
+        "ORDER BY a",
+        "TRUNCATE PARTITION p",
+        "IMPORT TABLESPACE",
+    ],
+)
+def test_an_alter_after_which_values_may_be_others_copies_the_table(text: str) -> None:
+    assert effects("db", f"ALTER TABLE t {text}") == [Effect(Doing.REPLACED, TableId("db", "t"))]

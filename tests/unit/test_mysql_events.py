@@ -34,6 +34,9 @@ class Everything:
     def described(self, table: TableId) -> TableSchema | None:
         return None
 
+    def altered(self, table: TableId) -> TableSchema | None:
+        return None
+
     def all_wanted(self) -> list[TableSchema]:
         return []
 

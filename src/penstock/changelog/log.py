@@ -291,7 +291,8 @@ class ChangeLog:
         try:
             with self._verified(text, crc) as reader:
                 for item in wanted:
-                    yield RawChanges(schemas[item.schema], self._verified_batch(text, reader, item))
+                    schema, batch = schemas[item.schema], self._verified_batch(text, reader, item)
+                    yield RawChanges(schema, batch.slice(0, 0) if schema.altered else batch)
         except FileNotFoundError:
             raise self._damaged(text, "it is missing") from None
 

@@ -41,6 +41,17 @@ class Dialect(Protocol):
     def type_prefix(self) -> str:
         """What begins a key of `types:` that names one of its types and not a column, such as `pg:`."""
 
+    @property
+    def numbers_columns(self) -> bool:
+        """Whether its source gives each column a number for life, which renames do not change.
+
+        Without one, columns are known by name, a schema's `relation_id` is of its structure, and statements in the
+        stream say how one becomes another (fold/named_columns.py).
+        """
+
+    def keeps_values(self, old: ColumnType, new: ColumnType) -> bool:
+        """Return whether a statement that gives a column the new type leaves every value as it was."""
+
     def parse_type_key(self, key: str, choice: str) -> str:
         """Return a key with that prefix in its plain form.
 

@@ -5,7 +5,8 @@ that was read with it is of that place or later. The structure that the destinat
 Nothing else is known, and names prove nothing: columns swap names, and a dropped one's name is given to a new one. But
 numbers are given in order and never again, so between two readings columns are only added behind the others or dropped.
 The number of columns in a message therefore often leaves one set of columns that they can be, and then each column's
-place says which one it is, whatever its name. Where it leaves several, the table must be copied again.
+place says which one it is, whatever its name. Where it leaves several, the table must be copied again. A source that
+gives columns no numbers says what its statements do instead (`named_columns.py`).
 
 Pure. `evolution.py` asks for every version that it follows.
 """
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from penstock.decode.dialect import dialect_of
+from penstock.fold.named_columns import altered, renumbered
 from penstock.model.table import TableSchema
 
 GONE = "it was altered, and its catalogue entry could not be read: which column is which is not certain"
@@ -32,6 +35,10 @@ class Identified:
 
 def identify(before: TableSchema, given: TableSchema) -> Identified:
     """Give the columns of `given`, which comes after `before` in the stream, their numbers."""
+    if given.altered:
+        return Identified(*altered(before, given))
+    if not dialect_of(given).numbers_columns:
+        return Identified(renumbered(before, given))
     by_name = resolve(before, given)
     read = given.stamp and given.numbered
     if before.relation_id != given.relation_id or given.exact or not (read or given.guessed):

@@ -11,7 +11,7 @@ Pure. `clone.py` aligns decoded columns with it, destinations their columns, the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ from penstock.decode.dialect import dialect_of
 from penstock.fold.column_identity import identify, resolve
 from penstock.model.table import Column, TableSchema
 from penstock.model.type_map import TypeMap
+
+NOT_FOLLOWED = "the table was made again, or altered by a statement after which rows may have other values"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def follow(base: TableSchema, versions: Iterable[TableSchema], types: TypeMap) -
     for version in versions:
         identified = identify(current, version)
         following = identified.schema
+        if version.altered and not identified.doubt:
+            current = replace(current, relation_id=following.relation_id)  # what a statement made of it
         numbered[version.fingerprint] = following
         seen = differences(current, following)
         changes += seen
@@ -93,7 +97,7 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
     told: list[str] = []
     if before.table != after.table:
         told.append(f"table renamed from {before.table}")
-    if before.relation_id != after.relation_id:
+    if before.relation_id != after.relation_id and dialect_of(after).numbers_columns:
         told.append("table dropped and created again")
     was, now = _by_label(before), _by_label(after)
     for label, column in was.items():
@@ -128,7 +132,8 @@ def type_text(schema: TableSchema, column: Column) -> str:
 def _heavy(before: TableSchema, after: TableSchema, given: TableSchema, types: TypeMap) -> list[str]:
     """Why rows cannot follow. `given` is `after` as it was recorded, with what the catalogue said then."""
     if before.relation_id != after.relation_id:
-        return ["the table was dropped and created again"]
+        by_number = dialect_of(after).numbers_columns
+        return ["the table was dropped and created again" if by_number else NOT_FOLLOWED]
     was, now = _by_label(before), _by_label(after)
     added = [column for label, column in now.items() if label not in was]
     retyped = [

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from penstock.model.column_change import ColumnChange
+
 VERBATIM = "verbatim"  # begins `ColumnType.carried_as` of a column that is carried as its source's text
 
 
@@ -88,6 +90,9 @@ class TableSchema:
     then, or could not be read. `exact`: the catalogue is proven to be of this very place.
 
     `dialect` is the type of its source: who reads its changes and knows its types (`decode/dialect.py`).
+
+    `altered` marks the place of a statement in the stream: what it did to the columns of the version before. Slices of
+    such a version have no changes (`changelog/log.py`).
     """
 
     table: TableId
@@ -102,6 +107,7 @@ class TableSchema:
     live: tuple[int, ...] = ()
     exact: bool = False
     dialect: str = "postgres"
+    altered: tuple[ColumnChange, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -140,6 +146,7 @@ class TableSchema:
             live=tuple(raw.get("live", ())),
             exact=raw.get("exact", False),
             dialect=raw.get("dialect", "postgres"),
+            altered=tuple(ColumnChange.from_raw(one) for one in raw.get("altered", ())),
             **{name: raw[name] for name in ("identity", "storage", "stamp", "numbered", "guessed")},
         )
 
@@ -155,7 +162,7 @@ class TableSchema:
         return next(i for i, column in enumerate(self.columns) if column.name == name)
 
 
-_ONLY_IF_SET = frozenset({"held_as", "charset", "labels"})
+_ONLY_IF_SET = frozenset({"held_as", "charset", "labels", "altered"})
 
 
 def _raw(value: Any) -> dict[str, Any]:

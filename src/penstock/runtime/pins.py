@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from penstock.decode.dialect import dialect_of
 from penstock.decode.schema import arrow_schema
 from penstock.errors import CommitUnknown, PenstockError, StaleBase, StateError
 from penstock.model.position import Position, position_text
@@ -139,7 +140,8 @@ class Pins:
         name = f"penstock_pin_{uuid.uuid4().hex}"
         snapshot = self._loop.destination.bookmark(tracked.target, self._loop.source, name)
         self._kept[pin.id] = tracked.target, name
-        names = {column.number: column.name for column in tracked.schema.columns if column.number}
+        numbered = dialect_of(tracked.schema).numbers_columns
+        names = {column.number: column.name for column in tracked.schema.columns if numbered and column.number}
         self._state.answer_pin(pin.id, snapshot=snapshot, columns=names)
         self._go_on(pin.id)
         LOG.info("table pinned", table=str(pin.table), position=position_text(position), repaired=bool(pin.repair))

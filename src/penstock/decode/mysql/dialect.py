@@ -26,6 +26,7 @@ from penstock.decode.mysql.types import (
     VARCHAR_COMPRESSED,
     arrow_type,
     column_type,
+    keeps_values,
     type_text,
 )
 from penstock.decode.mysql.values import from_written
@@ -50,6 +51,10 @@ _OWN_TYPES: dict[OwnType, ColumnType] = {
 
 class MysqlDialect:
     type_prefix = PREFIX
+    numbers_columns = False
+
+    def keeps_values(self, old: ColumnType, new: ColumnType) -> bool:
+        return keeps_values(old, new)
 
     def parse_type_key(self, key: str, choice: str) -> str:
         raise ValueError("names a type of MySQL; only single columns can be carried as text yet")

@@ -8,6 +8,8 @@ an ENUM's or SET's number; bits of BIT; digits of fractional seconds; precision 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from penstock.decode.mysql.packed import WIDTHS
@@ -114,6 +116,22 @@ def type_text(type: ColumnType) -> str:
     if type.oid in (BLOB_COMPRESSED, VARCHAR_COMPRESSED):
         name = f"{name} compressed"
     return f"{name} carried as {type.carried_as}" if type.carried_as else name
+
+
+def keeps_values(old: ColumnType, new: ColumnType) -> bool:
+    """Return whether an ALTER to the new type leaves every value as it was: the same one, or a wider one."""
+    if old == new or replace(new, modifier=old.modifier, labels=old.labels, oid=old.oid, name=old.name) != old:
+        return old == new
+    if old.oid in INTEGERS and new.oid in INTEGERS:
+        return is_unsigned(old) == is_unsigned(new) and INTEGERS[old.oid][1] <= INTEGERS[new.oid][1]
+    if old.oid == new.oid and old.oid in (ENUM, SET):
+        return new.labels[: len(old.labels)] == old.labels
+    if old.oid == new.oid == NEWDECIMAL and old.name == new.name:
+        digits = [(one.modifier >> 8) - (one.modifier & 255) for one in (old, new)]
+        return old.modifier & 255 == new.modifier & 255 and digits[0] <= digits[1]
+    if old.name in WIDTHS or new.name in WIDTHS or (old.oid == STRING and old.charset == "binary"):
+        return False
+    return old.oid == new.oid and old.oid in (VARCHAR, STRING, BLOB) and old.modifier <= new.modifier
 
 
 def column_type(

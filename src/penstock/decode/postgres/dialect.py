@@ -35,6 +35,10 @@ _TEXTS = frozenset({"text", "varchar", "bpchar", "name", "uuid", "citext"})
 
 class PostgresDialect:
     type_prefix = type_choices.OF_TYPES
+    numbers_columns = True
+
+    def keeps_values(self, old: ColumnType, new: ColumnType) -> bool:
+        return old == new
 
     def parse_type_key(self, key: str, choice: str) -> str:
         return type_choices.parse_type_key(key, choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.decode.dialect import dialect_of
 from penstock.destinations.contract import TableDestination
 from penstock.errors import TableError
 from penstock.model.feed import Feed, Mode
@@ -36,7 +37,15 @@ def why_another(tracked: FollowedTable, schema: TableSchema) -> str:
             return COLUMNS_CAME
         comes_back = tracked.lacks_key and has_key(schema, tracked.feed) and tracked.feed.mode is Mode.CLONE
         return key_came(schema) if comes_back else ""
-    return MADE_AGAIN if tracked.schema.relation_id != schema.relation_id else ""
+    return MADE_AGAIN if is_another(tracked.schema, schema) else ""
+
+
+def is_another(before: TableSchema, now: TableSchema) -> bool:
+    """Return whether the catalogue alone says that the table was made again.
+
+    Where a relation is known by its structure, the stream says so, and later than the catalogue.
+    """
+    return dialect_of(now).numbers_columns and before.relation_id != now.relation_id
 
 
 def mode_refused(feed: Feed, destination: TableDestination) -> TableError:

@@ -29,6 +29,7 @@ from penstock.runtime.apply.copy_reasons import (
     MADE_AGAIN,
     PUBLISHED_AGAIN,
     has_key,
+    is_another,
     key_came,
     mode_refused,
     why_another,
@@ -121,7 +122,7 @@ class TableLifecycle:
         if older := self._older_than_its_copy(feed.name, position):
             self._loop.track_errored(feed, schema, older, position)
             return
-        if follows.relation_id != schema.relation_id:
+        if is_another(follows, schema):
             self._copy_again(feed.name, MADE_AGAIN)
             return
         if changed is not None:

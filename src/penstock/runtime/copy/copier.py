@@ -353,7 +353,7 @@ class Copier:
         ) as snapshot:
             with snapshot.session() as session:
                 found = session.describe(self._pipeline, copying.feed.table)
-                if found is None or self._pipeline.carried(found) != copying.schema:
+                if found is None or self._planner.structure(copying.feed, found) != copying.schema:
                     raise SchemaChanged(
                         f"table {copying.name}: its structure changed before all of it was copied",
                         "Its copy is tried again with the new structure",

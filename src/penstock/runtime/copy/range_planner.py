@@ -14,13 +14,15 @@ from typing import Protocol
 import structlog
 
 from penstock.config.model import Pipeline
+from penstock.decode.dialect import dialect_of
 from penstock.destinations.contract import TableDestination
-from penstock.errors import RangeVoid
+from penstock.errors import RangeVoid, TableError
 from penstock.failpoints import reach
 from penstock.fold.history import require_key
-from penstock.model.feed import Mode
+from penstock.fold.named_columns import renumbered
+from penstock.model.feed import Feed, Mode
 from penstock.model.record import UnreadableRecord
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableSchema
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.copy.copying_table import CopyingTable, finished_ranges, recorded_ranges
 from penstock.runtime.copy.replay import FinishedRange
@@ -48,7 +50,7 @@ class RangePlanner:
             found = session.describe(self._pipeline, copying.feed.table)
             if found is None:
                 raise RangeVoid(f"table {copying.feed.table} is not at the source", "It is looked for again")
-            copying.schema = self._pipeline.carried(found)
+            copying.schema = self.structure(copying.feed, found)
             if copying.feed.mode is Mode.HISTORY:
                 require_key(copying.schema)
             copying.reader = session.reader(copying.schema)
@@ -68,6 +70,16 @@ class RangePlanner:
         self._state.set_marks(name, copying.name, replace(marks, position=snapshot.position))
         self._state.set_write_counters(name, copying.name, counters)
         copying.replay_from = snapshot.position
+
+    def structure(self, feed: Feed, found: TableSchema) -> TableSchema:
+        """Return what the catalogue has as it is copied, with the destination's numbers where the source has none."""
+        carried = self._pipeline.carried(found)
+        if dialect_of(carried).numbers_columns:
+            return carried
+        try:
+            return renumbered(self._destination.structure(feed.target, self._pipeline.key), carried)
+        except TableError:  # it was dropped or restored there: the copy makes another one of it
+            return carried
 
     def _resume(
         self, copying: CopyingTable, planned: Sequence[CopyRange], happened: str, fingerprint: str

@@ -69,6 +69,7 @@ def _unaltered(schema: TableSchema, work: TableWork) -> Followed:
     altered = arrow_schema(followed.schema) != arrow_schema(schema) or any(
         arrow_schema(version) != arrow_schema(schema) for version in followed.versions.values()
     )
+    altered |= any(version.altered for version in work.versions)
     identity = identity_change(schema, work.versions) if work.feed.mode is Mode.CLONE else ""
     if followed.resync or altered or identity:
         how = followed.resync or identity or "; ".join(followed.changes)

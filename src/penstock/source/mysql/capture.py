@@ -23,7 +23,15 @@ from penstock.source.mysql.events import PAYLOAD, START_OVER, BinlogStream, Bloc
 from penstock.source.mysql.gtids import GtidSet
 from penstock.source.mysql.positions import epoch_of, head, position_of
 from penstock.source.mysql.positions import position_text as shown
-from penstock.source.mysql.resume import LogState, after_gtids, find_gap, gtids_at, identity, settled_gtids
+from penstock.source.mysql.resume import (
+    LogState,
+    after_gtids,
+    await_visible,
+    find_gap,
+    gtids_at,
+    identity,
+    settled_gtids,
+)
 from penstock.source.mysql.transactions import Transactions
 from penstock.source.sink import Origin, SegmentSink
 from penstock.source.snapshot_contract import WantedTables
@@ -59,6 +67,12 @@ class _Catalogue:
     def described(self, table: TableId) -> TableSchema | None:
         found = discover(self._connection, self._address, table.__eq__)
         return found[0].schema if found else None
+
+    def altered(self, table: TableId) -> TableSchema | None:
+        """Look when the statement is done: MySQL's binlog has it a moment before."""
+        if not is_mariadb(self._connection):
+            await_visible(self._connection, self._address)
+        return self.described(table)
 
     def all_wanted(self) -> list[TableSchema]:
         return [one.schema for one in discover(self._connection, self._address, self.wants)]

@@ -1,7 +1,8 @@
 """Tables as information_schema has them now, and why some of them cannot be followed exactly.
 
-A schema's `relation_id` is a digest of its structure: any change of structure makes another table of it, which is
-copied again. The binlog's own description (table_map.py) of the same structure gives the same schema.
+A schema's `relation_id` is a digest of the table's name and structure: any change of structure makes another table of
+it, which is copied again, unless the binlog has the statement that made it so and it can be followed. A column's number
+is a digest of its name. The binlog's own description (table_map.py) of the same structure gives the same schema.
 """
 
 from __future__ import annotations
@@ -97,11 +98,14 @@ class FoundTable:
 def schema_of(table: TableId, columns: Sequence[FoundColumn], key: Sequence[str]) -> TableSchema:
     """Make the schema of a structure. All columns of old rows are in the binlog, so its identity is full."""
     described = tuple(
-        Column(column.name, column.type, column.nullable, number) for number, column in enumerate(columns, 1)
+        Column(column.name, column.type, column.nullable, _digest(column.name.lower(), 5)) for column in columns
     )
-    text = json.dumps([[asdict(column) for column in described], list(key)], sort_keys=True)
-    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") | 1
-    return TableSchema(table, digest, described, tuple(key), "full", numbered=len(described), dialect=NAME)
+    text = json.dumps([str(table), [asdict(column) for column in described], list(key)], sort_keys=True)
+    return TableSchema(table, _digest(text, 7), described, tuple(key), "full", dialect=NAME)
+
+
+def _digest(text: str, size: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") | 1
 
 
 def discover(

@@ -1,7 +1,9 @@
 """What a statement in the binlog does to tables, as far as row events do not say it. Not a parser of SQL.
 
-TRUNCATE empties a table. ALTER, RENAME, CREATE and DROP make other tables of those that they name, unless an ALTER
-concerns indexes and comments only: such tables are copied again. So is every table when a statement is not understood.
+TRUNCATE empties a table. An ALTER that leaves the values of all rows as they are (column_statements.py) says what
+became of the columns. Any other ALTER, and RENAME, CREATE and DROP, make other tables of those that they name: such
+tables are copied again. So is every table when a statement is not understood. An ALTER of indexes, comments and the
+like does nothing.
 INSERT, UPDATE and DELETE as statements (`binlog_format` is not ROW) are changes that nobody can follow.
 """
 
@@ -11,7 +13,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.model.column_change import ColumnChange
 from penstock.model.table import TableId
+from penstock.source.mysql.column_statements import NotUnderstood, Token, column_change
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[ \t][^\n]*|--$|\#[^\n]*|/\*(?![!M]).*?\*/)|(?P<open>/\*M?!\d*)|(?P<close>\*/)
@@ -89,6 +93,7 @@ _INDEXES = frozenset(["INDEX", "KEY", "CONSTRAINT", "FOREIGN", "CHECK", "FULLTEX
 
 class Doing(Enum):
     EMPTIED = "emptied"
+    ALTERED = "altered"  # its columns, and no value of them
     REPLACED = "replaced"
     UNKNOWN = "unknown"  # changes that row events do not have
     XA_ENDED = "XA ended"
@@ -100,14 +105,17 @@ class Effect:
 
     doing: Doing
     table: TableId | None = None
+    changes: tuple[ColumnChange, ...] = ()
 
 
 class _Statement:
     def __init__(self, text: str, database: str) -> None:
-        self._tokens: list[tuple[str, str]] = []
+        self._tokens: list[Token] = []
+        self.is_conditional = False  # parts of it are for some versions of the server only
         for match in _TOKEN.finditer(text):
             kind, value = match.lastgroup or "", match[0]
             if kind in ("skip", "open", "close"):
+                self.is_conditional |= kind == "open"
                 continue
             if kind == "name":
                 value = value[1:-1].replace("``", "`")
@@ -153,16 +161,16 @@ class _Statement:
             found.append(self.table())
         return found
 
-    def parts(self) -> list[list[str]]:
-        """Return the words of what is left, cut at commas outside of parentheses."""
-        cut: list[list[str]] = [[]]
+    def parts(self) -> list[list[Token]]:
+        """Return what is left, cut at commas outside of parentheses."""
+        cut: list[list[Token]] = [[]]
         depth = 0
         for kind, value in self._tokens[self._at :]:
             depth += (kind == "mark") * ((value == "(") - (value == ")"))
             if (kind, value) == ("mark", ",") and depth == 0:
                 cut.append([])
             else:
-                cut[-1].append(value.upper() if kind in ("word", "mark") else "")
+                cut[-1].append((kind, value))
         return [part for part in cut if part]
 
     @property
@@ -238,22 +246,50 @@ def _created(statement: _Statement) -> list[Effect]:
 
 def _altered(statement: _Statement) -> list[Effect]:
     statement.take("ONLINE")
-    statement.take("IGNORE")
+    drops_rows = statement.take("IGNORE")  # those that a unique index has twice
     if not statement.take("TABLE"):
         return [] if statement.peek() in _NOT_TABLES else [Effect(Doing.UNKNOWN)]
     statement.take_exists()
     table = statement.table()
     parts = statement.parts()
-    if all(_is_light(part) for part in parts):
+    left = [part for part in parts if not _is_light(_words(part))]
+    if not left and not drops_rows:
         return []
-    found = [Effect(Doing.REPLACED, table)]
-    exchanges = any(part[0] == "EXCHANGE" for part in parts)
-    renames = any(part[0] == "RENAME" and part[1:2] != ["COLUMN"] for part in parts)
-    # The name of the other table is somewhere in the statement: all of them are looked at again.
-    return [Effect(Doing.UNKNOWN)] if exchanges or renames else found
+    replaced = [Effect(Doing.REPLACED, table)]
+    if drops_rows:
+        return replaced
+    for part in left:
+        words = _words(part)
+        if words[0] == "EXCHANGE" or (words[0] == "RENAME" and words[1:2] != ["COLUMN"]):
+            other = _other_table(part, table.schema)
+            return [Effect(Doing.UNKNOWN)] if other is None else [*replaced, Effect(Doing.REPLACED, other)]
+    if statement.is_conditional:
+        return replaced
+    try:
+        return [Effect(Doing.ALTERED, table, tuple(column_change(part) for part in left))]
+    except NotUnderstood:
+        return replaced
+
+
+def _words(part: list[Token]) -> list[str]:
+    return [value.upper() if kind in ("word", "mark") else "" for kind, value in part]
 
 
 def _is_light(part: list[str]) -> bool:
-    if part[0] in _LIGHT:
+    if part in (["ENGINE", "INNODB"], ["ENGINE", "=", "INNODB"], ["FORCE"]):
         return True
+    if part[0] in _LIGHT:
+        return "ENGINE" not in part
+    if part[0] == "ALTER":  # of a column: what later rows get
+        return part[1:2] != [] and (part[1] in _INDEXES or part[-2:] == ["DROP", "DEFAULT"] or "SET" in part[2:4])
     return part[0] in ("ADD", "DROP", "RENAME") and part[1:2] != [] and part[1] in _INDEXES
+
+
+def _other_table(part: list[Token], database: str) -> TableId | None:
+    """Return the table that a part names: RENAME [TO] t, EXCHANGE PARTITION p WITH TABLE t."""
+    words = _words(part)
+    at = words.index("TABLE") + 1 if "TABLE" in words else 2 if words[1:2] in (["TO"], ["AS"], ["="]) else 1
+    names = [value for kind, value in part[at : at + 3] if kind in ("name", "word", "quoted")]
+    if words[at + 1 : at + 2] == ["."]:
+        return TableId(names[0], names[1]) if len(names) == 2 else None
+    return TableId(database, names[0]) if names else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.errors import SourceError, StreamOutOfStep
 from penstock.model.change import DELETE, INSERT, TRUNCATE, UPDATE
+from penstock.model.column_change import ColumnChange
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql import events
@@ -62,6 +63,9 @@ class Tables(Protocol):
     def wants(self, table: TableId) -> bool: ...
 
     def described(self, table: TableId) -> TableSchema | None: ...
+
+    def altered(self, table: TableId) -> TableSchema | None:
+        """Return the table as it is after a statement that the binlog has by now."""
 
     def all_wanted(self) -> list[TableSchema]: ...
 
@@ -362,6 +366,9 @@ class Transactions:
                 opened.ordinal += 1
                 self._pile(schema).add_record(TRUNCATE, self._mark(opened, event))
             return
+        if effect.doing is Doing.ALTERED and effect.table is not None:
+            self._alter(effect.table, effect.changes, event)
+            return
         if effect.doing is Doing.REPLACED and effect.table is not None and effect.table.name != "*":
             self._replace(effect.table, event)
             return
@@ -379,16 +386,37 @@ class Transactions:
             else:
                 self._replace(schema.table, event)
 
+    def _alter(self, table: TableId, changes: tuple[ColumnChange, ...], event: bytes) -> None:
+        """Mark the place of the statement, with the structure that the table has after it.
+
+        The catalogue may be of a later time: who follows compares it with what the statement makes of the structure
+        before, and the next rows bring their own.
+        """
+        if not self._tables.wants(table):
+            return
+        schema = self._tables.altered(table)
+        if schema is None or any(column.type.oid == 0 for column in schema.columns):
+            self._replace(table, event)
+            return
+        self._forget(table)
+        opened = self._require_open("a statement comes")
+        opened.ordinal += 1
+        self._pile(replace(schema, altered=changes)).add_record(INSERT, self._mark(opened, event))
+
+    def _forget(self, table: TableId) -> None:
+        """Forget how a table was described."""
+        self._schemas.pop(table, None)
+        self._maps = {
+            number: one for number, one in self._maps.items() if one.schema is None or one.schema.table != table
+        }
+
     def _replace(self, table: TableId, event: bytes) -> None:
         """Make the table another one from here on, which nobody has copied yet.
 
         That is a truncate under a schema of its own, which no copy ever has.
         """
         schema = self._schema(table)
-        self._schemas.pop(table, None)
-        self._maps = {
-            number: one for number, one in self._maps.items() if one.schema is None or one.schema.table != table
-        }
+        self._forget(table)
         if schema is None:
             return
         opened = self._require_open("a statement comes")
