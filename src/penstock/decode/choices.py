@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from penstock.decode.dialect import Choices, Dialect, dialect_of, dialect_of_key
-from penstock.model.table import ColumnType, TableSchema
+from penstock.model.table import ByFingerprint, ColumnType, TableSchema
 from penstock.model.type_map import MOST_DIGITS, TEXT, TypeMap
 
 CHOSEN_DIGITS = 38  # that a choice may have: every destination of tables holds them
@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
 
 def chosen(schema: TableSchema, choices: Choices, types: TypeMap) -> TableSchema:
     """Return the schema with the choices in its types, and the rest as a destination with these types holds it."""
-    return _chosen(_ByFingerprint(schema), choices, types)
+    return _chosen(ByFingerprint(schema), choices, types)
 
 
 @lru_cache(maxsize=1024)
@@ -71,21 +71,8 @@ def parse_decimal(text: str, most_digits: int = MOST_DIGITS) -> tuple[int, int]:
     return precision, scale
 
 
-class _ByFingerprint:
-    """A schema as a key of a cache: its fingerprint is over everything that it says, and made once."""
-
-    def __init__(self, schema: TableSchema) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return hash(self.schema.fingerprint)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByFingerprint) and other.schema.fingerprint == self.schema.fingerprint
-
-
 @lru_cache(maxsize=4096)
-def _chosen(schema: _ByFingerprint, choices: Choices, types: TypeMap) -> TableSchema:
+def _chosen(schema: ByFingerprint, choices: Choices, types: TypeMap) -> TableSchema:
     return fitted(dialect_of(schema.schema).chosen(schema.schema, choices), types)
 
 

@@ -23,6 +23,7 @@ from penstock.decode import verbatim
 from penstock.decode.dialect import dialect_of
 from penstock.decode.schema import arrow_schema
 from penstock.model.table import TableSchema
+from penstock.model.tokens import NotUnderstood, tokens
 
 ALLOWED = "comparisons of a column with a value, IN, LIKE, BETWEEN, IS NULL, and AND, OR, NOT, ( ) around them"
 _COMPARISONS = {
@@ -43,13 +44,6 @@ _TOKEN = re.compile(
 
 class BadCondition(ValueError):
     """Says where, and what is allowed."""
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str  # text, number, quoted, word, sign, end
-    value: str
-    at: int
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,10 @@ def parse(text: str) -> Condition:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
+        try:
+            self._tokens = list(tokens(text, _TOKEN))
+        except NotUnderstood as error:
+            raise BadCondition(f"{error}; allowed are {ALLOWED}") from None
         self._next = 0
 
     def any_of(self) -> Node:
@@ -225,19 +222,6 @@ class _Parser:
         token = self._tokens[self._next]
         there = "its end" if token.kind == "end" else repr(token.value)
         return BadCondition(f"at character {token.at + 1}: {wanted} is due, not {there}; allowed are {ALLOWED}")
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            raise BadCondition(f"at character {start + 1}: {text[start]!r} is not understood; allowed are {ALLOWED}")
-        kind = str(found.lastgroup)
-        yield _Token(kind, found[kind], found.start(kind))
-        at = found.end()
-    yield _Token("end", "", len(text))
 
 
 def _tests(node: Node) -> Iterator[Test]:

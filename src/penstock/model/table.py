@@ -175,3 +175,16 @@ def _without_oids(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_oids(item) for key, item in value.items() if key != "oid"}
     return [_without_oids(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class ByFingerprint:
+    """A schema as a key of a cache: its fingerprint is over everything that it says, and made once."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return hash(self.schema.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByFingerprint) and other.schema.fingerprint == self.schema.fingerprint

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from penstock.model.tokens import NotUnderstood, Token, tokens
+
 FACTS = ("op", "schema", "table", "commit_time", "transaction")
 FUNCTIONS = {  # the least and the most arguments
     "abs": (1, 1),
@@ -121,17 +123,13 @@ def parse_select(text: str) -> tuple[Selected, ...]:
     return tuple(items)
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: str  # text, number, quoted, word, sign, end
-    value: str
-    at: int
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = list(_tokens(text))
+        try:
+            self._tokens = list(tokens(text, _TOKEN))
+        except NotUnderstood as error:
+            raise BadExpression(str(error)) from None
         self._next = self._depth = 0
 
     def any_of(self) -> Node:
@@ -168,7 +166,7 @@ class _Parser:
             raise self._wrong("an operator or the end")
 
     @property
-    def _token(self) -> _Token:
+    def _token(self) -> Token:
         return self._tokens[self._next]
 
     def _expect(self, word: str) -> None:
@@ -350,19 +348,6 @@ def _require_pattern(node: Node) -> None:
         re.compile(str(node.value))
     except re.error as error:
         raise BadExpression(f"{node.value!r} is no regular expression: {error}") from None
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
-            start = at + len(text[at:]) - len(text[at:].lstrip())
-            raise BadExpression(f"at character {start + 1}: {text[start]!r} is not understood")
-        kind = str(found.lastgroup)
-        yield _Token(kind, found[kind], found.start(kind))
-        at = found.end()
-    yield _Token("end", "", len(text))
 
 
 def _names(node: Node) -> Iterator[Name]:

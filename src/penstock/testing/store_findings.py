@@ -274,7 +274,7 @@ def test_how_tables_are_kept_is_replaced(store: StateStore) -> None:
     assert store.upkeep("pond") == {ORDERS: first}
 
 
-def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:
+def test_a_pin_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> None:
     first, second = store.ask_pins("lake", [ORDERS, ODD])
     asked = [(pin.id, pin.table, pin.state) for pin in store.pins()]
     assert asked == [(first, ORDERS, "asked"), (second, ODD, "asked")]
@@ -292,7 +292,7 @@ def test_a_cut_goes_from_asked_to_held_to_placed_to_made(store: StateStore) -> N
     assert (other.state, other.position, other.snapshot) == ("asked", None, "")
 
 
-def test_a_cut_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
+def test_a_pin_may_fail_be_renewed_and_is_dropped(store: StateStore) -> None:
     first, second = store.ask_pins("lake", [ORDERS, ORDERS])
     store.answer_pin(first, snapshot=None, reason="why", solution="what to do")
     failed, waiting = store.pins()

@@ -32,7 +32,7 @@ from penstock.decode.schema import arrow_schema
 from penstock.decode.verbatim import without_texts
 from penstock.errors import ColumnNotCarried
 from penstock.model.source_events import DDL, MESSAGES, RELATIONS, TRANSACTIONS
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import ByFingerprint, TableId, TableSchema
 
 Row = Mapping[str, Any]
 Convert = Callable[[Any], Any]
@@ -195,7 +195,7 @@ def parse_events(texts: Sequence[bytes], places: Sequence[str], schemas: Mapping
 
 def table_of(schema: TableSchema) -> Table:
     """Return a structure as users see it."""
-    return _described(_ByFingerprint(schema))[0]
+    return _described(ByFingerprint(schema))[0]
 
 
 def _event(text: bytes, place: str, schemas: Mapping[str, TableSchema]) -> Event:
@@ -207,7 +207,7 @@ def _event(text: bytes, place: str, schemas: Mapping[str, TableSchema]) -> Event
     table, converts = (
         (Table(found.get("schema") or "", found.get("table") or "", version=version), {})
         if schema is None
-        else _described(_ByFingerprint(schema))
+        else _described(ByFingerprint(schema))
     )
     moment = found.get("commit_time")
     shared: dict[str, Any] = {
@@ -310,21 +310,8 @@ def _converted(convert: Convert | None, value: Any) -> Any:
         return value  # the source's text, which no value of the type stands for
 
 
-class _ByFingerprint:
-    """A schema as a key of a cache."""
-
-    def __init__(self, schema: TableSchema) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return hash(self.schema.fingerprint)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByFingerprint) and other.schema.fingerprint == self.schema.fingerprint
-
-
 @lru_cache(maxsize=1024)
-def _described(given: _ByFingerprint) -> tuple[Table, dict[str, Convert]]:
+def _described(given: ByFingerprint) -> tuple[Table, dict[str, Convert]]:
     schema = without_texts(given.schema)
     try:
         types = {one.name: one.type for one in arrow_schema(schema)}
