@@ -18,7 +18,7 @@ from penstock.model.table_state import GONE
 from people import lake_acts, names, operator, rows, source
 from people.judge import await_all_ready, judge
 from people.pulse import Pulse
-from people.world import CONTROL, DATABASE, World
+from people.world import CONTROL, DATABASE, SALT, World
 from running import make_pipeline
 
 Act = Callable[[World], None]
@@ -74,6 +74,7 @@ ACTS: dict[Act, int] = {
     operator.exclude: 2,
     operator.include: 3,
     operator.filter_rows: 2,
+    operator.change_column: 2,
     operator.lose_state: 1,
 }
 JUDGED_EVERY = 10
@@ -89,6 +90,7 @@ def _world(server: PostgresServer, folder: Path, spark: SparkSession, seed: int)
         source={"type": "postgres", "url": server.url(DATABASE, user="pipeline")},
         tables=[{"match": "public.*", "on_partition_drop": "delete"}],
         copy={"discover_every": "500ms"},
+        mask_salt=SALT,
     )
     pulse = Pulse(database.url, file.state, CONTROL)
     return World(server, file, Lake(spark, folder / "warehouse"), random.Random(seed), pulse)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from people.world import FILTERED, World
+from people.world import FILTERED, SALT, World
 from running import await_condition
 from schema_following import differing
 
@@ -55,17 +55,32 @@ def _still_wrong(world: World, wrong: dict[str, str]) -> dict[str, str]:
 
 
 def _differing(world: World, tables: list[str]) -> dict[str, str]:
-    """Tables whose rows are not the source's, or not those that `where` chooses."""
+    """Tables whose rows are not the source's, or not those that the table's rule makes of them."""
     filtered = f"public.{FILTERED}"
-    if world.where is None or filtered not in tables:
+    if (world.where is None and world.body is None) or filtered not in tables:
         return differing(world.lake, world.database, *tables)
     wrong = differing(world.lake, world.database, *(name for name in tables if name != filtered))
-    chosen = f"select id from {filtered} where {world.where}"
-    source = sorted(one for (one,) in world.connection.execute(chosen.encode()).fetchall())
-    lake = sorted(world.lake.read(filtered)[0].column("id").to_pylist())
-    if source != lake:
-        wrong[filtered] = f"{filtered} where {world.where}: the source has {source}, the lake {lake}"
+    if difference := _rule_broken(world, filtered):
+        wrong[filtered] = f"{filtered} where {world.where}, body {world.body}: {difference}"
     return wrong
+
+
+def _rule_broken(world: World, table: str) -> str:
+    """How the lake's table is not what its rule makes of the source's rows; "" when it is."""
+    rows = world.lake.read(table)[0]
+    column = {None: "body", "mask": "body", "rename": "contents", "drop": None}[world.body]
+    if {"body", "contents"}.intersection(rows.column_names) != ({column} if column else set()):
+        return f"the lake has the columns {rows.column_names}"
+    body = "encode(sha256(convert_to(%s || body, 'UTF8')), 'hex')" if world.body == "mask" else "%s::text || body"
+    query = f"select id, {body} from {table} where {world.where or 'true'}"
+    salt = SALT if world.body == "mask" else ""
+    source = world.connection.execute(query.encode(), (salt,)).fetchall()
+    if column is None:
+        source = [(number, None) for number, _ in source]
+    bodies = rows.column(column).to_pylist() if column else [None] * rows.num_rows
+    lake = list(zip(rows.column("id").to_pylist(), bodies, strict=True))
+    missing, extra = Counter(source) - Counter(lake), Counter(lake) - Counter(source)
+    return f"the lake lacks {list(missing)[:5]} and has {list(extra)[:5]}" if missing or extra else ""
 
 
 def _resync_damaged(world: World) -> None:

@@ -8,6 +8,8 @@ import psutil
 
 from people.world import FILTERED, FUZZED, World
 
+COLUMNS: dict[str, object] = {"drop": "drop", "mask": "mask", "rename": {"rename": "contents"}}
+
 
 def stop(world: World) -> None:
     world.stop()
@@ -60,7 +62,7 @@ def follow_everything(world: World) -> None:
     """Every table is followed, with all of its rows."""
     world.stop()
     world.excluded.clear()
-    world.where = None
+    world.where = world.body = None
     _write_rules(world)
 
 
@@ -68,6 +70,15 @@ def filter_rows(world: World) -> None:
     """The rows of a table are chosen otherwise from now on."""
     world.stop()
     world.where = world.random.choice((None, "id <= 10", "id > 5", "id <= 500"))
+    _write_rules(world)
+    if world.random.random() < 0.7:
+        world.start()
+
+
+def change_column(world: World) -> None:
+    """A column of a table is dropped, masked or renamed in the lake from now on, or is as it was."""
+    world.stop()
+    world.body = world.random.choice((None, *COLUMNS))
     _write_rules(world)
     if world.random.random() < 0.7:
         world.start()
@@ -87,8 +98,11 @@ def _write_rules(world: World) -> None:
         if world.excluded:
             rule["exclude"] = [f"public.{name}" for name in sorted(world.excluded)]
         rules = [rule]
-        if world.where is not None and FILTERED not in world.excluded:
-            rules.insert(0, {"match": f"public.{FILTERED}", "where": world.where})
+        own: dict[str, object] = {"where": world.where} if world.where is not None else {}
+        if world.body is not None:
+            own["columns"] = {"body": COLUMNS[world.body]}
+        if own and FILTERED not in world.excluded:
+            rules.insert(0, {"match": f"public.{FILTERED}", **own})
         settings["tables"] = rules
 
     world.edit(change)

@@ -25,7 +25,8 @@ from schema_fuzz import Fuzzer
 Connection = psycopg.Connection[Any]
 DATABASE = "shop"
 CONTROL = "control"
-FILTERED = "large"  # whose rows a `where` may choose
+FILTERED = "large"  # whose rows a `where` may choose, and whose column `body` may be another in the lake
+SALT = "pepper"  # of masks
 FUZZED = ("f0", "f1", "f2")
 SCHEMA = (
     "create table control (id bigserial primary key, at timestamptz not null default clock_timestamp())",
@@ -66,6 +67,7 @@ class World:
     history: list[str] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
     where: str | None = None  # of the table FILTERED
+    body: str | None = None  # what becomes of that column of it: one of `operator.COLUMNS`
     image: Path | None = None
     fuzzers: dict[str, Fuzzer] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
