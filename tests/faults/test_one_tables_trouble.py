@@ -21,6 +21,7 @@ HEALTHY = "public.healthy"
 PATIENCE = 120.0  # seconds
 SPARK = "org.apache.spark.deploy.SparkSubmit"
 STARTED_AFTER = 6.0  # seconds of processor time
+ENDLESS = "select max(id % 7) from range(1000000000000)"  # as good as: it takes hours
 TABLES = (
     "create table healthy (id bigint primary key, note text)",
     "create table masked (id bigint primary key, tags text[])",
@@ -150,14 +151,14 @@ def test_java_is_killed(pipeline: PipelineFactory, postgres: Database, lake: Lak
     if busy:
         file.run_once()
         lake.assert_equals(postgres, [HEALTHY])
-        _kill_java_of(file, "query", "FILE", "select sum(id) from range(1000000000000)")
+        _kill_java_of(file, "query", "FILE", ENDLESS)
 
 
 def _kill_java_of(file: PipelineFile, *command: str) -> None:
     """Once it has started, and is at work."""
     asked = Running(file, command)
     try:
-        await_condition(lambda: _seconds(asked) > STARTED_AFTER, "Spark to be at work", PATIENCE)
+        await_condition(lambda: _is_at_work(asked), "Spark to be at work", PATIENCE)
         for java in _java(asked):
             java.kill()
         last = asked.await_end(3)
@@ -165,6 +166,11 @@ def _kill_java_of(file: PipelineFile, *command: str) -> None:
         assert "unexpected" not in asked.text()
     finally:
         asked.clean_up()
+
+
+def _is_at_work(asked: Running) -> bool:
+    assert asked.process.poll() is None, asked.tail()
+    return _seconds(asked) > STARTED_AFTER
 
 
 def _seconds(asked: Running) -> float:
