@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from databases import Database
 from penstock.config.model import Pipeline
-from penstock.model.table import TableId
+from penstock.demo.server import PostgresServer
+from penstock.model.table import TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableStatus
-from penstock.runtime.watch.table_watch import NOT_RECORDED, TableWatch
+from penstock.runtime.watch.table_watch import NOT_RECORDED, PUT_BACK, TableWatch
 from penstock.source.postgres.connect import connect
 from penstock.source.postgres.discover import discover
 from penstock.source.postgres.mark_comparison import CatalogueMarks, PublishedBy
@@ -22,6 +24,7 @@ from penstock.source.postgres.snapshot import export_snapshot, snapshot_connecti
 from penstock.source.postgres.table_marks import read_marks
 from penstock.state.memory import MemoryStateStore
 from pipeline_files import of_postgres
+from server_image import ServerImage
 
 TYPES = (
     "create type {t}_mood as enum ('calm', 'cross')",
@@ -213,7 +216,7 @@ class Bench:
         ):
             (schema,) = discover(connection, self.table.__eq__, "")
             marks = read_marks(connection, [of_postgres(self.pipeline.source).publication], [schema.relation_id])
-        self.state.set_marks("lake", self.table, marks[schema.relation_id])
+        self.state.set_marks("lake", self.table, replace(marks[schema.relation_id], position=snapshot.position))
         self.state.set_table_status("lake", self.table, TableStatus(State.READY, datetime.now(UTC)))
 
     def why(self, *, starting: bool = False) -> str:
@@ -259,21 +262,26 @@ def published(marks: TableMarks) -> tuple[PublishedBy, ...]:
     return CatalogueMarks.from_marks(marks).published
 
 
-def test_an_older_look_says_nothing(postgres: Database, tmp_path: Path) -> None:
+def test_an_older_look_says_nothing(postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that was taken before a copy began may be compared after it."""
     postgres.execute("create table t (id int primary key)", "create publication t_pub for table t")
     bench = Bench(postgres, tmp_path, "t")
-    with (
-        export_snapshot(postgres.url, timeout=60, waiting=lambda _: None) as snapshot,
-        snapshot_connection(postgres.url, snapshot.name) as earlier,
-    ):
-        postgres.execute("alter publication t_pub set (publish = 'insert')")
-        bench.copied()
-        schemas = discover(earlier, bench.table.__eq__, "")
-        marks = read_marks(earlier, ["t_pub"], [schemas[0].relation_id])[schemas[0].relation_id]
-        assert published(marks) != published(bench.state.marks("lake")[bench.table])
-        session = PostgresSession(earlier, of_postgres(bench.pipeline.source))
+    bench.copied()
+    with connect(postgres.url) as connection:
+        session = PostgresSession(connection, of_postgres(bench.pipeline.source))
+        schemas = discover(connection, bench.table.__eq__, "")
+        read, overtaken = session.marks, []
+
+        def copied_meanwhile(wanted: Sequence[TableSchema]) -> dict[TableId, TableMarks]:
+            found = read(wanted)
+            postgres.execute("alter publication t_pub set (publish = 'insert')")
+            bench.copied()
+            overtaken.append(published(found[bench.table]) != published(bench.state.marks("lake")[bench.table]))
+            return found
+
+        monkeypatch.setattr(session, "marks", copied_meanwhile)
         assert not TableWatch(bench.pipeline, bench.state).look(session, schemas, {}).copy_again
+        assert overtaken == [True]
 
 
 @pytest.mark.parametrize("starting", [True, False])
@@ -285,6 +293,31 @@ def test_a_table_without_a_record_is_copied(postgres: Database, tmp_path: Path, 
     assert bench.why(starting=starting) == ""
     bench.state.set_marks("lake", bench.table, None)
     assert bench.why(starting=starting) == NOT_RECORDED
+
+
+def test_a_copy_from_a_future_that_was_lost_is_made_again(tmp_path: Path) -> None:
+    """The server is put back to its disk's image and goes on past the copy's position, and nobody has written to
+    published tables, so the stream is the same in both histories."""
+    wal = "select pg_logical_emit_message(false, 'noise', repeat('x', 1 << 20))"  # moves on, and takes no transaction
+    with PostgresServer() as server:
+        database = Database("own", server.url())
+        database.execute(
+            "create table t (id int primary key)", "insert into t values (1)", "create publication t_pub for all tables"
+        )
+        bench = Bench(database, tmp_path, "t")
+        bench.copied()
+        image = ServerImage(server)
+        assert bench.why() == "", "a restart is nothing"
+        database.execute(*["alter table t set unlogged", "alter table t set logged"] * 3)
+        bench.copied()
+        before = database.flush_position()
+        image.put_back()
+        assert bench.why() == "", "the server is still behind the copy: the log's end says so"
+        database.execute(wal)
+        assert database.flush_position() > before
+        assert bench.why() == bench.why(starting=True) == PUT_BACK
+        bench.copied()
+        assert bench.why() == ""
 
 
 def test_marks_are_read_without_waiting_for_anybody(any_postgres: Database, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from penstock.state.store import CopyRecords, TableStates
 
 LOG = structlog.get_logger("tables")
 NOT_RECORDED = "the state store has no record of its copy, so what happened at the source since then is not known"
+PUT_BACK = "the source was put back to a state from before its copy, which may have rows of a lost future"
 
 Followed = Mapping[TableId, tuple[FollowedTable, TableSchema]]
 
@@ -64,6 +65,7 @@ class TableWatch:
 
     def look(self, session: Session, schemas: Sequence[TableSchema], followed: Followed | None = None) -> Look:
         """Compare each of these tables with its record. Without `followed` it is the start of a run."""
+        earlier, head = self._state.marks(self._destination), session.head()
         marks, partitions = session.marks(schemas), session.partitions(schemas)
         status = self._state.table_status(self._destination)
         known_marks, known_partitions = self._state.marks(self._destination), self._state.partitions(self._destination)
@@ -76,7 +78,9 @@ class TableWatch:
                 before = known_marks.get(feed.name), known_partitions.get(feed.name)
                 now = marks[schema.table], partitions.get(schema.table)
                 compared.add(feed.name)
-                if why := self._compare(session, feed, schema.relation_id, before, now):
+                if was_put_back(earlier.get(feed.name), now[0], head):
+                    copy_again[feed.name] = PUT_BACK
+                elif why := self._compare(session, feed, schema.relation_id, before, now):
                     copy_again[feed.name] = why
         return Look(schemas, session.head(), copy_again, followed, self._partitions.in_doubt(compared))
 
@@ -127,3 +131,16 @@ class TableWatch:
         if (known := session.with_additions(before, now)) != before:
             self._state.set_marks(self._destination, feed.name, known)
         return ""
+
+
+def was_put_back(earlier: TableMarks | None, now: TableMarks, head: Position) -> bool:
+    """Tell whether the source has gone back behind a table's copy, as a server does that is restored from its disk.
+
+    `earlier` is the record as it was before this look, and `head` the end of the source's log then. A server that has
+    passed the copy's position has given out every transaction id that the copy saw. Capture compares the transactions
+    that it has with those of the server; a server that was put back while nobody wrote to published tables has the
+    same ones, and what looks and copies brought from its lost future shows here.
+    """
+    return (
+        earlier is not None and earlier.position is not None and now.taken < earlier.taken and head >= earlier.position
+    )
