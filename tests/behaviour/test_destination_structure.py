@@ -15,7 +15,7 @@ from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import TableDestination
 from penstock.destinations.iceberg.catalog import spark_settings
 from penstock.destinations.structure import OnDrop
-from penstock.errors import RangeVoid, SchemaChanged, StaleBase
+from penstock.errors import RangeVoid, SchemaChanged, StaleBase, TableDropped
 from penstock.fold.net_effect import NetEffect
 from penstock.model.table import Column, TableId, TableSchema
 
@@ -263,15 +263,29 @@ def test_a_persons_columns_stay_and_make_room(spark: Any, tmp_path: Any) -> None
     assert two["more"] == 5
 
 
-def test_a_column_that_a_person_dropped_is_said(spark: Any, tmp_path: Any) -> None:
+BY_A_PERSON = {
+    "drop column note": "column note is gone",
+    "rename column note to comment": "column note is called comment",
+    "alter column amount type bigint": "column amount is long, should be int",
+    "set tblproperties ('format-version' = '3')": "it has Iceberg's format version 3",
+}
+
+
+def test_what_a_person_changed_is_that_tables_trouble(spark: Any, tmp_path: Any) -> None:
     lake = iceberg_lake(spark, tmp_path, iceberg_config(tmp_path))
     driver = lake.driver()
-    driver.ensure_table(BASE.table, BASE, SOURCE, START)
-    sql(spark, lake, "alter table lake.public.orders drop column note")
-    with pytest.raises(SchemaChanged, match="column note is gone"):
-        driver.plan(BASE.table, SOURCE)
-    with pytest.raises(SchemaChanged, match="column note is gone"):
-        again(lake)
+    for number, (change, said) in enumerate(BY_A_PERSON.items()):
+        schema = replace(BASE, table=TableId("public", f"orders_{number}"))
+        driver.ensure_table(schema.table, schema, SOURCE, START)
+        apply(driver, schema, START + 1, net(schema, [ONE, TWO]))
+        sql(spark, lake, f"alter table lake.public.{schema.table.name} {change}")
+        with pytest.raises(SchemaChanged, match=said):
+            driver.plan(schema.table, SOURCE)
+        with pytest.raises(SchemaChanged, match=said):
+            lake.driver().ensure_table(schema.table, schema, SOURCE, None)
+        sql(spark, lake, f"drop table lake.public.{schema.table.name}")
+        with pytest.raises(TableDropped):
+            driver.plan(schema.table, SOURCE)
 
 
 def test_a_copy_with_rescued_cells_is_void_when_their_column_gets_another_number(spark: Any, tmp_path: Any) -> None:

@@ -148,9 +148,9 @@ def has_local_moments(type: pa.DataType | None) -> bool:
 def located(
     target: TableId, fields: Sequence[DeltaField], schema: pa.Schema, numbers: Sequence[int]
 ) -> tuple[LakeColumn, ...]:
-    """Return the columns with these numbers, one for each field of `schema`, whatever they are called now.
+    """Return the columns with these numbers, one for each field of `schema`.
 
-    SchemaChanged if one is gone or of another type.
+    SchemaChanged if one is gone, has another name or is of another type.
     """
     there = {field.number: field for field in fields}
     columns, differences = [], []
@@ -158,6 +158,8 @@ def located(
         known = there.get(number)
         if known is None:
             differences.append(f"column {wanted.name} is gone")
+        elif known.name != wanted.name:
+            differences.append(f"column {wanted.name} is called {known.name}")
         elif known.type != wanted.type:
             differences.append(
                 f"column {wanted.name} is {type_text(known.type, known.raw['type'])}, should be {wanted.type}"

@@ -141,8 +141,7 @@ def _inner(name: str, type: pa.DataType, raw: Any, number: int) -> pa.Field:
 def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) -> tuple[LakeColumn, ...]:
     """Return the columns with these numbers of an existing table, one for each field of `schema`.
 
-    `found` is JSON of Iceberg's SchemaParser. The columns' names do not matter. SchemaChanged if one is gone or of
-    another type.
+    `found` is JSON of Iceberg's SchemaParser. SchemaChanged if one is gone, has another name or is of another type.
     """
     there = {field["id"]: field for field in json.loads(found)["fields"]}
     columns, differences = [], []
@@ -150,6 +149,8 @@ def located(target: TableId, found: str, schema: pa.Schema, ids: Sequence[int]) 
         known, wanted = there.get(number), type_text(_iceberg_type(field.type, count(1)))
         if known is None:
             differences.append(f"column {field.name} is gone")
+        elif known["name"] != field.name:
+            differences.append(f"column {field.name} is called {known['name']}")
         elif (is_now := type_text(known["type"])) != wanted:
             differences.append(f"column {field.name} is {is_now}, should be {wanted}")
         elif known["required"] and field.nullable:

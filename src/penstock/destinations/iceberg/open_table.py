@@ -25,6 +25,7 @@ from penstock.model.location import local_path
 from penstock.model.position import Position, parse_position
 from penstock.model.table import TableId
 
+FORMAT_VERSION = 2
 FENCE = "penstock.opened"  # changed by whoever removes leftovers of others
 
 
@@ -114,6 +115,16 @@ def unpartitioned_spec(table: JavaObject, target: TableId) -> int:
         f"table {target}: it was made partitioned, and not by penstock",
         f"Give the table another `target`, or drop {target}",
     )
+
+
+def require_format(metadata: JavaObject, target: TableId) -> None:
+    """SchemaChanged if somebody upgraded the table: a later version wants rows to be ended in another way."""
+    if metadata.formatVersion() > FORMAT_VERSION:
+        raise SchemaChanged(
+            f"table {target}: somebody changed it at the destination: it has Iceberg's format version "
+            f"{metadata.formatVersion()}, and penstock writes version {FORMAT_VERSION}",
+            f"Versions cannot be taken back: drop {target} there and `penstock retry`: it is copied again",
+        )
 
 
 def read_state(

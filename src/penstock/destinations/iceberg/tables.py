@@ -32,6 +32,7 @@ from penstock.destinations.iceberg.evolution import columns_in_union, columns_of
 from penstock.destinations.iceberg.java import Java, JavaObject, TableExists, present, translated
 from penstock.destinations.iceberg.lineage import NONE, lineage_property, why_lost
 from penstock.destinations.iceberg.open_table import (
+    FORMAT_VERSION,
     OpenTable,
     carried,
     is_copying,
@@ -39,6 +40,7 @@ from penstock.destinations.iceberg.open_table import (
     position_of,
     position_property,
     read_state,
+    require_format,
     unpartitioned_spec,
 )
 from penstock.destinations.iceberg.snapshot_expiry import find_orphans, remove_orphans
@@ -82,7 +84,7 @@ from penstock.model.table import TableId, TableSchema
 
 STANDINGS = ("penstock.position.", "penstock.source.")  # each source of a table has one of these, or both
 PROPERTIES = {
-    "format-version": "2",
+    "format-version": str(FORMAT_VERSION),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest.min-count-to-merge": "20",
@@ -179,6 +181,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
                 state = opened.state
                 location = metadata.metadataFileLocation()
                 if state is None or not opened.turns.spans(state.metadata, location, source):
+                    require_format(metadata, target)
                     found = self._java.schemas.toJson(metadata.schema())
                     opened.following = recorded(metadata, source, opened.layout) or opened.following
                     follows, sid = opened.following, opened.sid
@@ -330,6 +333,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         metadata = table.operations().current()
         found = self._java.schemas.toJson(table.schema())
         require_layout(target, metadata.properties().get(LAYOUT), layout)
+        require_format(metadata, target)
         following, kept = recorded(metadata, source, layout), layout.kept(schema)
         if following is None and sid is None:
             key = kept.key if layout.has_identifiers else ()
