@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import python_destinations
 from databases import Database
+from penstock.destinations.delta.reading import read_table
+from python_destinations import ledger_events
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMED_BLOCK = re.compile(r"^```(?:python|yaml)\n# (\w+\.(?:py|yaml))\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -119,6 +123,25 @@ def test_a_store_and_a_destination_of_the_users_own(tmp_path: Path, shop: Databa
     ]
 
 
+def test_a_program_runs_a_pipeline_in_its_own_spark(tmp_path: Path, shop: Database) -> None:
+    """The session is used for Delta tables and for objects of a class in its workers, and is there afterwards."""
+    (tmp_path / "in_spark.py").write_text(IN_SPARK)
+    shutil.copy(python_destinations.__file__, tmp_path)
+    (tmp_path / "shop.yaml").write_text(
+        "version: 1\nname: shop\nsource: {type: postgres, url: '${DATABASE_URL}'}\ntables: [{match: public.*}]\n"
+        "destinations:\n"
+        "  - {type: delta, warehouse: ./delta}\n"
+        "  - {type: python, class: 'python_destinations:Ledger', config: {path: ledger.db}, where: executors}\n"
+    )
+    shop.execute("insert into orders select n, n from generate_series(2, 300) n")
+    said = python(tmp_path, "in_spark.py", DATABASE_URL=shop.url)
+    assert said.splitlines() == ["7", "lacks settings that the destinations need: spark.sql.catalog.lake"]
+    events = [event for _, event in ledger_events(tmp_path / "ledger.db")]
+    assert sorted(event["key"]["id"] for event in events) == list(range(1, 301))
+    found = read_table(str(tmp_path / "delta" / "public" / "orders"))
+    assert sorted(found.scan(["id"], None)["id"].to_pylist()) == list(range(1, 301))
+
+
 def test_a_wheel_adds_types_by_name(tmp_path: Path, shop: Database) -> None:
     """A package in a folder on the path, with metadata of its own, as pip would have left it there."""
     site = tmp_path / "site"
@@ -145,6 +168,24 @@ def test_a_wheel_adds_types_by_name(tmp_path: Path, shop: Database) -> None:
     said = python(tmp_path, "-m", "penstock.cli.main", "status", "shop.yaml", "--json", **environment)
     assert {table["state"] for table in json.loads(said)["tables"]} == {"Ready"}
 
+
+IN_SPARK = """
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+penstock.Pipeline("shop.yaml", spark=spark).start(once=True).wait()
+print(spark.range(7).count())
+lake = Path("lake.yaml")
+lake.write_text(Path("shop.yaml").read_text().replace("delta, ", "iceberg, name: lake, "))
+try:
+    penstock.Pipeline(lake, spark=spark).start(once=True).wait()
+except penstock.PenstockError as error:
+    print(error.what.removeprefix("the Spark session ").partition("=")[0])
+"""
 
 ACME = """
 import penstock
