@@ -46,7 +46,7 @@ test-full: lint ## the same with the sizes that the issues state (about four hou
 	$(BIN)/python -m pytest $(WORKERS) --full --durations=25
 
 # The long ones last.
-CASE ?= drain capture copy_table copy_read modes destinations delta postgres outage history upsert decode render key_index streams freshness server growth memory
+CASE ?= drain capture copy_table copy_read modes destinations delta postgres outage history upsert decode render key_index mysql_drain mysql_copy streams freshness server growth memory
 bench: $(READY) ## the benchmarks, each against a peer or a limit in the same run; CASE=name for one
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }

@@ -289,6 +289,47 @@ def test_character_sets_are_read_as_the_server_converts_them(server: Server) -> 
     assert checked > 60_000
 
 
+CUT_BY = {
+    "n": ("bigint unsigned", "seq * 7"),
+    "ci": (
+        "varchar(30) COLLATE utf8mb4_general_ci",
+        "concat(char(65 + seq % 2 * 32 using utf8mb4), seq, 'é')",
+    ),
+    "latin": ("char(20) CHARACTER SET latin1", "concat('ü', seq)"),
+    "raw": ("binary(8)", "unhex(lpad(hex(seq * 1000), 16, '0'))"),
+    "money": ("decimal(12,3)", "seq / 3 - 500"),
+    "at": ("datetime(3)", "'2024-01-01' + interval seq second"),
+    "u": ("uuid", "uuid()"),
+}
+
+
+def test_tables_are_cut_by_keys_of_any_type_and_every_row_is_in_one_range(server: Server, tmp_path: Path) -> None:
+    kinds = {name: of for name, of in CUT_BY.items() if isinstance(server, MariadbServer) or name != "u"}
+    for name, (type, value) in kinds.items():
+        server.execute(
+            f"CREATE TABLE shop.{name} (k {type}, part int, note char(200), primary key (k, part))",
+            f"INSERT INTO shop.{name} SELECT {value}, seq % 3, 'x' FROM {numbers(1500)}",
+            f"INSERT INTO shop.{name} SELECT k, 7, note FROM shop.{name}",
+            f"ANALYZE TABLE shop.{name}",
+        )
+    bench = MysqlBench(tmp_path / "p", server.url)
+    source = source_of(bench.pipeline.source)
+    with source.snapshot(timeout=5, waiting=lambda _: None) as snapshot, snapshot.session() as session:
+        for name in kinds:
+            schema = session.describe(bench.pipeline, TableId("shop", name))
+            assert schema is not None
+            planned = session.plan_ranges(schema, range_bytes=100_000)
+            assert 3 < len(planned) < 20, (name, len(planned))
+            again = [source.range_from_json(part.to_json()) for part in planned]
+            assert again == list(planned)
+            reader = session.reader(schema)
+            found = [pa.Table.from_batches(reader.read(part, statement_timeout=10)) for part in again]
+            assert sum(1 for part in found if part.num_rows) > 3, name
+            rows = pa.concat_tables(found).select(["k", "part"]).to_pylist()
+            assert len(rows) == 3000, name
+            assert len({tuple(row.values()) for row in rows}) == 3000, name
+
+
 MANY = """
 version: 1
 name: many

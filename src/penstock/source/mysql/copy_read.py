@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,13 +25,13 @@ from penstock.decode.schema import arrow_schema
 from penstock.errors import RangeVoid, SourceError, ValueDoesNotFit
 from penstock.fold.keys import encode_keys
 from penstock.model.position import Position
-from penstock.model.record import read_record, write_record
+from penstock.model.record import UnreadableRecord, read_record, write_record
 from penstock.model.rescue import RescueCount
 from penstock.model.table import TableId, TableSchema
 from penstock.source.mysql.catalogue import discover
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows, source_errors
 from penstock.source.mysql.copy_places import begin_exact, begin_snapshot
-from penstock.source.mysql.key_conditions import key_conditions
+from penstock.source.mysql.key_conditions import is_literal, key_conditions
 from penstock.source.mysql.positions import head, position_of
 from penstock.source.snapshot_contract import Rescuing, Seeing
 
@@ -43,36 +43,34 @@ _LENGTH, _LARGE = struct.Struct("<I"), 0xFFFFFF
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows whose first key column is at least `low` and below `high`; None: without that bound."""
+    """Rows whose first key column is at least `low` and below `high`, which are SQL's literals; None: no such bound."""
 
     table: TableId
     number: int
     bytes: int
-    low: int | None = None
-    high: int | None = None
+    low: str | None = None
+    high: str | None = None
 
     def to_json(self) -> str:
         table = {"schema": self.table.schema, "name": self.table.name}
-        bounds = [None if one is None else str(one) for one in (self.low, self.high)]
-        content = {"table": table, "number": self.number, "bytes": self.bytes, "bounds": json_bounds(bounds)}
+        bounds = "..".join(one or "" for one in (self.low, self.high))
+        content = {"table": table, "number": self.number, "bytes": self.bytes, "bounds": bounds}
         return write_record(_KIND, _VERSION, content)
 
     @classmethod
     def from_json(cls, text: str) -> KeyRange:
         record = read_record(text, _KIND, _VERSION)
-        low, high = (int(one) if one else None for one in record.text("bounds").split(".."))
-        return cls(record.table("table"), record.integer("number"), record.integer("bytes"), low, high)
+        low, _, high = record.text("bounds").partition("..")
+        for bound in (low, high):
+            if bound and not is_literal(bound):
+                raise UnreadableRecord(f"{bound[:40]!r} is no bound of a range")
+        return cls(record.table("table"), record.integer("number"), record.integer("bytes"), low or None, high or None)
 
     def condition(self, key: str) -> str:
         name = "`" + key.replace("`", "``") + "`"
         bounds = [f"{name} >= {self.low}"] if self.low is not None else []
         bounds += [f"{name} < {self.high}"] if self.high is not None else []
         return " AND ".join(bounds) or "TRUE"
-
-
-def json_bounds(bounds: Sequence[str | None]) -> str:
-    """Write two bounds as text: whole numbers of a key may be below zero, or larger than JSON's."""
-    return "..".join(one or "" for one in bounds)
 
 
 def ignored(counts: tuple[RescueCount, ...]) -> None:

@@ -28,12 +28,17 @@ from penstock.source.mysql.comparison import MysqlSide
 from penstock.source.mysql.connect import Address, Connection, connect, is_mariadb, rows
 from penstock.source.mysql.copy_places import begin_snapshot, visible_position
 from penstock.source.mysql.copy_read import KeyRange, MysqlTableReader, Own
+from penstock.source.mysql.key_conditions import can_be_cut, literal_of, shown_for_literal
 from penstock.source.mysql.positions import head, position_of
 from penstock.source.snapshot_contract import ComparableTable, WantedTables
 
 MOST_RANGES = 10_000
 TRIES = 5  # to begin a transaction on MySQL while nothing is committed
 NO_MARKS = TableMarks(0)  # the binlog says everything that happens to a table
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
 
 
 class MysqlSnapshotSession:
@@ -52,26 +57,51 @@ class MysqlSnapshotSession:
         return self._sizes(schema)[0]
 
     def plan_ranges(self, schema: TableSchema, *, range_bytes: int) -> Sequence[KeyRange]:
-        """Cut by the first column of the key, evenly by its values.
+        """Cut by the first column of the key: evenly by its values if it is a whole number, else after so many rows.
 
         Never none: a table that is empty now may not have been when it is read.
         """
-        table, size = schema.table, self._sizes(schema)[1]
+        table, (estimated, size) = schema.table, self._sizes(schema)
         count = min(max(1, -(-size // range_bytes)), MOST_RANGES)
-        if count == 1 or not schema.key or schema.column(schema.key[0]).type.oid not in INTEGERS:
-            return [KeyRange(table, 0, size)]
-        name = "`" + schema.key[0].replace("`", "``") + "`"
-        ((low, high),) = rows(self._connection, self._address, f"SELECT MIN({name}), MAX({name}) FROM {quoted(table)}")
-        if low is None or int(high) - int(low) < count:
-            return [KeyRange(table, 0, size)]
-        step = (int(high) - int(low) + 1) / count
-        bounds = [int(low) + int(step * number) for number in range(1, count)]
-        starts: list[int | None] = [None, *bounds]
-        ends: list[int | None] = [*bounds, None]
+        bounds: list[str] = []
+        if count > 1 and schema.key:
+            type = schema.column(schema.key[0]).type
+            if type.oid in INTEGERS:
+                bounds = self._even_bounds(schema, count)
+            elif can_be_cut(type):
+                bounds = self._bounds_by_rows(schema, max(1, estimated // count))
+        starts: list[str | None] = [None, *bounds]
+        ends: list[str | None] = [*bounds, None]
         return [
-            KeyRange(table, number, size // count, start, end)
+            KeyRange(table, number, size // len(starts), start, end)
             for number, (start, end) in enumerate(zip(starts, ends, strict=True))
         ]
+
+    def _even_bounds(self, schema: TableSchema, count: int) -> list[str]:
+        name = _quoted(schema.key[0])
+        asked = f"SELECT MIN({name}), MAX({name}) FROM {quoted(schema.table)}"
+        ((low, high),) = rows(self._connection, self._address, asked)
+        if low is None or int(high) - int(low) < count:
+            return []
+        step = (int(high) - int(low) + 1) / count
+        return [str(int(low) + int(step * number)) for number in range(1, count)]
+
+    def _bounds_by_rows(self, schema: TableSchema, step: int) -> list[str]:
+        """Go through the primary key, and take a value after so many rows. Each is above the one before."""
+        type, name = schema.column(schema.key[0]).type, _quoted(schema.key[0])
+        bounds: list[str] = []
+        while len(bounds) < MOST_RANGES:
+            behind = f"WHERE {name} > {bounds[-1]}" if bounds else ""
+            found = rows(
+                self._connection,
+                self._address,
+                f"SELECT {shown_for_literal(type, name)} FROM {quoted(schema.table)} {behind} ORDER BY {name}"
+                f" LIMIT 1 OFFSET {step}",
+            )
+            if not found:
+                break
+            bounds.append(literal_of(type, str(found[0][0])))
+        return bounds
 
     def reader(self, schema: TableSchema) -> MysqlTableReader:
         return MysqlTableReader(self._address, schema, self._position, self._own)
