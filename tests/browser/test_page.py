@@ -1,5 +1,6 @@
 """A person at the page, in Chromium, over a real server with a real pipeline; the server is killed on the way.
 
+Tables go into a Postgres database, which needs no Spark, and with `--full` into Iceberg.
 `PENSTOCK_SCREENSHOTS=folder` keeps pictures of the pages, for the documents: wide and as on a phone, light and dark.
 """
 
@@ -19,7 +20,8 @@ from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 from pyiceberg.catalog.sql import SqlCatalog
 
 from damaged_log import damage
-from databases import Database
+from databases import Database, fresh_database
+from penstock.demo.server import PostgresServer
 from penstock.state.lock import holder
 from running import PipelineFactory, PipelineFile, Running, await_condition
 
@@ -73,11 +75,14 @@ def picture(page: Page, name: str) -> None:
     page.set_viewport_size(WIDE)
 
 
-def plant(file: PipelineFile, condition: str) -> None:
-    """Delete rows of public.orders in the lake, as another program may."""
+def plant(file: PipelineFile, copy: Database | None) -> None:
+    """Delete row 7 of public.orders in the destination, as another program may."""
+    if copy is not None:
+        copy.execute("DELETE FROM public.orders WHERE id = 7")
+        return
     uri = f"sqlite:///{file.warehouse}/catalog.db"
     with closing(SqlCatalog("lake", uri=uri, warehouse=str(file.warehouse))) as catalog:
-        catalog.load_table("public.orders").delete(condition)
+        catalog.load_table("public.orders").delete("id == 7")
 
 
 def gives_a_message_up(page: Page, url: str, made: PipelineFile, database: Database) -> None:
@@ -101,7 +106,20 @@ def gives_a_message_up(page: Page, url: str, made: PipelineFile, database: Datab
     expect(page.get_by_text("Nothing is in quarantine.")).to_be_visible()
 
 
-def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Database, page: Page, full: bool) -> None:
+@pytest.fixture
+def copy(embedded_server: PostgresServer, full: bool) -> Iterator[Database | None]:
+    """The database that tables go into; None: into a lake."""
+    if full:
+        yield None
+        return
+    with fresh_database(embedded_server) as database:
+        yield database
+
+
+def test_a_person_operates_a_pipeline(
+    pipeline: PipelineFactory, postgres: Database, copy: Database | None, page: Page
+) -> None:
+    elsewhere = {} if copy is None else {"destinations": [{"name": "lake", "type": "postgres", "url": copy.url}]}
     postgres.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "CREATE TABLE people (id int PRIMARY KEY, name text)",
@@ -109,7 +127,11 @@ def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Datab
         "INSERT INTO people VALUES (1, 'Ada')",
     )
     made = pipeline(
-        tables=[{"match": "public.orders"}], log={"replay": "1h"}, mask_salt="salt", copy={"discover_every": "1s"}
+        tables=[{"match": "public.orders"}],
+        log={"replay": "1h"},
+        mask_salt="salt",
+        copy={"discover_every": "1s"},
+        **elsewhere,
     )
     server, url = serving(made)
     servers = [server]
@@ -164,7 +186,7 @@ def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Datab
 
         page.goto(f"{url}/ui/pipelines/{made.name}/tables/public.orders")
         picture(page, "table")
-        plant(made, "id == 7")
+        plant(made, copy)
         page.get_by_role("button", name="Verify").click()
         expect(page.get_by_text("public.orders: differs")).to_be_visible()
         expect(page.locator("#verified tbody tr")).to_have_text(["7is missing in the destination"])
@@ -172,8 +194,7 @@ def test_a_person_operates_a_pipeline(pipeline: PipelineFactory, postgres: Datab
         page.get_by_role("button", name="Repair these rows").click()
         expect(page.get_by_text("public.orders: equal after the repair")).to_be_visible()
 
-        if full:  # it takes another start of the run
-            gives_a_message_up(page, url, made, postgres)
+        gives_a_message_up(page, url, made, postgres)
         postgres.execute("DROP TABLE people")
         page.goto(f"{url}/ui/pipelines/{made.name}/tables")
         expect(page.locator("tr[data-name='public.orders']").get_by_text("Ready")).to_be_visible()

@@ -41,5 +41,6 @@ def damage(file: PipelineFile, database: Database) -> bytes:
         moved = (
             "select pg_replication_slot_advance(slot_name, %s::pg_lsn) from pg_replication_slots where database = %s"
         )
+        connection.execute("select pg_logical_emit_message(true, 'test', 'the server is beyond the log')")
         connection.execute(moved, (f"{last.end + 8 >> 32:X}/{(last.end + 8) & 0xFFFFFFFF:X}", database.name))
     return message

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,19 @@ import pytest
 from loop_bench import ORDERS, PEOPLE
 from penstock.cli import main as cli
 from penstock.config.load import load
+from penstock.control import replay_tables
+from penstock.destinations.contract import InProcessRunner
+from penstock.destinations.memory import MemoryDestination
+from penstock.destinations.memory_tables import MemoryStore
+from penstock.errors import DestinationUnreachable
+from penstock.model.table import TableId
 from pgoutput_messages import delete, insert, update
 from pipeline_files import pipeline_file
 from publish_bench import PublishBench
 from stream_reader import StreamReader
 
 STREAM = {"name": "events", "type": "files", "path": "events", "format": "jsonl"}
+INTO = ("--destination", "lake", "--into", "audit.{table}")
 LAKE = {"name": "lake", "type": "iceberg", "warehouse": "warehouse"}
 
 
@@ -103,3 +112,65 @@ def test_a_replay_that_is_killed_goes_on_where_it_stopped(replaying: Replaying, 
     replaying("--from", "0/64")
     everything = sorted(replaying.printed(), key=lambda event: str(event["place"]))
     assert replaying.streams() == [everything]
+
+
+class Mortal(MemoryDestination):
+    """A twin that goes away behind so many commits."""
+
+    def __init__(self, store: MemoryStore, commits: int) -> None:
+        super().__init__("lake", store)
+        self._left = commits
+
+    def commit(self, *words: Any, **options: Any) -> None:
+        if not self._left:
+            raise DestinationUnreachable("no answer", "")
+        self._left -= 1
+        super().commit(*words, **options)
+
+
+@pytest.fixture
+def lake(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is in the lake, and how many commits it still takes."""
+    there: dict[str, Any] = {"store": MemoryStore(), "commits": 1000}
+
+    @contextmanager
+    def beside(*_: object) -> Iterator[tuple[MemoryDestination, InProcessRunner]]:
+        yield Mortal(there["store"], there["commits"]), InProcessRunner()
+
+    monkeypatch.setattr(replay_tables, "tables_beside", beside)
+    return there
+
+
+def events_of(lake: dict[str, Any], table: str) -> list[tuple[Any, ...]]:
+    rows = lake["store"].tables[TableId("audit", table)].rows.to_pylist()
+    return sorted((row["commit_position"], row["ordinal"], row["op"]) for row in rows)
+
+
+def test_a_stretch_of_the_log_becomes_new_tables_of_events(replaying: Replaying, lake: dict[str, Any]) -> None:
+    assert replaying(*INTO, "--from", "0/12C") == {"events": 3, "from": "0/12C", "to": "0/1F4", "left_out": []}
+    assert set(lake["store"].tables) == {TableId("audit", "orders"), TableId("audit", "people")}
+    assert len(events_of(lake, "people")) == 1
+    assert [op for _, _, op in events_of(lake, "orders")] == ["update", "delete"]
+    assert replaying(*INTO[:3], "later.{schema}_{table}", "--from", "0/64", "--table", "public.orders")["events"] == 3
+    later = lake["store"].tables[TableId("later", "public_orders")].rows.num_rows
+    assert later == 3
+    assert "Name another table with --into" in replaying.refused(*INTO, "--from", "0/64"), "it has another stretch"
+
+
+def test_a_replay_into_tables_that_ends_early_goes_on_where_it_stopped(
+    replaying: Replaying, lake: dict[str, Any]
+) -> None:
+    lake["commits"] = 2
+    assert "no answer" in replaying.refused(*INTO, "--from", "0/64", code=3)
+    lake["commits"] = 1000
+    replaying(*INTO, "--from", "0/64")
+    assert (len(events_of(lake, "orders")), len(events_of(lake, "people"))) == (3, 2)
+
+
+def test_tables_that_are_followed_are_never_replayed_into(replaying: Replaying, lake: dict[str, Any]) -> None:
+    into = ("--destination", "lake", "--from", "0/64", "--into")
+    assert "a table that the pipeline follows" in replaying.refused(*into, "{schema}.{table}")
+    assert "stands for several tables" in replaying.refused(*into, "audit.all")
+    assert "names no table" in replaying.refused(*into, "{tabel}")
+    assert "is a stream, and takes no --into" in replaying.refused("--from", "0/64", "--into", "a.b")
+    assert lake["store"].tables == {}

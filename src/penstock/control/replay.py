@@ -1,9 +1,9 @@
-"""Publish a stretch of the change log to a stream once more, beside the run or without one.
+"""Publish a stretch of the change log once more, beside the run or without one: to a stream, or into new tables.
 
 A replay is a stream of its own in the destination: it has its own places under the name `{source}_replay_{id}`, so it
 never touches how far the pipeline's own stream is, and one that was killed goes on where it stopped. Events are those
 that the run made, with the same ids, under the rules that the file has now. They come behind what the destination has
-by then, beside what the run publishes meanwhile.
+by then, beside what the run publishes meanwhile. `replay_tables` has what becomes of tables.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.changelog.transactions import first_after
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.control.found_store import found_store
+from penstock.control.replay_tables import event_feeds, fill
 from penstock.destinations.contract import InProcessRunner
 from penstock.destinations.factory import close_stream, make_stream
 from penstock.errors import CheckFailed, UsageError
@@ -65,25 +66,34 @@ def replay(
     tables: Sequence[str],
     since: Position | datetime,
     until: Position | datetime | None,
+    into: str | None = None,
     say: Say,
 ) -> Replayed:
     """Publish the changes from a position or moment on, up to another (None: to the log's end now).
 
-    UsageError when the destination is no stream or the log does not reach back; CheckFailed when a table could not be
-    replayed to the end."""
+    Into a stream, or into new tables of events that `into` names by the source's (`audit.{table}`).
+
+    UsageError when the destination takes no such replay or the log does not reach back; CheckFailed when a table could
+    not be replayed to the end."""
     view = pipeline.source_view(source).destination_view(destination)
     section = view.destination
-    if not isinstance(section, StreamSection):
+    if isinstance(section, StreamSection) == (into is not None):
         raise UsageError(
-            f"destination {destination} holds tables, and a table is never made older than it is",
-            "Replay into a stream; for a table of the changes add a rule with `mode: events` and another `target`, or "
-            "print them with `penstock events`",
+            f"destination {destination} is a stream, and takes no --into"
+            if into is not None
+            else f"destination {destination} holds tables, and a table is never made older than it is",
+            "Leave it out" if into is not None else "Name new tables, which get the events: --into 'audit.{table}'",
         )
     log = ChangeLog(view.log_uri)
     first, last = _range(log, view, since, until)
     feeds = _feeds(log, view, tables, first, last)
-    memory = view.home / "replays" / f"{_key(view, destination, feeds, first, last)}.json"
+    key = _key(view, f"{destination} {into or ''}".rstrip(), feeds, first, last)
+    memory = view.home / "replays" / f"{key}.json"
     name = f"{view.source.name}_replay_{_id(memory)}"
+    if not isinstance(section, StreamSection):
+        events = fill(view, log, event_feeds(view, feeds, into or ""), first, last, name=name, say=say)
+        memory.unlink(missing_ok=True)
+        return Replayed(events, first, last, ())
     stream = make_stream(section, places=view.places_uri)
     with found_store(pipeline) as store:
         versions = [] if store is None else store.of_source(view.scope).schema_versions()

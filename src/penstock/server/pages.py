@@ -28,6 +28,7 @@ from penstock.control.text.figures import (
 )
 from penstock.control.text.secrets import scrub
 from penstock.model.position import Position, position_text
+from penstock.model.table_state import GONE
 from penstock.server.access import COOKIE, Operator, Viewer, cookie_of, holder_of
 from penstock.server.answers import pipeline_answer
 from penstock.server.editing import written
@@ -211,6 +212,7 @@ def table_page(request: Request, service: ServiceDep, member: MemberDep, table: 
         table=table,
         reports=reports,
         readable=_readable(member, reports),
+        gone=GONE,
         schema=f"{prefix}{named.name.schema}",
         bare=named.name.name,
         with_file=lambda text: with_file(text, str(member.file)),

@@ -51,13 +51,17 @@ class VerifyBody(BaseModel):
 
 
 class ReplayBody(BaseModel):
-    """Which changes to publish again: from a position or time on, up to another, or to the log's end."""
+    """Which changes to publish again: from a position or time on, up to another, or to the log's end.
+
+    `into` names new tables in a destination of tables, such as `audit.{table}`.
+    """
 
     destination: str = Field(min_length=1, max_length=200, pattern=r"^[^-]")
     since: str = Field(alias="from", min_length=1, max_length=100, pattern=r"^[^-]")
     to: str | None = Field(default=None, max_length=100, pattern=r"^[^-]")
     tables: Names = Field(default_factory=list)
     source: str | None = Field(default=None, max_length=200, pattern=r"^[^-]")
+    into: str | None = Field(default=None, max_length=200, pattern=r"^[^-]")
 
 
 class PauseAnswer(BaseModel):
@@ -168,11 +172,12 @@ def verify_tables(member: MemberDep, body: VerifyBody, holder: Operator, service
 
 @router.post("/replay", status_code=202, responses=described(429))
 def replay_log(member: MemberDep, body: ReplayBody, holder: Operator, service: ServiceDep) -> dict[str, Any]:
-    """Publish changes that the change log still has to a stream again, in the background: the answer names the job."""
+    """Publish changes that the change log still has again, in the background: the answer names the job."""
     member.loaded().only(body.destination)
     words = ["replay", str(member.loaded().file), "--json", "--destination", body.destination, "--from", body.since]
     words += [] if body.to is None else ["--to", body.to]
     words += [] if body.source is None else ["--source", body.source]
+    words += [] if body.into is None else ["--into", body.into]
     words += [word for name in body.tables for word in ("--table", name)]
     return service.jobs.begin("replay", member.name, words, seconds=REPLAY_SECONDS, by=holder.name).as_json()
 

@@ -27,6 +27,7 @@ document.addEventListener("click", async (event) => {
   button.disabled = true;
   try {
     const done = await ask(button.dataset.post, button.dataset.method || "POST", button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    if (button.dataset.then) { location.href = button.dataset.then; return; }
     if (done?.refused?.length) say(`Tried again, and it is still not decodable: ${done.refused[0].reason}`, true, "A newer penstock may know how. Drop it to have the table copied again");
     else say(button.dataset.said || "Done");
     await refresh();
@@ -105,7 +106,7 @@ function draw(box, data) {
   if (old && old.names === names.join()) { old.plot.setData(values); return; }
   target.replaceChildren();
   const plot = new uPlot({ width: Math.max(200, box.clientWidth - 24), height: 170, cursor: { y: false },
-    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : box.dataset.unit === "b" ? 1024 : 1] } },
+    scales: { x: { range: (_, low, high) => high > low ? [low, high] : [low - 60, low + 1] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : box.dataset.unit === "b" ? 1024 : 1] } },
     axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((at) => clock(at, ticks.at(-1) - ticks[0] < 300)) },
       { ...axis, size: 84, ...(incrs[box.dataset.unit] ? { incrs: incrs[box.dataset.unit] } : {}), values: (_, ticks) => ticks.map(format) }],
     series: [{ label: "at", value: (_, at) => at == null ? "–" : clock(at, true) }, ...names.map((name, number) => ({ label: series[name], stroke: palette[number % 4], width: 2, value: (_, v) => format(v) }))] }, values, target);
@@ -203,7 +204,7 @@ if (versions) {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-look]");
   if (!button) return;
-  try { const found = await ask(button.dataset.look); $("#message").replaceChildren(node("h2", `Message ${found.id}`), node("pre", (found.parts || []).join("\n")), node("pre", JSON.stringify(found, null, 1))); $("#message").scrollIntoView(); } catch (error) { failed(error); }
+  try { const found = await ask(button.dataset.look); $("#message").replaceChildren(node("h2", `Message ${found.id}`), node("pre", (found.parts || []).join("\n")), node("pre", JSON.stringify({ ...found, parts: undefined }, null, 1))); $("#message").scrollIntoView(); } catch (error) { failed(error); }
 });
 
 // The map editor.
