@@ -40,7 +40,7 @@ class JavaException(Protocol):
 
 
 def java_reason(exception: JavaException) -> str:
-    """One line of at most LONGEST characters, and never empty."""
+    """Return one line of at most LONGEST characters, and never empty."""
     said, at_the_bottom = _said(exception), _said(java_causes(exception)[-1])
     if at_the_bottom in said:
         return _cut(said, LONGEST)

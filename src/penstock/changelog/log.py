@@ -212,7 +212,7 @@ class ChangeLog:
         return garbage
 
     def remove_all(self) -> None:
-        """Everything but the lock, the newest first: what is left of a removal that is cut short is a shorter log.
+        """Remove everything but the lock, newest first: what is left of a removal that is cut short is a shorter log.
 
         For whoever holds the lock.
         """

@@ -66,7 +66,7 @@ class Scratch:
             raise _unreachable(log, "reading", error) from error
 
     def read_all(self, name: str) -> Iterator[pa.RecordBatch]:
-        """All batches of a complete file."""
+        """Yield all batches of a complete file."""
         path, log = f"{self._folder}/{name}", self._log
         opened = pa.memory_map if log.local else log.filesystem.open_input_file
         with _store_errors(log, "reading"), opened(path) as file:

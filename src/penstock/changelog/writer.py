@@ -192,7 +192,7 @@ class SegmentWriter:
         )
 
     def _find_last_commit(self, chain: Sequence[SegmentName]) -> tuple[Position, int] | None:
-        """From the newest header that says it; segments of older versions say it by their slices only."""
+        """Read it from the newest header that says it; segments of older versions say it by their slices only."""
         for name in reversed(chain):
             header = self.log.header(name)
             found = header.last_commit or newest_commit(header.all_slices)
@@ -307,7 +307,7 @@ def _fsync_folder(path: Path) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """With the folders it is in, durably: a log that vanished with its folder would look like one that never was."""
+    """Make the folder and those above it, durably: a log that vanished with its folder would look like a new one."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:

@@ -52,7 +52,7 @@ def _targets(value: Any) -> Any:
 
 
 def _modes(value: Any) -> Any:
-    """One mode, or a list of them; or that for each destination."""
+    """Return one mode, or a list of them; or that for each destination."""
     if isinstance(value, dict):
         if not value:
             raise ValueError("must name a destination's modes, or be a mode")

@@ -29,7 +29,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds."""
+    """Return seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return float(value)
     number, unit = _quantity(value, DURATION_ALLOWED)

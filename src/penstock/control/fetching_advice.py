@@ -12,7 +12,7 @@ SHARE = 0.1  # of the table's changes
 
 
 def fetching_advice(source_type: str, feed: Feed | None, progress: TableProgress | None) -> str:
-    """How to have the values sent; "" while few are read back."""
+    """Return how to have the values sent; "" while few are read back."""
     if feed is None or progress is None or progress.fetched < max(MANY, SHARE * progress.changes):
         return ""
     return dialect_named(source_type).unsent_value(feed.table).solution

@@ -172,5 +172,5 @@ def _finding(one: Found, indent: str) -> Iterator[str]:
 
 
 def _comment(text: object) -> str:
-    """Text that stays in its comment, whatever it holds."""
+    """Return text that stays in its comment, whatever it holds."""
     return " ".join("".join(one if one.isprintable() else " " for one in str(text)).split())

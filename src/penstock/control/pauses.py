@@ -45,7 +45,7 @@ class PauseOutcome:
 
 
 def pauses_of(pipeline: Pipeline) -> list[ShownPause]:
-    """Everything that is paused."""
+    """Return everything that is paused."""
     with found_store(pipeline) as store:
         if store is None:
             return []

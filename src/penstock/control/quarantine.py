@@ -64,13 +64,13 @@ class Dropped:
 
 
 def kept(pipeline: Pipeline) -> list[KeptMessage]:
-    """Everything in quarantine, by table and in stream order."""
+    """Return everything in quarantine, by table and in stream order."""
     with found_store(pipeline) as store:
         return [] if store is None else _all(pipeline, store)
 
 
 def chosen(pipeline: Pipeline, messages: Sequence[KeptMessage], names: Sequence[str]) -> list[KeptMessage]:
-    """Those with these ids or of these tables; all when none is named. UsageError for a name that none has."""
+    """Return those with these ids or of these tables; all when none is named. UsageError for a name that none has."""
     if not names:
         return list(messages)
     picked: dict[int, KeptMessage] = {}

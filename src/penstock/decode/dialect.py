@@ -74,7 +74,7 @@ class Dialect(Protocol):
         """Return the widest type that holds the values. ValueError for a choice that the type does not allow."""
 
     def parsed(self, type: ColumnType, texts: pa.Array) -> pa.Array:
-        """Values of the texts (binary, null for NULL) that the source writes for them.
+        """Return values of the texts (binary, null for NULL) that the source writes for them.
 
         ValueError for one that does not fit the type's column.
         """
@@ -114,10 +114,10 @@ class Dialect(Protocol):
         """
 
     def unidentified(self, schema: TableSchema) -> Advice:
-        """For a change of a row of a table whose rows cannot be told apart: why not, and how they can be."""
+        """Say, for a change in a table whose rows cannot be told apart, why not, and how they can be."""
 
     def old_row_missing(self) -> Advice:
-        """For a change without its whole old row, of a table that is followed by whole rows."""
+        """Say it for a change without its whole old row, of a table that is followed by whole rows."""
 
     def unsent_value(self, table: TableId) -> Advice:
         """Say why an update may lack a value that it left unchanged, and how to have all values sent.
@@ -126,7 +126,7 @@ class Dialect(Protocol):
         """
 
     def leave_out(self, table: TableId) -> str:
-        """How to leave a column out at the source."""
+        """Return how to leave a column out at the source."""
 
     def choice_help(self) -> str:
         """Say what may be chosen under `types:`."""

@@ -50,7 +50,7 @@ def key_text(key: Any) -> str:
 
 
 def day_text(days: int) -> str:
-    """Days since 1970. The calendar repeats every 400 years, so any year is computed as one near 2000."""
+    """Return days since 1970. The calendar repeats every 400 years, so any year is computed as one near 2000."""
     cycles, rest = divmod(days - DAYS_TO_2000, DAYS_IN_400_YEARS)
     near = date(2000, 1, 1) + timedelta(days=rest)
     return f"{near.year + 400 * cycles:04}-{near:%m-%d}"

@@ -43,7 +43,7 @@ class Images(Protocol):
         """The rows that the images are of."""
 
     def values(self, column: int, into: Into | None = None, at: Places | None = None) -> pa.Array:
-        """One column of all images, or of those at `at`; null where the cell is NULL or was not sent.
+        """Return one column of all images, or of those at `at`; null where the cell is NULL or was not sent.
 
         Cells that do not fit the column's type go to `into`; without it, and in a key column, they are ValueDoesNotFit.
         """
@@ -94,10 +94,10 @@ class RowReader(Protocol):
         """
 
     def old_images(self, rows: Places) -> Images:
-        """Old images; where they are not `old_is_full`, only their key columns mean something."""
+        """Return old images; where they are not `old_is_full`, only their key columns mean something."""
 
     def lacking(self, rows: Places) -> Mask:
-        """Which of the new images have a cell that is nowhere in their change."""
+        """Return which of the new images have a cell that is nowhere in their change."""
 
     def truncate_options(self, rows: Places) -> list[list[str]]:
         """Return what each of these truncates was given: `cascade`, `restart_identity`."""
@@ -106,7 +106,7 @@ class RowReader(Protocol):
         """Read every change as far as keys and images need it. Undecodable if any of them cannot be read."""
 
     def place(self, row: int) -> str:
-        """Where a change stands, for messages: its table and its place in the stream."""
+        """Return where a change stands, for messages: its table and its place in the stream."""
 
     def order(self, row: int) -> str:
         """Return the change's place in the stream."""

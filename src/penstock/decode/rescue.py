@@ -47,7 +47,7 @@ class Rescued:
         return tuple(self._counts.values())
 
     def cells(self, rows: int) -> pa.Array | None:
-        """Of RESCUED_TYPE, one for each row; None when nothing was rescued."""
+        """Return an array of RESCUED_TYPE, one for each row; None when nothing was rescued."""
         if not self._rows:
             return None
         names = [name for name, texts in zip(self._names, self._texts, strict=True) for _ in texts]
@@ -68,7 +68,7 @@ class Into:
 
 
 def rescued_cells(rows: int, places: Places, names: Sequence[str], texts: Sequence[str]) -> pa.Array:
-    """Cells given by row, column and text, as an array of RESCUED_TYPE."""
+    """Return cells given by row, column and text, as an array of RESCUED_TYPE."""
     order = np.argsort(places, kind="stable")
     offsets = np.searchsorted(places[order], np.arange(rows + 1)).astype(np.int32)
     taken = pa.array(order)
@@ -100,7 +100,7 @@ def with_cells(
 
 
 def entries(cells: pa.Array) -> tuple[Places, list[str], list[str]]:
-    """Row, column and text of every cell that an array of RESCUED_TYPE holds."""
+    """Return row, column and text of every cell that an array of RESCUED_TYPE holds."""
     some = cells.drop_null().to_pylist()
     rows = np.repeat(np.flatnonzero(np.asarray(cells.is_valid())), np.array([len(one) for one in some], np.int64))
     found = [cell for one in some for cell in one]

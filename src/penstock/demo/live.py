@@ -106,7 +106,7 @@ def line(status: Status, rate: dict[ScopedName, float], title: str) -> str:
 
 
 def _largest_lag(tables: list[TableReport]) -> tuple[str, str]:
-    """In seconds and in bytes, as text."""
+    """Return seconds and bytes as text."""
     seconds = max((report.lag_seconds for report in tables if report.lag_seconds is not None), default=None)
     behind = max((report.lag_bytes for report in tables if report.lag_bytes is not None), default=None)
     return seconds_text(seconds), bytes_text(behind)

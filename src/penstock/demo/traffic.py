@@ -160,7 +160,7 @@ class Worker:
         return self._delete([order])
 
     def _purge(self) -> int:
-        """Old orders leave the shop, a few at a time."""
+        """Have old orders leave the shop, a few at a time."""
         old, self.delivered = self.delivered[:10], self.delivered[10:]
         return self._delete(old)
 

@@ -318,7 +318,7 @@ class TableDestination(Protocol):
         ...
 
     def position(self, target: TableId, source: str) -> Position | None:
-        """As the destination has it now; None when there is no such table, or none of this source."""
+        """Return it as the destination has it now; None when there is no such table, or none of this source."""
         ...
 
     def history(self, target: TableId, source: str) -> str:
@@ -422,7 +422,7 @@ class TableDestination(Protocol):
         ...
 
     def plan_merge(self, target: TableId, source: str) -> WritePlan:
-        """As `plan`, but for a table that has been copied and whose copy is to be merged: it may have no position.
+        """Plan as `plan` does, for a table whose finished copy is to be merged: it may have no position.
 
         Its structure becomes that of the copy.
         """
@@ -450,7 +450,7 @@ class TableDestination(Protocol):
         ...
 
     def parts_intact(self, parts: Sequence[WrittenPart]) -> list[bool]:
-        """For each part whether what it wrote is still there, and whole."""
+        """Return for each part whether what it wrote is still there, and whole."""
         ...
 
     def advance(self, target: TableId, source: str, expected: Position, position: Position) -> None:

@@ -148,7 +148,7 @@ class MemoryDestination:
             shared.turns.append((id(self), source))
 
     def _key(self, target: TableId, source: str) -> TableId:
-        """Where the store has what the source has of the table."""
+        """Return where the store has what the source has of the table."""
         return target if target not in self.store.shared else share(target, source)
 
     def _stored(self, target: TableId, source: str) -> StoredTable:

@@ -55,7 +55,7 @@ class StoredTable:
     strayed: bool = False  # somebody took rows back, and its positions say more than is there
 
     def is_open(self) -> npt.NDArray[np.bool_]:
-        """Which rows a write may end: all of them, or the versions that are open."""
+        """Return which rows a write may end: all of them, or the versions that are open."""
         period = self.layout.period
         if period is None:
             return np.ones(self.rows.num_rows, bool)
@@ -109,7 +109,7 @@ class StoredTable:
         return replace(self, copying=self.copying - {source}, histories={**self.histories, source: history})
 
     def after(self, rows: pa.Table, source: str, position: Position, parts: Sequence[MemoryPart]) -> StoredTable:
-        """With the rows that the parts made of it, and the source's position."""
+        """Return it with the rows that the parts made of it, and the source's position."""
         version = hash((self.version, source, position, tuple(part.name for part in parts)))
         return replace(self, rows=rows, positions={**self.positions, source: position}, version=version)
 
@@ -150,7 +150,7 @@ class MemoryStore:
     refusals: dict[TableId, TableError] = field(default_factory=dict)  # tables that take nothing of a whole batch
 
     def roll_back(self, target: TableId, rows: pa.Table) -> None:
-        """As somebody else does it: the rows are earlier ones again, and the position stays."""
+        """Do what somebody else may do: the rows are earlier ones again, and the position stays."""
         table = self.tables[target]
         self.tables[target] = replace(table, rows=rows, version=hash((table.version, "rolled back")), strayed=True)
 
@@ -348,7 +348,7 @@ def structure_of(part: MemoryPart) -> pa.Schema:
 
 
 def conformed(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, str | int] | None = None) -> pa.Table:
-    """With the columns of `schema`: where the rows have none, a constant or null."""
+    """Return rows with the columns of `schema`: where the rows have none, a constant or null."""
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names
@@ -370,7 +370,7 @@ def typed(schema: pa.Schema, batch: pa.RecordBatch | pa.Table) -> pa.Table:
 
 
 def together(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows; with a column RESCUED if one of the tables has it."""
+    """Return all rows; with a column RESCUED if one of the tables has it."""
     return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
 
@@ -387,14 +387,14 @@ def living_rows(part: MemoryPart, parts: Iterable[MemoryPart]) -> Rows:
 
 
 def touched(net: NetEffect, keys: pa.Array | None) -> npt.NDArray[np.bool_]:
-    """Which of the base's rows end."""
+    """Return which of the base's rows end."""
     if keys is None or net.touched_keys is None:
         return np.zeros(0 if keys is None else len(keys), bool)
     return np.asarray(pc.is_in(keys, value_set=net.touched_keys))
 
 
 def removed(target: TableId, net: NetEffect, rows: pa.Table, columns: Sequence[str]) -> Rows:
-    """Which of the base's rows end, by their numbers, in a table that is followed by its whole row."""
+    """Return which of the base's rows end, by their numbers, in a table that is followed by its whole row."""
     removals = net.removals
     assert removals is not None
     rescued = rows[RESCUED].combine_chunks() if RESCUED in rows.column_names else None

@@ -112,7 +112,7 @@ def steps(
 
 
 def unkept(held: Iterable[int], schema: TableSchema, kept: TableSchema) -> set[int]:
-    """Of the columns that a table holds, by number, those that its rule leaves out of `schema`, or no longer sets."""
+    """Return, by number, a table's columns that its rule leaves out of `schema`, or no longer sets."""
     left = set(held) - {column.number for column in kept.columns}
     source = {column.number for column in schema.columns}
     return {number for number in left if number in source or number <= FIRST_CONSTANT}

@@ -102,7 +102,7 @@ def holds(held: pa.DataType, own: pa.DataType, types: TypeMap) -> bool:
 
 
 def renamed(before: TableSchema, after: TableSchema) -> list[str]:
-    """Columns that are called otherwise now, by their earlier names.
+    """Return columns that are called otherwise now, by their earlier names.
 
     In a table that is others' too, the rows that are there cannot follow: the column keeps its name.
     """

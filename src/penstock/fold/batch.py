@@ -91,7 +91,7 @@ def within(batch: pa.RecordBatch, position: Position, until: Position | None) ->
 
 
 def share_rows(rows: Sequence[Places], bucket: int, buckets: int) -> list[Places]:
-    """Rows without a key are shared out by their number."""
+    """Share rows without a key out by their number."""
     counts = [len(chosen) for chosen in rows]
     total = sum(counts)
     low, high = total * bucket // buckets, total * (bucket + 1) // buckets

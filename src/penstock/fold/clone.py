@@ -106,7 +106,7 @@ def fold_append(
     schema: TableSchema | None = None,
     strict: bool = False,
 ) -> NetEffect:
-    """As `fold_clone`, as if nobody had deleted or truncated anything. A row whose key changes takes its new key."""
+    """Fold as if nobody had deleted or truncated anything. A row whose key changes takes its new key."""
     kept = (RawChanges(one.schema, _without_removals(one.batch)) for one in changes)
     return fold_clone(
         kept, position=position, until=until, bucket=bucket, buckets=buckets, schema=schema, strict=strict

@@ -105,7 +105,7 @@ def _possible(before: TableSchema, given: TableSchema) -> set[tuple[int, ...]]:
 
 
 def _candidates(before: TableSchema, given: TableSchema) -> Iterator[tuple[int, ...]]:
-    """Every set of as many columns as the version has that may have been published between the two readings.
+    """Yield every set of as many columns as the version has that may have been published between the two readings.
 
     A state in between has the columns up to some number `born`: of these, the ones that are there in both readings,
     and any of those that are dropped in the later one only."""

@@ -109,7 +109,7 @@ class Condition:
                     ) from None
 
     def holds(self, rows: pa.Table, schema: TableSchema | None = None) -> pa.ChunkedArray:
-        """For each row whether the condition is true. `schema` is the rows', where they may have texts of values."""
+        """Test each row. `schema` is the rows', where they may have texts of values."""
         if schema is not None:
             rows = verbatim.comparable_rows(schema, rows, self.columns)
         return pc.fill_null(_evaluated(self.root, rows), False)

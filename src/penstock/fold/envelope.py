@@ -153,7 +153,7 @@ def fold_events(
 def read_events(
     rows: pa.Table, source: TableSchema, kept: TableSchema, position: Position, moment: int, first: int
 ) -> pa.Table:
-    """Rows of the copy, perhaps with RESCUED, as events.
+    """Return rows of the copy, perhaps with RESCUED, as events.
 
     They are as of `position` (exclusive), and numbered from `first`. `source` is the table as its source has it, `kept`
     as the rows are.
@@ -341,7 +341,7 @@ def _befores(
 
 
 def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
-    """One struct for each change, null where there is no image."""
+    """Return one struct for each change, null where there is no image."""
     inner = [type.field(number) for number in range(type.num_fields)]
     arrays = [images.rows[field.name].combine_chunks().cast(field.type) for field in inner]
     packed = pa.StructArray.from_arrays(arrays, fields=inner)
@@ -356,7 +356,7 @@ def _structs(images: _Images, shown: Mask, type: pa.DataType) -> pa.Array:
 
 
 def _unchanged(after: _Images, shown: Mask, projection: Projection) -> pa.Array:
-    """Names of columns, as the destination has them; null where all were sent."""
+    """Return names of columns, as the destination has them; null where all were sent."""
     kind = pa.list_(pa.field("element", pa.string()))
     if not after.unsent:
         return pa.nulls(len(shown), kind)

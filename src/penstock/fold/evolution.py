@@ -70,7 +70,7 @@ def follow(base: TableSchema, versions: Iterable[TableSchema], types: TypeMap) -
 
 
 def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
-    """For each column of `newest` where `version` has it; None where it has no such column."""
+    """Return for each column of `newest` where `version` has it; None where it has no such column."""
     if version is newest:
         return list(range(len(newest.columns)))
     at = {_label(column): index for index, column in enumerate(version.columns)}
@@ -78,7 +78,7 @@ def places(version: TableSchema, newest: TableSchema) -> list[int | None]:
 
 
 def identity_change(base: TableSchema, versions: Iterable[TableSchema]) -> str:
-    """How the replica identity of a table without a key changed; "" when it did not.
+    """Return how the replica identity of a table without a key changed; "" when it did not.
 
     Before it was FULL, or since it no longer is, changes of rows may have gone unseen.
     """
@@ -130,7 +130,7 @@ def type_text(schema: TableSchema, column: Column) -> str:
 
 
 def _heavy(before: TableSchema, after: TableSchema, given: TableSchema, types: TypeMap) -> list[str]:
-    """Why rows cannot follow. `given` is `after` as it was recorded, with what the catalogue said then."""
+    """Say why rows cannot follow. `given` is `after` as it was recorded, with what the catalogue said then."""
     if before.relation_id != after.relation_id:
         by_number = dialect_of(after).numbers_columns
         return ["the table was dropped and created again" if by_number else NOT_FOLLOWED]
@@ -155,7 +155,7 @@ def _heavy(before: TableSchema, after: TableSchema, given: TableSchema, types: T
 
 
 def _old_rows(column: Column, before: TableSchema, given: TableSchema) -> str:
-    """Why rows from before an added column may show something else than NULL in it; "" when they do not."""
+    """Say why rows from before an added column may show something else than NULL in it; "" when they do not."""
     if column.filled is not None:
         return f"older rows show {column.filled!r} in the new column {column.name}"
     if column.number < 0 or (given.guessed and column.number > before.numbered):

@@ -45,7 +45,7 @@ def fold_history(
     schema: TableSchema | None = None,
     strict: bool = False,
 ) -> NetEffect:
-    """As `fold_clone`, of which it has the conditions, but moment by moment. `since` is the last moment before."""
+    """Fold as `fold_clone` does, under its conditions, but moment by moment. `since` is the last moment before."""
     batch = Batch.of(changes, position=position, until=until, schema=schema)
     schema = batch.schema
     require_key(schema)
@@ -86,7 +86,7 @@ def fold_history(
 
 
 def _moments(counted: Sequence[RawChanges], ranks: Sequence[Places], since: int) -> list[Places]:
-    """For each row of each source: the latest commit time up to it, in stream order."""
+    """Return for each row of each source: the latest commit time up to it, in stream order."""
     times = [np.asarray(one.batch.column("commit_time").cast(pa.int64())) for one in counted]
     in_order = np.empty(sum(map(len, times)), np.int64)
     for rank, time in zip(ranks, times, strict=True):

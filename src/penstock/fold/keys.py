@@ -21,7 +21,7 @@ _HASHED_WORDS = 8  # of eight bytes each, from the end of a binary key: enough t
 
 
 def encode_keys(columns: Sequence[pa.Array]) -> pa.Array:
-    """One key a row. Raises ValueError for a null: a key has none."""
+    """Return one key a row. Raises ValueError for a null: a key has none."""
     plain = [_plain(column) for column in columns]
     if any(column.null_count for column in plain):
         raise ValueError("a key column holds a null")
@@ -62,7 +62,7 @@ def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
 
 
 def _gathered(octets: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Octets:
-    """So many octets from each place, one behind the other."""
+    """Return so many octets from each place, one behind the other."""
     begins = np.cumsum(lengths) - lengths
     return octets[np.repeat(at - begins, lengths) + np.arange(int(lengths.sum()))]
 
@@ -100,7 +100,7 @@ def bucket_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """One contiguous array of the types that decode makes, whatever a file reader made of them."""
+    """Return one contiguous array of the types that decode makes, whatever a file reader made of them."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -118,7 +118,7 @@ def _varies(type: pa.DataType) -> bool:
 
 
 def _part(column: pa.Array) -> pa.Array:
-    """One column's values as bytes, equal if and only if the values are."""
+    """Return one column's values as bytes, equal if and only if the values are."""
     type = column.type
     if _varies(type):
         return column.cast(pa.binary())
@@ -148,7 +148,7 @@ def _buffer_of(column: pa.Array, dtype: np.dtype[np.void]) -> npt.NDArray[np.voi
 
 
 def _fixed(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Values of one width as a BinaryArray over their own memory."""
+    """Return values of one width as a BinaryArray over their own memory."""
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
     if offsets[-1] > np.iinfo(np.int32).max:
         raise ValueError("more than 2 GiB of keys in one array")

@@ -98,7 +98,7 @@ class Layout:
         )
 
     def columns(self, kept: pa.Schema) -> pa.Schema:
-        """All columns of the table, from those that the feed keeps."""
+        """Return all columns of the table, from those that the feed keeps."""
         return pa.schema([*kept, *self.around])
 
     def to_json(self) -> str:
@@ -144,7 +144,7 @@ class Layout:
 
 
 def name_problems(kept: TableSchema) -> Iterator[str]:
-    """Why readers could not tell columns of the table apart, one reason after the other."""
+    """Say why readers could not tell columns of the table apart, one reason after the other."""
     seen: dict[str, str] = {}
     for column in kept.columns:
         name = column.name.lower()

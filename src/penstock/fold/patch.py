@@ -41,7 +41,7 @@ def fill(
 
 
 def _pieces(chunk: pa.Array, rows: Places, added: Places) -> list[tuple[int, int]]:
-    """Ranges of rows that one array holds, filled."""
+    """Return ranges of rows that one array holds, filled."""
     if not (pa.types.is_string(chunk.type) or pa.types.is_binary(chunk.type)):
         return [(0, len(chunk))]
     size: Places = np.array(pc.fill_null(pc.binary_length(chunk), 0), np.int64)

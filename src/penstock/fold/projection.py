@@ -60,7 +60,7 @@ def check_projection(projection: Projection, schema: TableSchema) -> list[str]:
 
 
 def project_rows(projection: Projection, schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Rows of the source's table as the destination has them, without those that are not kept.
+    """Return rows of the source's table as the destination has them, without those that are not kept.
 
     Both may have RESCUED behind their columns.
     """
@@ -222,7 +222,7 @@ def kept_counts(
 
 
 def _names_rescued(projection: Projection, schema: TableSchema) -> dict[str, str]:
-    """Columns of which cells are rescued, and their names at the destination."""
+    """Return columns of which cells are rescued, and their names at the destination."""
     choices = {choice.column: choice for choice in projection.columns}
     names = {column.name: column.name for column in schema.columns}
     for name, choice in choices.items():
@@ -264,7 +264,7 @@ def maskable(rows: pa.Table, schema: TableSchema, projection: Projection) -> pa.
 
 
 def shaped(projection: Projection, schema: TableSchema, rows: pa.Table, rescued: pa.Array | None = None) -> pa.Table:
-    """Columns as chosen.
+    """Return columns as chosen.
 
     Without a word about dropped ones: they are simply not taken. Where a masked column's cell was rescued, its text is
     masked.

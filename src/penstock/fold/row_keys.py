@@ -106,7 +106,7 @@ def _joined(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _fixed(column: pa.Array) -> Octets | None:
-    """Values of one width, a row of octets each; None when they vary in length. What is null may be anything."""
+    """Return values of one width, a row of octets each; None when they vary in length. What is null may be anything."""
     type = column.type
     if pa.types.is_decimal128(type) or pa.types.is_decimal256(type):
         width = type.byte_width
@@ -129,7 +129,7 @@ def _fixed(column: pa.Array) -> Octets | None:
 
 
 def _varying(column: pa.Array) -> pa.Array:
-    """Values of any length as bytes; b"" where they are null, which the block tells apart."""
+    """Return values of any length as bytes; b"" where they are null, which the block tells apart."""
     type = column.type
     if pa.types.is_map(type):
         return _varying(column.cast(pa.list_(pa.struct([("key", type.key_type), ("value", type.item_type)]))))

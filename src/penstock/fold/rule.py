@@ -83,12 +83,12 @@ def carried_types(schema: TableSchema) -> dict[str, str]:
 
 
 def noted(feed: Feed, schema: TableSchema) -> str:
-    """For the state store: the rule, what columns are carried as, and the target, so that `check` needs no Spark."""
+    """Return what the state store keeps, so that `check` needs no Spark: rule, types of columns, target."""
     return json.dumps({"rule": rule_text(feed), "types": carried_types(schema), "target": str(feed.target)})
 
 
 def retyped_by_name(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """As `retyped`, where only names are known."""
+    """Do as `retyped` does, where only names are known."""
     return [
         _retyped(name, before[name], after[name])
         for name in sorted(before.keys() & after)

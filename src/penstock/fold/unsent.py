@@ -63,7 +63,7 @@ def resolve(
     unsent: Mapping[int, UnsentCells],
     where: Sequence[Sequence[int | None]],
 ) -> dict[int, tuple[FoundCells, MissingCells]]:
-    """For each column: what earlier images of the batch fill, and what they don't.
+    """Return for each column: what earlier images of the batch fill, and what they don't.
 
     `where` says for each source and column at which place the source has it; an image from before the column has NULL.
     """
@@ -163,7 +163,7 @@ class _Earlier:
         )
 
     def _is_insert(self, at: Places) -> Mask:
-        """Of images of one source."""
+        """Return that of images of one source."""
         reader = self._sources[self._events.source[self._members[at[0]]]]
         inserts: Mask = reader.op[self._events.row[self._members[at]]] == INSERT
         return inserts

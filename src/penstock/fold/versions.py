@@ -146,7 +146,7 @@ def _dated(
 
 
 def _differs(states: pa.Table, before: Places, after: Places) -> Mask:
-    """Where one state is not the other; NO_ROW is equal to itself."""
+    """Return where one state is not the other; NO_ROW is equal to itself."""
     differs: Mask = (before == NO_ROW) != (after == NO_ROW)
     both = np.flatnonzero((before != NO_ROW) & (after != NO_ROW))
     for column in states.columns:

@@ -92,7 +92,7 @@ def fold_rows(
     strict: bool = False,
     projection: Projection = EVERYTHING,
 ) -> NetEffect:
-    """As `fold_clone`, for a table that is followed by its whole row; `projection` is applied already.
+    """Fold as `fold_clone` does, for a table that is followed by its whole row; `projection` is applied already.
 
     Rows are shared out over buckets by their keys. RowsMissing when a row goes that was truncated before.
     """

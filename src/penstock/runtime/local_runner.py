@@ -21,7 +21,7 @@ class LocalRunner:
     slots: int
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Results in the order of the tasks. The first error is raised, after all are done."""
+        """Return results in the order of the tasks. The first error is raised, after all are done."""
         if not tasks:
             return []
         with ThreadPoolExecutor(min(self.slots, len(tasks)), thread_name_prefix="task") as pool:

@@ -73,7 +73,7 @@ def pipeline_answer(member: Member, *, with_ops: bool = False) -> PipelineAnswer
 
 
 def trouble(member: Member) -> Trouble | None:
-    """Why a pipeline does not run, if it should."""
+    """Say why a pipeline does not run, if it should."""
     if member.problem is not None:
         found = member.problem
         return Trouble(code=_code(found.code), message=scrub(found.what), solution=scrub(found.solution))

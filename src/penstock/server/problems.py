@@ -59,7 +59,7 @@ def plain_problem(code: str, message: str, solution: str) -> Problem:
 
 
 def _plain(text: str) -> str:
-    """Text that can be sent: what a client sent, and is repeated here, may have half of a surrogate pair."""
+    """Return text that can be sent: what a client sent, and is repeated here, may have half of a surrogate pair."""
     return text.encode(errors="backslashreplace").decode()
 
 

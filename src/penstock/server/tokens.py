@@ -94,7 +94,7 @@ class TokenFile:
         self._write({key: kept for key, kept in self._tokens.items() if key != name}, self._key)
 
     def listed(self) -> list[tuple[Holder, str]]:
-        """Every token's name and role, and when it was made."""
+        """Return every token's name and role, and when it was made."""
         self._read()
         return [(Holder(kept.name, kept.role), kept.made) for kept in self._tokens.values()]
 

@@ -319,11 +319,11 @@ class Advice(Protocol):
         ...
 
     def identity(self, table: TableId) -> str:
-        """How updates and deletes of a table without a key can be followed."""
+        """Return how updates and deletes of a table without a key can be followed."""
         ...
 
     def give_up(self) -> str:
-        """How to free what the source keeps for the pipeline, by hand."""
+        """Return how to free what the source keeps for the pipeline, by hand."""
         ...
 
 

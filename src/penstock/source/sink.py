@@ -74,7 +74,7 @@ class SegmentSink(Protocol):
         """
 
     def advance(self, end: Position, state: str | None = None) -> None:
-        """Nothing happened up to `end`."""
+        """Note that nothing happened up to `end`."""
 
     def write_part(self, commit_position: Position, slices: Sequence[CapturedSlice]) -> None:
         """Write an earlier part of one transaction that is too large for memory."""

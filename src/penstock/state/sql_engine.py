@@ -15,7 +15,7 @@ AWAY = {"connect_timeout": 10, "keepalives_idle": 5, "keepalives_interval": 2, "
 
 
 def engine_of(where: str | Path, *, frozen_seconds: float | None = None) -> Engine:
-    """For a path (SQLite) or a database URL; ConfigError for anything else.
+    """Make the engine for a path (SQLite) or a database URL; ConfigError for anything else.
 
     With `frozen_seconds` Postgres ends a session that stands still for so long in the middle of a transaction: its
     process is stopped, or its machine gone, and it would hold the rows that whoever takes over has to write.

@@ -237,7 +237,7 @@ class CopyRecords(Protocol):
         """Return the copy under way, with its ranges in order."""
 
     def copy_progress(self, destination: str) -> dict[TableId, CopyProgress]:
-        """Every table's copy in figures: under way, waiting to begin, or the last whole one."""
+        """Return every table's copy in figures: under way, waiting to begin, or the last whole one."""
 
     def end_copy(self, destination: str, table: TableId) -> None:
         """Forget ranges and note. The figures are kept if all ranges were finished. Nothing to end is fine."""
@@ -280,13 +280,13 @@ class RowFindings(Protocol):
         """
 
     def rescued(self, destination: str) -> dict[TableId, tuple[RescueCount, ...]]:
-        """Of each table with rescued cells its columns, by name."""
+        """Return, of each table with rescued cells, its columns by name."""
 
     def add_anomalies(self, destination: str, table: TableId, counts: Sequence[AnomalyCount]) -> None:
         """Add to what is counted of the table since its copy began (`begin_copy` forgets it); the first places stay."""
 
     def anomalies(self, destination: str) -> dict[TableId, tuple[AnomalyCount, ...]]:
-        """Of each table with anomalies its kinds, by name."""
+        """Return, of each table with anomalies, its kinds by name."""
 
 
 class UpkeepReports(Protocol):
@@ -302,7 +302,7 @@ class Requests(Protocol):
     """What operators asked for."""
 
     def add_request(self, destination: str, table: TableId, kind: RequestKind) -> int:
-        """From any process, at any time. Gives the request's id, which is never used again."""
+        """Add a request, from any process, at any time. Return its id, which is never used again."""
 
     def requests(self, destination: str | None = None) -> list[Request]:
         """Oldest first; of one destination, or of all."""
@@ -340,7 +340,7 @@ class SchemaVersions(Protocol):
         """None in a new store: then the registry is rebuilt from the log."""
 
     def schema_versions(self) -> list[SchemaVersion]:
-        """Of all tables, by sequence number."""
+        """Return those of all tables, by sequence number."""
 
     def prune_schemas(self, before: Position, tables: Collection[TableId]) -> int:
         """Forget versions of these tables that no position from `before` on is under, and return their number.
@@ -356,10 +356,10 @@ class Quarantine(Protocol):
         """Keep messages that cannot be decoded, all or none. One that is there already gets its new reason."""
 
     def quarantined(self, destination: str) -> list[Quarantined]:
-        """By table, and in stream order."""
+        """Return them by table, and in stream order."""
 
     def quarantined_counts(self, destination: str) -> dict[TableId, int]:
-        """Of each table that has some."""
+        """Return those of each table that has some."""
 
     def release(self, numbers: Collection[int]) -> None:
         """Forget messages by their ids. Those that are gone already are fine."""
@@ -383,7 +383,7 @@ class DeadLetters(Protocol):
         """Return the letters, oldest first."""
 
     def letter_counts(self, destination: str) -> dict[TableId, LetterCount]:
-        """Of each table that has letters, or had some that were dropped."""
+        """Return those of each table that has letters, or had some that were dropped."""
 
     def release_letters(self, numbers: Collection[int]) -> None:
         """Forget letters by their ids, and what was asked for them. Those that are gone already are fine."""

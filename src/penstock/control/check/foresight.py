@@ -23,7 +23,7 @@ HOME = "penstock-"  # before the pipeline's name: the folder of its state
 
 
 def check_rule_changes(view: Pipeline, schemas: Iterable[TableSchema]) -> Iterator[Finding]:
-    """Tables that are there and would be copied again, or become Errored, because their rule has changed."""
+    """Yield tables that are there and would be copied again, or become Errored, because their rule has changed."""
     noted = _noted(view)
     for schema in schemas:
         carried = view.carried(schema)
@@ -33,7 +33,7 @@ def check_rule_changes(view: Pipeline, schemas: Iterable[TableSchema]) -> Iterat
 
 
 def check_unfollowed(view: Pipeline, tables: Iterable[TableId]) -> Iterator[Finding]:
-    """Tables that were followed and are not any more."""
+    """Yield tables that were followed and are not any more."""
     followed = {feed.name for table in tables for feed in view.feeds(table)}
     for name in sorted(_noted(view).keys() - followed):
         why = "is not at the source" if view.feed(name) is not None else f"no rule of {view.file.name} matches it"

@@ -40,7 +40,7 @@ class Schemas:
 
 
 def look(pipeline: Pipeline, table: str | None = None, at: str | None = None) -> Schemas:
-    """All versions, or those of one table, or the ones that held at a position."""
+    """Return all versions, or those of one table, or the ones that held at a position."""
     position = None if at is None else parsed(at)
     store = find_store(pipeline.state_url)
     try:

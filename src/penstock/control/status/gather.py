@@ -260,7 +260,7 @@ class Observer:
 
 
 def gather(pipeline: Pipeline) -> Status:
-    """One look. Raises only what no report can be made without."""
+    """Take one look. Raises only what no report can be made without."""
     found = []
     for source_view in pipeline.source_views:
         with Observer(source_view) as observer:

@@ -186,7 +186,7 @@ class Status:
     source_views: tuple[SourceSection, ...] = ()
 
     def position_at(self, destination: str) -> Position:
-        """How far a destination has processed the log; 0 while that is unknown."""
+        """Return how far a destination has processed the log; 0 while that is unknown."""
         return next((one.position or 0 for one in self.destinations if one.full_name == destination), 0)
 
 

@@ -280,7 +280,7 @@ def _letters(table: TableReport, file: str) -> str:
 
 
 def _shape_texts(upkeep: Upkeep | None) -> tuple[str, str]:
-    """How many files, and what reading them costs beside the compact table."""
+    """Return how many files, and what reading them costs beside the compact table."""
     if upkeep is None:
         return UNKNOWN, UNKNOWN
     shape = upkeep.shape

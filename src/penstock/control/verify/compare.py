@@ -123,7 +123,7 @@ def _total(figures: Mapping[int, Figures]) -> int:
 
 
 def _groups(differing: Sequence[int], there: Mapping[int, Figures], here: Mapping[int, Figures]) -> Iterator[list[int]]:
-    """Buckets that together have no more than ROWS_AT_ONCE rows, but for a bucket that alone has more."""
+    """Yield buckets that together have no more than ROWS_AT_ONCE rows, but for a bucket that alone has more."""
     group: list[int] = []
     rows = 0
     for number in differing:

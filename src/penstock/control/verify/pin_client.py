@@ -117,7 +117,7 @@ class _Holding:
         return own
 
     def wait(self, done: Callable[[Pin], bool], what: str) -> None:
-        """Until it holds for every pin. `what` is waited for, of the tables that stand for its braces."""
+        """Wait until it holds for every pin. `what` is waited for, of the tables that stand for its braces."""
         began = told = time.monotonic()
         while left := [str(pin.table) for pin in self.pins() if not (done(pin) or pin.answered)]:
             now = time.monotonic()

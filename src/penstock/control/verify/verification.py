@@ -137,7 +137,7 @@ class Beside:
         return self.store.of_source(source_view.scope)
 
     def failure(self, source_view: Pipeline) -> PenstockError | None:
-        """Why the run does nothing for one of several sources; None when it does."""
+        """Say why the run does nothing for one of several sources; None when it does."""
         health = self.of(source_view).health().get(COMPONENT) if source_view.is_scoped else None
         if health is None or health.state != "failed" or (self.since is not None and health.since < self.since):
             return None
@@ -222,7 +222,7 @@ class _Verification:
         return list(found.values())
 
     def _compared(self, snapshot: Snapshot, pin: Pin, repairable: dict[TableId, _Repair] | None = None) -> Verified:
-        """One table; in `repairable` goes what its repair takes, if one is wanted and possible."""
+        """Compare one table; in `repairable` goes what its repair takes, if one is wanted and possible."""
         if pin.state == "failed":
             return Verified(self._share.named(pin.table), None, error=TableError(pin.reason, pin.solution))
         self._tell(f"comparing {pin.table}")
@@ -313,7 +313,7 @@ class _Verification:
 
 
 def _not_compared(table: TableId, error: Exception) -> PenstockError:
-    """Why one table could not be read, at the source or in the lake; the others are compared all the same."""
+    """Say why one table could not be read, at the source or in the lake; the others are compared all the same."""
     if isinstance(error, PenstockError):
         return error
     if java_has_ended(error):
@@ -328,7 +328,7 @@ def _not_compared(table: TableId, error: Exception) -> PenstockError:
 def not_repairable(
     schema: TableSchema, comparison: Comparison, table: ScopedName, *, keeps_partitions: bool = False
 ) -> TableError | None:
-    """Why the differences must be left alone; None: they can be put right.
+    """Say why the differences must be left alone; None: they can be put right.
 
     `table`: as shown to users. `keeps_partitions`: rows that only the lake has may be meant to be there, for their
     partition was detached or dropped.

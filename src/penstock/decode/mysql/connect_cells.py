@@ -140,7 +140,7 @@ def _each(texts: pa.Array, kind: pa.DataType, convert: Callable[[str], Any]) -> 
 
 
 def _unscaled(text: str) -> bytes:
-    """Two's complement in as few bytes as it takes, as Java's BigInteger writes it."""
+    """Return two's complement in as few bytes as it takes, as Java's BigInteger writes it."""
     number = int(text.replace(".", ""))
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)

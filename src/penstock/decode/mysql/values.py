@@ -301,7 +301,7 @@ def _times(type: ColumnType, octets: Octets, start: Places, null: Mask) -> pa.Ar
 
 
 def _decimals(type: ColumnType, octets: Octets, start: Places, null: Mask) -> pa.Array:
-    """Digits stand in groups of nine, big-endian; the first bit is the sign, and negative ones are inverted."""
+    """Read digits in groups of nine, big-endian; the first bit is the sign, and negative ones are inverted."""
     precision, scale = type.modifier >> 8, type.modifier & 255
     whole = precision - scale
     negative = octets[start] & 0x80 == 0

@@ -19,7 +19,7 @@ from penstock.errors import ValueDoesNotFit
 
 
 def column(messages: Messages, cells: Cells, index: int, into: Into | None = None) -> pa.Array:
-    """One column of the images; null where the cell is NULL or was not sent.
+    """Return one column of the images; null where the cell is NULL or was not sent.
 
     Cells that do not fit go to `into`; without it, and in a key column, they are ValueDoesNotFit.
     """

@@ -263,7 +263,7 @@ def _unscaled(text: str, scale: int) -> bytes:
 
 
 def _minimal(number: int) -> bytes:
-    """Two's complement in as few bytes as it takes, as Java's BigInteger writes it."""
+    """Return two's complement in as few bytes as it takes, as Java's BigInteger writes it."""
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
@@ -286,7 +286,7 @@ def _time(text: str) -> int:
 
 
 def _zoned_time(text: str) -> str:
-    """In UTC, as ISO 8601 writes it."""
+    """Write in UTC, as ISO 8601 writes it."""
     found = re.fullmatch(r"([0-9:.]+)([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?", text)
     if found is None:
         raise ValueError(f"{text} is no time with a zone")

@@ -40,7 +40,7 @@ class _Reader:
 
 
 def explain(message: RawMessage) -> list[str]:
-    """Lines, each with the place of its first byte; the last one says what could not be read, if anything."""
+    """Return lines, each with the place of its first byte; the last one says what could not be read, if anything."""
     reader = _Reader(message.data)
     lines = []
     try:

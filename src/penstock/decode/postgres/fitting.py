@@ -30,7 +30,7 @@ def fitted(codec: TypeCodec, texts: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def original(text: bytes) -> str:
-    r"""As it was sent; what is no UTF-8, whole, as Postgres writes bytea: `\x` and hexadecimal digits."""
+    r"""Return it as it was sent; what is no UTF-8, whole, as Postgres writes bytea: `\x` and hexadecimal digits."""
     try:
         return text.decode()
     except UnicodeDecodeError:

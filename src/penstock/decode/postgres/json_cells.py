@@ -132,7 +132,7 @@ def _arrays(element: Render, delimiter: bytes, raw: bool) -> Render:
 
 
 def _lists(texts: pa.Array, element: Render, delimiter: bytes) -> pa.Array:
-    """Arrays of one dimension: the elements of all are rendered together."""
+    """Return arrays of one dimension: the elements of all are rendered together."""
     offsets = np.zeros(len(texts) + 1, np.int32)
     found: list[bytes | None] = []
     for number, text in enumerate(texts.cast(pa.binary()).to_pylist(), start=1):
@@ -147,7 +147,7 @@ def _lists(texts: pa.Array, element: Render, delimiter: bytes) -> pa.Array:
 
 
 def _nested(texts: pa.Array, element: Render, delimiter: bytes) -> pa.Array:
-    """Arrays of several dimensions; one that does not begin at 1 is its text."""
+    """Return arrays of several dimensions; one that does not begin at 1 is its text."""
     shapes: list[list[bytes | str | None] | None] = []
     found: list[bytes | None] = []
     for text in texts.cast(pa.binary()).to_pylist():

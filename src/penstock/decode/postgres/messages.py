@@ -65,7 +65,7 @@ class Messages(RawRows):
         self._locate()
 
     def images(self, rows: Places, *, whole_inserts: bool = True) -> Cells:
-        """Whole new images. A cell that was not sent has the same message's old value where that has one.
+        """Return whole new images. A cell that was not sent has the same message's old value where that has one.
 
         RowIncomplete for an INSERT that lacks a cell, unless the caller handles that: Postgres sends such a one for an
         UPDATE that brings a row into a publication's row filter and leaves a large value unchanged.
@@ -83,7 +83,7 @@ class Messages(RawRows):
         return cells
 
     def lacking(self, rows: Places) -> Mask:
-        """Which of the new images have a cell that is nowhere in their message."""
+        """Return which of the new images have a cell that is nowhere in their message."""
         lacks = np.zeros(len(rows), np.bool_)
         for kind in self.images(rows, whole_inserts=False).kind:
             lacks |= kind == UNCHANGED
@@ -103,7 +103,7 @@ class Messages(RawRows):
         return self._walk(rows, self.old[rows], self._key_width)
 
     def old_images(self, rows: Places) -> Cells:
-        """Whole old images; where they are not `old_is_full`, only their key columns mean something."""
+        """Return whole old images; where they are not `old_is_full`, only their key columns mean something."""
         cells = self._walk(rows, self.old[rows], len(self.schema.columns))
         is_last = self.op[rows] == DELETE
         self._check((cells.after == self._end[rows]) | ~is_last, rows, "it goes on after its last column")

@@ -177,7 +177,7 @@ def located(
 
 
 def held_columns(fields: Sequence[DeltaField], followed: Mapping[int, tuple[int, pa.DataType]]) -> list[Held]:
-    """All columns of a table. `followed`: by number, the source's column that it follows, and its type."""
+    """Return all columns of a table. `followed`: by number, the source's column that it follows, and its type."""
     columns = []
     for field in fields:
         number, type = followed.get(field.number, (None, field.type))

@@ -29,7 +29,7 @@ from penstock.model.table import TableId, TableSchema
 
 
 def move_to(opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False) -> Move | None:
-    """From the structure that the table follows to another; None when that is the same.
+    """Return the move from the structure that the table follows to another; None when that is the same.
 
     What is kept of a structure may be something else in a table that is `copied`: then all of its rows are replaced.
     """
@@ -75,7 +75,7 @@ def identifiers(opened: OpenTable) -> tuple[str, ...]:
 
 
 def union_steps(target: TableId, structure: Structure, schema: TableSchema, sid: Sid, *, key: Sequence[str]) -> Steps:
-    """How the table gets fit for a source's columns; `key` is what its sources' rows are told apart by."""
+    """Return how the table gets fit for a source's columns; `key` is what its sources' rows are told apart by."""
     columns = arrow_schema(schema)
     require_free_name(target, columns, sid)
     own = schema.key if key else ()

@@ -38,7 +38,7 @@ def find_orphans(opened: OpenTable, keep: Collection[str] = ()) -> list[str]:
 
 
 def _known(opened: OpenTable) -> set[str]:
-    """Every file that the table consists of, or that leaves anyway."""
+    """Return every file that the table consists of, or that leaves anyway."""
     state = opened.log.state
     return state.locations() | state.removed_locations(state.removed.values()) | opened.upkeep.deferred.locations()
 

@@ -135,7 +135,7 @@ class TableLog:
         return self.operations[version]
 
     def _load(self) -> None:
-        """From the newest checkpoint on, or from the first entry."""
+        """Read from the newest checkpoint on, or from the first entry."""
         with reaching(f"{self.folder} cannot be listed"):
             names = list(self._files.names())
         entries = sorted(int(found[1]) for name in names if (found := ENTRY.fullmatch(name)))

@@ -136,7 +136,7 @@ def sources_of(state: LogState) -> set[str]:
 
 
 def why_lost(log: TableLog, source: str) -> str:
-    """Why the table no longer descends from what we last committed; "" if it does.
+    """Say why the table no longer descends from what we last committed; "" if it does.
 
     A RESTORE takes rows back while the position stays. One to an entry of ours, or to what descends from it, puts back
     what was taken."""

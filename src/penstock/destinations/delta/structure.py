@@ -63,7 +63,7 @@ class Structure:
 
     @classmethod
     def of(cls, state: LogState) -> Structure:
-        """Columns that somebody else added get the next numbers, in their order."""
+        """Give columns that somebody else added the next numbers, in their order."""
         raw = json.loads(state.metadata["schemaString"])["fields"]
         mapped = state.configuration.get(MODE, "none") == "name"
         numbers: dict[str, int] = dict(json.loads(state.configuration.get(COLUMNS) or "{}"))

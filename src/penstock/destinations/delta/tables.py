@@ -85,7 +85,7 @@ class Tables(KnownTables[LakeSettings, OpenTable]):
         layout: Layout,
         sid: Sid | None,
     ) -> Position | None:
-        """As the contract's `ensure_table`; `keep` names the files of copies that go on."""
+        """Do what the contract's `ensure_table` says; `keep` names the files of copies that go on."""
         schema = numbered(schema)
         layout.require_room(layout.kept(schema))
         require_warehouse(self._settings)
@@ -151,7 +151,7 @@ class Tables(KnownTables[LakeSettings, OpenTable]):
             return position_of(log.state, source)
 
     def drop(self, target: TableId, source: str) -> None:
-        """As the contract's `drop_table`: with its files."""
+        """Do what the contract's `drop_table` says: the table goes with its files."""
         require_warehouse(self._settings)
         log = TableLog(table_folder(self._settings, target))
         try:

@@ -157,7 +157,7 @@ class HttpPublisher:
         return found
 
     def _refusals(self, sent: Outbox) -> dict[Place, str]:
-        """Why events were refused, by their places."""
+        """Say why events were refused, by their places."""
         reasons, first = dict[Place, str](), 0
         with outbox.requests(self._outboxes, sent.file) as requests:
             for request in requests:

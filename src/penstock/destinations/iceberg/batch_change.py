@@ -134,7 +134,7 @@ class BatchChange:
         self._stands(after, columns_changed=columns_changed)
 
     def settle_ordinary(self, found: Found | None) -> None:
-        """As `settle`, of an ordinary change; `found` is what the table says, None if it could not be read."""
+        """Do as `settle` does, for an ordinary change; `found` is what the table says, None if it could not be read."""
         files = [file for part in self.written for file in part.files]
         after = None
         if self.before is not None and found is not None:

@@ -27,7 +27,7 @@ from penstock.model.table import TableId
 
 
 def to_iceberg(schema: pa.Schema, key: tuple[str, ...]) -> str:
-    """JSON for Iceberg's SchemaParser; columns numbered in their order, what is inside them behind."""
+    """Return JSON for Iceberg's SchemaParser; columns numbered in their order, what is inside them behind."""
     numbers = count(len(schema) + 1)
     fields = [
         {"id": number, "name": field.name, "required": not field.nullable, "type": _iceberg_type(field.type, numbers)}
@@ -99,7 +99,7 @@ def coming_rescued_column(last_number: int) -> LakeColumn:
 
 
 def rescued_schema() -> str:
-    """JSON of a schema with the column RESCUED alone, for its type."""
+    """Return JSON of a schema with the column RESCUED alone, for its type."""
     return to_iceberg(pa.schema([pa.field(RESCUED, RESCUED_TYPE)]), ())
 
 
@@ -201,7 +201,7 @@ def identifiers(schema: pa.Schema, key: tuple[str, ...]) -> set[str]:
 
 
 def _iceberg_type(type: pa.DataType, numbers: Iterator[int]) -> str | dict[str, Any]:
-    """Iceberg's JSON of the type; `numbers` are given to what is inside."""
+    """Return Iceberg's JSON of the type; `numbers` are given to what is inside."""
     if pa.types.is_decimal128(type):
         return f"decimal({type.precision}, {type.scale})"
     if pa.types.is_list(type):

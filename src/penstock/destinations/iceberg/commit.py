@@ -124,7 +124,7 @@ class StrictTransaction:
         delta.commit()
 
     def replace_all(self, parts: Sequence[LakePart]) -> None:
-        """Everything of the source goes, rows come: a truncated table."""
+        """Remove everything of the source and add rows: a truncated table."""
         overwrite = self._scanning(self._transaction.newOverwrite())
         overwrite.overwriteByRowFilter(self._of_this_source)
         for part in parts:
@@ -138,7 +138,7 @@ class StrictTransaction:
         overwrite.commit()
 
     def replace_by_copy(self, parts: Sequence[LakePart]) -> None:
-        """Everything of the source goes, rows come, and with them positional deletes into files of the same commit."""
+        """Remove everything of the source; add rows, and positional deletes into files of the same commit."""
         delta = self._scanning(self._transaction.newRowDelta())
         for part in parts:
             for file in part.added:
@@ -180,7 +180,7 @@ class StrictTransaction:
         rewrite.commit()
 
     def base_property(self, name: str) -> str | None:
-        """As it was in the base."""
+        """Return it as it was in the base."""
         found: str | None = self._start.properties().get(name)
         return found
 

@@ -81,7 +81,7 @@ def planned(
     on_drop: OnDrop,
     layout: Layout,
 ) -> Move:
-    """How the table, as it is now, gets to `schema`.
+    """Return how the table, as it is now, gets to `schema`.
 
     In one of versions columns stay, and the key does not tell its rows apart.
     """
@@ -113,7 +113,7 @@ def planned_union(
     sid: Sid,
     layout: Layout,
 ) -> Move:
-    """How a table of several sources, as it is now, gets to hold what one of them has become."""
+    """Return how a table of several sources, as it is now, gets to hold what one of them has become."""
     found, kept, marked = java.schemas.toJson(table.schema()), layout.kept(schema), layout.has_identifiers
     taken = union_steps(java, table, target, kept, sid, marked=marked)
     if taken:

@@ -160,7 +160,7 @@ class Collected:
         self._java, self.consumer = java, java.streams.builder()
 
     def strings(self) -> list[str]:
-        """All of them, once."""
+        """Return all of them, once."""
         stream = self._java.call("java.util.stream.Stream$Builder", "build", self.consumer)
         return self._java.joined(self._java.call("java.util.stream.Stream", "toList", stream))
 

@@ -56,7 +56,7 @@ def why_lost(metadata: JavaObject, source: str, earlier: Callable[[JavaObject], 
 
 
 def why_not_descended(current: Snapshot, number: int, sequence: int, find: Callable[[int], Snapshot | None]) -> str:
-    """Why `current` does not descend from the snapshot of that number and sequence; "" if it does."""
+    """Say why `current` does not descend from the snapshot of that number and sequence; "" if it does."""
     at = current
     while at.id != number and at.parent != number:
         if at.sequence <= sequence or at.parent is None:

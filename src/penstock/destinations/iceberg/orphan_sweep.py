@@ -76,7 +76,7 @@ def unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None]
 
 
 def _listed(folder: str, names: re.Pattern[str], before: float) -> list[str]:
-    """Files right in a folder that are older than that."""
+    """Return files right in a folder that are older than that."""
     system, path = opened_storage(folder)
     return [
         f"{folder}/{info.base_name}"

@@ -121,7 +121,7 @@ class _Direct:
 
 
 def _metadata(catalog: str, name: str, target: TableId) -> str | None:
-    """Where the table's metadata is; None when the catalog has no such table."""
+    """Return where the table's metadata is; None when the catalog has no such table."""
     connection = sqlite3.connect(f"file:{catalog}?mode=ro", uri=True, timeout=10)
     try:
         row = connection.execute(

@@ -121,7 +121,7 @@ def shut_out(java: Java, opened: OpenTable, state: TableState, *, mark: bool) ->
 
 
 def referenced(java: Java, table: JavaObject, metadata: JavaObject) -> set[str]:
-    """Every file that any snapshot of the table refers to: data, deletes, manifests and their lists."""
+    """Return every file that any snapshot of the table refers to: data, deletes, manifests and their lists."""
     io, specs = table.io(), table.specs()
     manifests: set[str] = set()
     files: set[str] = set()

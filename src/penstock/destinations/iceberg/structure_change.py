@@ -19,7 +19,7 @@ from penstock.model.table import TableSchema
 def move_to(
     java: Java, opened: OpenTable, schema: TableSchema | None, on_drop: OnDrop, *, copied: bool = False
 ) -> Move | None:
-    """From the structure that the table follows to another; None when that is the same.
+    """Return the move from the structure that the table follows to another; None when that is the same.
 
     What is kept of a structure may be something else in a table that is `copied`: then all of its rows are replaced.
     """

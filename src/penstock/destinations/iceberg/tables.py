@@ -129,7 +129,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         layout: Layout,
         sid: Sid | None,
     ) -> Position | None:
-        """As the contract's `ensure_table`; `keep` names the files of copies that go on."""
+        """Do what the contract's `ensure_table` says; `keep` names the files of copies that go on."""
         schema = numbered(schema)
         require_distinct_names(target, arrow_schema(layout.kept(schema)))
         layout.require_room(layout.kept(schema))
@@ -214,7 +214,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         return why_lost(metadata, source, lambda newest: self._java.earlier_metadata(table, newest))
 
     def drop(self, target: TableId, source: str) -> None:
-        """As the contract's `drop_table`: with its files, and the view of a history."""
+        """Do what the contract's `drop_table` says: the table goes with its files, and the view of a history."""
         table = self.load(target)
         if table is None:
             return
@@ -253,7 +253,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
             make_current_view(self._spark, self._settings.name, opened.target, names, opened.layout)
 
     def _others(self, opened: OpenTable, names: Sequence[str]) -> list[str]:
-        """Columns that other sources of the table have now."""
+        """Return columns that other sources of the table have now."""
         table, ours = self.load(opened.target), {*names, *opened.layout.around.names, RESCUED}
         columns = [] if table is None else [column.name() for column in table.schema().columns()]
         return [name for name in columns if name not in ours]

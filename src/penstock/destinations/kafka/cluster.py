@@ -137,7 +137,7 @@ class Noted:
 
 
 def _rank(error: KafkaError) -> int:
-    """How much an error says: that all brokers are down follows from what is wrong with each."""
+    """Return how much an error says: that all brokers are down follows from what is wrong with each."""
     return 2 if error.code() in _SAYS_WHY else 0 if error.code() == KafkaError._ALL_BROKERS_DOWN else 1
 
 

@@ -41,7 +41,7 @@ def leaves(type: pa.DataType, number: int) -> list[int]:
 
 
 def inner_fields(type: pa.DataType) -> list[pa.Field]:
-    """Element, key and value, or fields; none for a plain type."""
+    """Return element, key and value, or fields; none for a plain type."""
     if pa.types.is_map(type):
         return [type.key_field, type.item_field]
     return [type.field(number) for number in range(type.num_fields)]

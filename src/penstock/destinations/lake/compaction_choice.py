@@ -135,6 +135,6 @@ def _costly(
 
 
 def _at_once(groups: Sequence[tuple[LiveFile, ...]], most: int) -> list[tuple[LiveFile, ...]]:
-    """As many of the groups as one call may take; the others are for the next."""
+    """Return as many of the groups as one call may take; the others are for the next."""
     before = accumulate((sum(file.size for file in group) for group in groups), initial=0)
     return [group for group, size in zip(groups, before, strict=False) if size < most]

@@ -124,7 +124,7 @@ def _created(location: str) -> pa.NativeFile:
 
 
 def _repetitive(rows: pa.Table) -> list[str]:
-    """Columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
+    """Return columns whose values repeat: for others a dictionary costs twice the time and makes the file larger."""
     sample = rows.slice(0, SAMPLED_ROWS)
     plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
     return [name for name in plain if len(sample[name].unique()) * LEAST_REPEATED <= sample.num_rows]
@@ -168,7 +168,7 @@ class DataFile:
         return column.id in self._places
 
     def column(self, column: LakeColumn, groups: Sequence[int] | None = None) -> pa.Array:
-        """All values, or those of some row groups. A column that is younger than the file is null."""
+        """Return all values, or those of some row groups. A column that is younger than the file is null."""
         numbers = range(self._file.num_row_groups) if groups is None else groups
         places = self._places.get(column.id)
         if places is None:
@@ -209,7 +209,7 @@ class DataFile:
             begin += batch.num_rows
 
     def _rows_at_once(self, group: int, places: Sequence[int]) -> int:
-        """So many that they take a few MiB. Of values in a dictionary nobody knows how large they are."""
+        """Return so many that they take a few MiB. Of values in a dictionary nobody knows how large they are."""
         told = self._file.metadata.row_group(group)
         columns = [told.column(place) for place in places]
         if any(column.has_dictionary_page for column in columns):
@@ -218,12 +218,12 @@ class DataFile:
         return max(SLICE_ROWS, int(told.num_rows) * SLICE_BYTES // max(size, 1))
 
     def _now(self, column: LakeColumn, values: pa.Array) -> pa.Array:
-        """Values that were read, under the type and the names that the table has now."""
+        """Return values that were read, under the type and the names that the table has now."""
         values = values.cast(column.type)
         return followed(values, self._renamed) if column.name == RESCUED and self._renamed else values
 
     def batches(self, columns: Sequence[LakeColumn]) -> Iterator[tuple[int, pa.Table]]:
-        """Row groups with the number of their first row."""
+        """Yield row groups with the number of their first row."""
         schema = pa.schema([column.field() for column in columns])
         for number in range(self._file.num_row_groups):
             yield int(self._starts[number]), pa.table([self.column(c, [number]) for c in columns], schema=schema)
@@ -261,7 +261,7 @@ class Cursor:
 
 
 def _renamed(names: Mapping[int, str], known: Sequence[LakeColumn]) -> dict[str, str | None]:
-    """Names of a file's columns that are others by now; None where another column has it."""
+    """Return names of a file's columns that are others by now; None where another column has it."""
     now = {column.id: column.name for column in known}
     taken = set(now.values())
     present = {name: now.get(number, None if name in taken else name) for number, name in names.items()}

@@ -53,7 +53,7 @@ class DeferredDeletes:
             self._lists = [self._lists[0], *sorted([*self._lists[1:], place])]
 
     def locations(self) -> set[str]:
-        """All that are noted, by whatever driver of the pipeline."""
+        """Return all that are noted, by whatever driver of the pipeline."""
         return {location for place in self._listed() for location in _read(place)}
 
     def remove_due(self, needed: Callable[[], Collection[str]] = frozenset) -> int:

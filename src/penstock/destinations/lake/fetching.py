@@ -133,7 +133,7 @@ class BaseCells:
         return chunks, texts
 
     def _cursor(self, number: int, column: LakeColumn, file: int) -> Cursor:
-        """One that goes on where the last piece ended. Those of files that pieces have passed are let go."""
+        """Return one that goes on where the last piece ended. Those of files that pieces have passed are let go."""
         found = self._cursors.get((number, file))
         if found is None:
             self._cursors = {key: cursor for key, cursor in self._cursors.items() if key[0] != number}
@@ -170,7 +170,7 @@ class Picker:
 
 
 def filled_pieces(net: NetEffect, cells: BaseCells, piece_bytes: int) -> Iterator[Filled]:
-    """All upserts, filled, a piece at a time, in the order of the rows that they take cells from."""
+    """Yield all upserts, filled, a piece at a time, in the order of the rows that they take cells from."""
     upserts, order = Picker(net.upserts), np.lexsort((cells.row_of, cells.file_of))
     pace, at = Pace(piece_bytes), 0
     while at < len(order):
@@ -183,7 +183,7 @@ def filled_pieces(net: NetEffect, cells: BaseCells, piece_bytes: int) -> Iterato
 
 
 def _ranges(table: pa.Table) -> list[tuple[int, int]]:
-    """Ranges of rows whose chunks can be joined."""
+    """Return ranges of rows whose chunks can be joined."""
     left, found = [(0, table.num_rows)], []
     while left:
         begin, end = left.pop()

@@ -45,7 +45,7 @@ def kind_of(path: str) -> Kind:
 
 
 def kind_prefix(path: str) -> str:
-    """Of names of files of the same kind."""
+    """Return that of names of files of the same kind."""
     return {"replaced": REPLACED_PREFIX, "ended": ENDED_PREFIX}.get(kind_of(path), PREFIX)
 
 
@@ -85,7 +85,7 @@ class KeyReader:
 
 
 def dead_rows(table_format: TableFormat, delete_files: Sequence[str], data_files: Sequence[str]) -> dict[str, Rows]:
-    """As the format's `deleted_rows`, but a delete file is read once a process: it never changes."""
+    """Do as the format's `deleted_rows` does, but read a delete file once per process: it never changes."""
     found: dict[str, list[Rows]] = {}
     wanted = set(data_files)
     for location in table_format.concerning(delete_files, data_files):
@@ -120,7 +120,7 @@ def open_versions(
     columns: tuple[LakeColumn, ...],
     layout: Layout,
 ) -> Iterator[tuple[str, Rows, pa.Table]]:
-    """Every open version, a row group at a time: its file, its rows there, and the rows themselves."""
+    """Yield every open version, a row group at a time: its file, its rows there, and the rows themselves."""
     period = layout.period
     assert period is not None
     for path in files:

@@ -122,7 +122,7 @@ class HistoryPlan(UpsertPlan):
         return Held(rows.select(range(len(kept))), since, row, self._known(some.touched, places.file >= 0))
 
     def _known(self, touched: pa.Array, has: Mask) -> Mask:
-        """Which keys have a deleted version; asked only of those without an open one."""
+        """Return which keys have a deleted version; asked only of those without an open one."""
         known = np.zeros(len(touched), np.bool_)
         absent = np.flatnonzero(~has)
         if len(absent) and self.ended_files:
@@ -184,7 +184,7 @@ class _SomeKeys:
     cursors: dict[int, Cursor]
 
     def cursor(self, number: int, files: dict[int, DataFile], columns: Sequence[LakeColumn]) -> Cursor:
-        """One that goes on where the keys before these ended, or that takes the next of the files."""
+        """Return one that goes on where the keys before these ended, or that takes the next of the files."""
         if number not in self.cursors:
             self.cursors.clear()
             self.cursors[number] = Cursor(files.pop(number), columns)
@@ -192,7 +192,7 @@ class _SomeKeys:
 
 
 def _some_keys(net: NetEffect, steps: Steps, places: _Places, pace: Pace) -> Iterator[_SomeKeys]:
-    """All touched keys, in pieces."""
+    """Yield all touched keys, in pieces."""
     assert net.touched_keys is not None
     by_place = np.lexsort((places.row, places.file))
     rank = np.empty(len(by_place), np.int64)
@@ -280,7 +280,7 @@ class _Made:
         return self._plan.table_format.write_deletes(self._plan.folder, positions, self._plan.prefix)
 
     def _file(self, batches: Iterable[pa.Table], prefix: str) -> WrittenFile | None:
-        """One file of all rows; None when there are none."""
+        """Return one file of all rows; None when there are none."""
         groups = in_groups(batches)
         first = next(groups, None)
         if first is None:

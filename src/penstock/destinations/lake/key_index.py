@@ -60,7 +60,7 @@ class Sidecar:
     rows: npt.NDArray[np.int32]
 
     def find(self, wanted: pa.Array) -> tuple[Rows, Rows]:
-        """Which of the wanted keys, that are sorted, the file has: their numbers, and their rows in the file."""
+        """Return which of the wanted keys, that are sorted, the file has: their numbers, and their rows in the file."""
         if len(self.keys) == 0:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         if pa.types.is_integer(self.keys.type):
@@ -77,7 +77,7 @@ class Sidecar:
         return first + hit, self.rows[at[hit]].astype(np.int64)
 
     def find_all(self, wanted: pa.Array) -> tuple[Rows, Rows]:
-        """As `find`, but with every row of a key that the file has more than once."""
+        """Find as `find` does, but with every row of a key that the file has more than once."""
         if pa.types.is_integer(self.keys.type):
             keys, needles = self.keys.to_numpy(), wanted.to_numpy()
             first, end = np.searchsorted(keys, needles), np.searchsorted(keys, needles, "right")
@@ -158,7 +158,7 @@ class KeyIndex:
         read_keys: Callable[[IndexedFile], pa.Array],
         alive: Alive | None = None,
     ) -> Places:
-        """All places of each key in the files of the newest sequence number that have it.
+        """Return all places of each key in the files of the newest sequence number that have it.
 
         With `alive`, a row that it calls dead does not count, and the order of files is only the order to look in.
         """
@@ -184,7 +184,7 @@ class KeyIndex:
     def locate_all(
         self, keys: pa.Array, files: Sequence[IndexedFile], read_keys: Callable[[IndexedFile], pa.Array]
     ) -> Places:
-        """All places of each key in all files, dead or alive, whoever wrote them."""
+        """Return all places of each key in all files, dead or alive, whoever wrote them."""
         order = sorted_order(keys)
         sought = keys.take(pa.array(order))
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
@@ -238,7 +238,7 @@ class KeyIndex:
 def _living(
     sidecar: Sidecar, sought: pa.Array, at: Rows, rows: Rows, alive: Callable[[Rows], npt.NDArray[np.bool_]]
 ) -> tuple[Rows, Rows]:
-    """Of keys that a file has, their numbers and live rows. One whose first row is dead may have another."""
+    """Return, of keys that a file has, their numbers and live rows. One whose first row is dead may have another."""
     lives = alive(rows)
     if lives.all():
         return at, rows

@@ -150,7 +150,7 @@ class UpsertPlan:
         return replace(part, data=None, rescued=data, rescued_as=self.rescued) if rescues else part
 
     def _write(self, net: NetEffect, cells: BaseCells) -> tuple[WrittenFile, bool]:
-        """One file of the upserts, filled, with its sidecar; and whether it has the column RESCUED."""
+        """Return one file of the upserts, filled, with its sidecar; and whether it has the column RESCUED."""
         pieces = self.pieces(net, cells)
         first = next(pieces)
         several = len(first.rows) < net.upserts.num_rows
@@ -192,7 +192,7 @@ class UpsertPlan:
         return rows.filter(pa.array(alive))
 
     def _counts(self, file: DataFile) -> npt.NDArray[np.bool_] | bool:
-        """Which rows of a file may be alive at all."""
+        """Return which rows of a file may be alive at all."""
         return True
 
     def has(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -258,7 +258,7 @@ class UpsertPlan:
         return self.table_format.open_file(self.files[number].path, self.columns)
 
     def _live(self, places: Places, dead: Mapping[str, Rows], keys: int) -> Rows:
-        """For each key the newest of its places that is alive; -1 where none is."""
+        """Return for each key the newest of its places that is alive; -1 where none is."""
         alive = np.ones(len(places.rows), bool)
         for number in np.unique(places.files):
             here = np.flatnonzero(places.files == number)

@@ -342,7 +342,7 @@ def _apply_rows(session: Session, shape: Shape, parts: Sequence[PostgresPart], *
 
 
 def _joined(parts: Sequence[PostgresPart]) -> list[PostgresPart]:
-    """Parts whose rows are plain, as one: one COPY and one statement for all of them."""
+    """Return parts whose rows are plain, as one: one COPY and one statement for all of them."""
     plain = [part for part in parts if part.stored is None and not part.fetches and part.removals is None]
     if len(plain) < 2:
         return list(parts)

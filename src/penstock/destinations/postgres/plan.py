@@ -294,7 +294,7 @@ class PostgresCatchup:
     def _living(
         self, session: Session, names: Sequence[str], *, keys: pa.Table | None = None, only: PostgresPart | None = None
     ) -> pa.Table:
-        """Rows of the copy that no part of it has ended, the older ones first."""
+        """Return rows of the copy that no part of it has ended, the older ones first."""
         shape, connection = self.shape, session.connection
         others = pa.schema([pa.field(RESCUED, RESCUED_TYPE)])
         plain = [name for name in names if name in shape.names]

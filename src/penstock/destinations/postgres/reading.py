@@ -223,7 +223,7 @@ def _foreseen(connection: Connection, feed: Feed, *, create: bool) -> Foreseen |
 
 
 def _answers(values: list[Any], type: pa.DataType | None) -> pa.Array:
-    """Values of other than plain types are shown as Python writes them."""
+    """Show values of other than plain types as Python writes them."""
     if type is not None:
         return pa.array(values, type)
     return pa.array([None if value is None else str(value) for value in values], pa.string())

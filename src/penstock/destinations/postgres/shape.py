@@ -194,7 +194,7 @@ def moved(
     enums: bool,
     layout: Layout | None = None,
 ) -> Move:
-    """How the table gets to the structure `after`; `layout` is given where all rows are replaced."""
+    """Return how the table gets to the structure `after`; `layout` is given where all rows are replaced."""
     now = layout or before.layout
     kept = now.kept(after)
     now.require_room(kept)
@@ -244,7 +244,7 @@ def before_names(columns: Sequence[TargetColumn]) -> set[str]:
 
 
 def _renames(alter: sql.Composed, renamed: Sequence[tuple[str, str]]) -> list[sql.Composed]:
-    """Names may change places: then all go by names that nobody has."""
+    """Rename columns. If names change places, all of them first get names that nobody has."""
     rename = sql.SQL("RENAME COLUMN {} TO {}")
     olds, news = {old for old, _ in renamed}, {new for _, new in renamed}
     if not olds & news:

@@ -270,7 +270,7 @@ class BatchWriter:
     def _run_job(
         self, pending: Mapping[TableId, TableWork], plans: Mapping[TableId, Planned]
     ) -> dict[TableId, list[Applied]]:
-        """One job for all tables, but for those of which something goes wrong."""
+        """Run one job for all tables, but for those of which something goes wrong."""
         tasks: list[ApplyTask] = []
         for table, planned in plans.items():
             with self._containing(self._tables[table], PLANNING):

@@ -101,7 +101,7 @@ def _share_tasks(task: ApplyTask, scratch: Scratch, slots: int) -> list[ShareTas
 
 
 def _shares(results: Iterable[Shared], scratch: Scratch) -> dict[TableId, Share]:
-    """Of the tables of which every task has shared out its part.
+    """Return those of the tables of which every task has shared out its part.
 
     Results are in the order of the tasks, and those in stream order.
     """

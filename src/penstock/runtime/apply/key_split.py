@@ -127,7 +127,7 @@ def read_pieces(
 
 
 def versioned(changes: RawChanges, feed: Feed, versions: Mapping[str, TableSchema]) -> RawChanges:
-    """As the feed carries them, with their columns numbered."""
+    """Return them as the feed carries them, with their columns numbered."""
     carried = chosen(changes.schema, feed.types, feed.type_map)
     return RawChanges(versions[carried.fingerprint], changes.batch)
 

@@ -146,7 +146,7 @@ class ApplyLoop:
         tracked.level = tracked.position
 
     def hold(self, tracked: FollowedTable, until: Position | None = None) -> Position:
-        """From now on the table goes no further than `until`, or stays; the others go on. Gives how far it is."""
+        """Let the table go no further than `until`, or stay; the others go on. Return how far it is."""
         if tracked.level is None:
             tracked.level = self.processed
         tracked.held, tracked.until = True, until
@@ -176,7 +176,7 @@ class ApplyLoop:
         return [*self.tables.values(), *self._joining]
 
     def forget(self, table: TableId) -> None:
-        """From now on the table takes no part; its destination stays as it is."""
+        """Let the table take no part any more; its destination stays as it is."""
         self.tables.pop(table, None)
         for joining in [one for one in self._joining if one.name == table]:
             self._joining.remove(joining)
@@ -326,7 +326,7 @@ class ApplyLoop:
         tracked.level = tracked.position if tracked.level is None else min(tracked.level, tracked.position)
 
     def mark_all_errored(self, error: PenstockError) -> None:
-        """For what no table can pass: a gap, a damaged log."""
+        """Make all tables Errored for what none can pass: a gap, a damaged log."""
         for tracked in self.tables.values():
             if not tracked.errored:
                 self.mark_errored(tracked, error)
@@ -373,7 +373,7 @@ class ApplyLoop:
                 self.mark_errored(self.tables[name], error)
 
     def _catch_up(self) -> bool:
-        """One batch for each table that is behind the others; those that are level with them take part from now on."""
+        """Apply one batch for each table that is behind the others; those that are level take part from now on."""
         while self._joining:
             self.tables[self._joining[0].name] = self._joining[0]
             self._joining.popleft()
@@ -386,7 +386,7 @@ class ApplyLoop:
         return worked
 
     def _bring_on(self, tracked: FollowedTable) -> bool:
-        """One batch for a table that is behind. False when it has to wait: where it is held, or for the log.
+        """Apply one batch for a table that is behind. False when it has to wait: where it is held, or for the log.
 
         It joins as soon as it is level: with the next batch the others would be ahead again, and so on for ever.
         """

@@ -97,7 +97,7 @@ def tasks_for(
     until: Position | None = None,
     slots: int = 1,
 ) -> list[ApplyTask]:
-    """One table's tasks of a batch: one for each of its key buckets. `slots` is how many run side by side."""
+    """Return one table's tasks of a batch: one for each of its key buckets. `slots` is how many run side by side."""
     shared, slices = work.shared(slots), tuple(work.slices)
     pieces: list[tuple[Piece, ...]] = []
     buckets = work.buckets(slots)
@@ -136,7 +136,7 @@ def by_row(feed: Feed, schema: TableSchema) -> bool:
 
 
 def whole(tasks: Sequence[ApplyTask]) -> ApplyTask:
-    """One task for what all these of one table would have done."""
+    """Return one task for what all these of one table would have done."""
     return replace(tasks[0], bucket=0, buckets=1, shared=False, weight=sum(task.weight for task in tasks))
 
 
@@ -232,7 +232,7 @@ def _anomalies(task: ApplyTask) -> tuple[AnomalyCount, ...]:
 
 
 def _folded(task: ApplyTask, changes: Iterable[RawChanges], keep: Keep) -> NetEffect:
-    """As the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
+    """Return it as the plan's table takes it: a copy that is caught up takes rows, whatever will become of it."""
     feed, layout = task.feed, task.plan.layout
     projects = layout.events or by_row(feed, task.schema)  # the fold does so itself
     if layout.events:
@@ -261,7 +261,7 @@ def _folded(task: ApplyTask, changes: Iterable[RawChanges], keep: Keep) -> NetEf
 
 
 def _changes(task: ApplyTask) -> Iterator[RawChanges]:
-    """All changes of the table, or what the task needs of them when they are too many to be held."""
+    """Yield all changes of the table, or what the task needs of them when they are too many to be held."""
     if task.share is not None:
         return read_share(task.share, task.bucket, task.buckets, task.versions)
     if task.pieces:

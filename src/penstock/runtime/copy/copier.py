@@ -344,7 +344,7 @@ class Copier:
             self.remove(copying.name)
 
     def _reread(self, copying: CopyingTable, keys: pa.Table) -> FinishedRange:
-        """Rows of the copy that are in doubt, as a new snapshot sees them."""
+        """Return rows of the copy that are in doubt, as a new snapshot sees them."""
         LOG.info("uncertain rows read again", table=str(copying.name), rows=keys.num_rows)
         note = f"{keys.num_rows} rows that changed between two snapshots are read again"
         self._state.note_copy(self._destination.name, copying.name, note)
@@ -489,5 +489,5 @@ class Copier:
 
 
 def _void_delay(voids: int) -> float:
-    """Seconds until a copy starts over that has done so `voids` times before."""
+    """Return seconds until a copy starts over that has done so `voids` times before."""
     return 0.0 if voids == 0 else min(LONGEST_VOID_SECONDS, FIRST_VOID_SECONDS * 2 ** min(voids - 1, 30))

@@ -8,7 +8,7 @@ from penstock.errors import CheckFailed, EnvironmentMissing, PenstockError
 
 
 def failures_as_one(kind: str, failed: Mapping[str, BaseException], all_of_them: int) -> BaseException:
-    """One error as it is, but for the name of who failed if there are others; of several the list.
+    """Return one error as it is, but for the name of who failed if there are others; of several the list.
 
     What is missing for all of them counts more than what one failed with. `kind` is `source` or `destination`.
     """

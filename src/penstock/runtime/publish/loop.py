@@ -290,7 +290,7 @@ class PublishLoop:
         table.lost |= isinstance(error, LogPassed)
 
     def mark_all_errored(self, error: PenstockError) -> None:
-        """For what no table can pass: a gap, a damaged log."""
+        """Make all tables Errored for what none can pass: a gap, a damaged log."""
         for table in self.tables.values():
             if not table.errored:
                 self.mark_errored(table, error)
@@ -300,16 +300,16 @@ class PublishLoop:
         return not table.waits and self._behind(table) is None
 
     def _least(self) -> Position:
-        """How far every shard is published: where the next start begins."""
+        """Return how far every shard is published: where the next start begins."""
         least = self._places.least()
         return self.processed if least is None else least
 
     def _behind(self, table: PublishedTable) -> Place | None:
-        """How far a table is that stands behind in any shard; None when it does in none."""
+        """Return how far a table is that is behind in some shard; None when it is behind in none."""
         return self._places.behind(place_name(table.name))
 
     def _bring_on(self) -> bool:
-        """One batch for each table that stands behind and is well."""
+        """Publish one batch for each table that is behind and well."""
         tables = [one for one in self.tables.values() if not one.waits]
         behind = {one.name: place for one in tables if (place := self._behind(one)) is not None}
         if not behind:

@@ -53,7 +53,7 @@ class SparkRunner:
         return one
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Results in the order of the tasks. The first error is raised, after all are done."""
+        """Return results in the order of the tasks. The first error is raised, after all are done."""
         if not tasks:
             return []
         kind = self._prefix + _pool(function)

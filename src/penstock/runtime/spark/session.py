@@ -77,7 +77,7 @@ def where_set(pipeline: Pipeline) -> str:
 
 
 def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
-    """As `start_context`, with SQL."""
+    """Do as `start_context` does, with SQL."""
     context = start_context(name, settings, log)
     with java_process.needing(context):
         return SparkSession(context)
@@ -146,7 +146,7 @@ def require_java() -> None:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -229,7 +229,7 @@ def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _last_words(log: Path, begins: int = 0) -> str:
-    """Why Java ended, from what it wrote from `begins` on: the first line that names an error, else the last line.
+    """Say why Java ended, from what it wrote from `begins` on: the first line that names an error, else the last line.
 
     The lines of a stack trace say nothing to an operator.
     """

@@ -120,7 +120,7 @@ def _addresses(master: str, where: str) -> list[tuple[str, int]]:
 
 
 def _refusal(host: str, port: int) -> str:
-    """Why nobody answers there; "" when somebody does."""
+    """Say why nobody answers there; "" when somebody does."""
     try:
         socket.create_connection((host, port), TRY_SECONDS).close()
     except OSError as error:

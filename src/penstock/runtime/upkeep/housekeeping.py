@@ -175,7 +175,7 @@ class Housekeeping:
         return self._upkeep
 
     def _tell(self) -> None:
-        """For people: every now and then, and a state store that is away costs only this."""
+        """Record figures for operators now and then; a state store that is away costs only this."""
         now = time.monotonic()
         if not self._untold or now - self._told_at < TELL_EVERY:
             return

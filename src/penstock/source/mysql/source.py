@@ -81,5 +81,5 @@ class MysqlSource:
         return KeyRange.from_json(text)
 
     def why_void(self, recorded: Collection[KeyRange], planned: Collection[KeyRange]) -> str:
-        """Ranges of keys are the table in any plan: the first has no lower bound, the last no upper one."""
+        """Return "": ranges of keys are the table in any plan: the first has no lower bound, the last no upper one."""
         return ""

@@ -103,7 +103,7 @@ class Capture:
         self._unseen = False  # the second publication could not be read
 
     def run(self) -> None:
-        """Until stopped; then what is whole is sealed and confirmed."""
+        """Capture until stopped; then what is whole is sealed and confirmed."""
         while not self._stop.is_set():
             try:
                 self._session()

@@ -62,7 +62,7 @@ def check_source(
     each: Callable[[TableId], bool] | None = None,
     modes: Callable[[TableId], Collection[str]] = lambda _: ("clone",),
 ) -> list[Finding]:
-    """Everything found, the server's first, then publication, slot and tables.
+    """Return everything found, the server's first, then publication, slot and tables.
 
     `each` is discover's; `modes` are those that a table is wanted in.
     """

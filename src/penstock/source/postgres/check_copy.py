@@ -66,7 +66,7 @@ def _too_few(taken: int, most: int, ours_is_there: bool, all_taken: str, what: s
 def check_readable(
     connection: Connection, schemas: Sequence[TableSchema], found: Publications, slot: SlotState | None
 ) -> Iterator[Finding]:
-    """Tables that the role cannot read, with one GRANT for all of them: copies and `verify` need it.
+    """Yield tables that the role cannot read, with one GRANT for all of them: copies and `verify` need it.
 
     A warning where all of them are copied already: a resync would fail.
     """

@@ -44,7 +44,7 @@ _Fields = Mapping[int, list[tuple[str, int, int]]]  # by relation: name, type, m
 
 
 def column_types(connection: Connection, declared: Iterable[tuple[int, int]]) -> dict[tuple[int, int], ColumnType]:
-    """For each declared (type, modifier) what it stands for."""
+    """Return for each declared (type, modifier) what it stands for."""
     wanted = set(declared)
     with source_errors("reading the types of columns"):
         entries, fields = _read(connection, {oid for oid, _ in wanted})

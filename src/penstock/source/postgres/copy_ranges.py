@@ -104,7 +104,7 @@ class Leaf:
 
 
 def plan_ranges(connection: Connection, schema: TableSchema, *, range_bytes: int) -> list[CopyRange]:
-    """Ranges of about `range_bytes` each that together are the table as the connection's snapshot sees it.
+    """Return ranges of about `range_bytes` each that together are the table as the connection's snapshot sees it.
 
     None for an empty table. RangeVoid when the table was rewritten or dropped since the snapshot; SourceMisconfigured
     when it is no table.

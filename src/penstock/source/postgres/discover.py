@@ -253,7 +253,7 @@ def _columns(connection: Connection, relation_ids: Sequence[int]) -> dict[int, d
 
 
 def _published_columns(connection: Connection, publication: str) -> dict[TableId, set[str]]:
-    """Of each published table the columns that its publication sends. Column lists exist since 15."""
+    """Return, of each published table, the columns that its publication sends. Column lists exist since 15."""
     if connection.info.server_version < 150000:
         return {}
     rows = connection.execute(_PUBLISHED, (publications(publication),))

@@ -42,7 +42,7 @@ _LONGEST_READ = "30s"  # a run that is stopped waits no longer for it
 
 
 def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:
-    """Of each relation that is partitioned, the partitions that hold rows, at any depth; none that are foreign."""
+    """Return, of each partitioned relation, the partitions that hold rows, at any depth, but no foreign ones."""
     position = flush_position(connection)
     with source_errors("reading partitions"):
         rows = connection.execute(_TREE, (list(relation_ids),)).fetchall()

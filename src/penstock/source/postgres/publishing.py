@@ -183,7 +183,7 @@ def _placement(
     *,
     hold: bool = False,
 ) -> list[Change]:
-    """Tables that are to be in the publication `name` and are not, or are in the other one as well."""
+    """Return tables that are to be in the publication `name` and are not, or are in the other one as well."""
     movable = wrong.listed if wrong is not None and wrong.managed_by(pipeline) else frozenset()
     absent = [one.table for one in members if right is not None and not right.covers(one.table)]
     added = sorted(table for table in absent if table not in movable)
@@ -335,7 +335,7 @@ def _attempt(connection: Connection, change: Change) -> Refusal | None:
 def _trouble(
     found: Publications, member: Member, pipeline: str, refusal: Refusal | None, *, inserts_read: bool
 ) -> NotPublished | None:
-    """Why changes of the table do not arrive as they must; None when they do."""
+    """Say why changes of the table do not arrive as they must; None when they do."""
     table, main = member.table, found.main
     if member.unlogged:
         names = shortened([str(one) for one in member.unlogged])

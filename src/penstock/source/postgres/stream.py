@@ -55,7 +55,7 @@ class ReplicationStream:
             raise self._error(result, f"cannot read slot {slot}")
 
     def wait(self, seconds: float) -> None:
-        """Until the server has sent something, for at most that long."""
+        """Wait until the server has sent something, for at most that long."""
         try:
             if seconds > 0:
                 select.select([self.pgconn.socket], [], [], seconds)
@@ -73,7 +73,7 @@ class ReplicationStream:
         self.told_at, self._told = time.monotonic(), position
 
     def ended(self) -> SourceError:
-        """Why the server has ended the stream."""
+        """Say why the server has ended the stream."""
         try:
             result = self.pgconn.get_result()
         except psycopg.Error as error:

@@ -350,7 +350,7 @@ def _big_endian(digits: np.ndarray, number: str) -> np.ndarray:
 
 
 def _by_value(values: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Every value with the places where it stands, in order."""
+    """Return every value with the places where it stands, in order."""
     if (values == values[0]).all():
         return [(int(values[0]), np.arange(len(values)))]
     distinct, codes = np.unique(values, return_inverse=True)

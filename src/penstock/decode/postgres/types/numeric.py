@@ -45,7 +45,7 @@ def codec(type: ColumnType) -> TypeCodec:
 
 
 def decimal_of(type: ColumnType) -> tuple[int, int] | None:
-    """Precision and scale of the type's column; None when it is text."""
+    """Return precision and scale of the type's column; None when it is text."""
     given = type.carried_as or type.held_as
     if given:
         return None if given == TEXT else parse_decimal(given)
@@ -112,7 +112,7 @@ def _parser(precision: int, scale: int) -> Callable[[pa.Array], pa.Array]:
 
 def _misfits_of(precision: int, scale: int) -> Callable[[pa.Array], Mask]:
     def misfits(texts: pa.Array) -> Mask:
-        """Those that are no numbers, and those with too many digits before or behind the point."""
+        """Return those that are no numbers, and those with too many digits before or behind the point."""
         strings = as_text(texts)
         numbers = pc.match_substring_regex(strings, _NUMBER)
         whole = pc.ascii_ltrim(pc.replace_substring_regex(strings, r"^-|\..*$", ""), "0")

@@ -39,7 +39,7 @@ _BY_KIND = (
 
 
 def table() -> str:
-    """As Markdown."""
+    """Return it as Markdown."""
     rows = [_HEAD, ("---",) * len(_HEAD), *map(_line, TABLE), *_BY_KIND]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
