@@ -50,7 +50,7 @@ from upsert import OURS, THEIRS, Upserts, rows
 FLOOR = 0.8
 STORED = Path(__file__).parent / "quick_ratios.json"
 DECODED = 50_000
-INSERTS, UPDATES, DELETES = 40_000, 20_000, 5_000
+INSERTS, UPDATES, DELETES = 120_000, 60_000, 15_000
 COMMITS, WARM = 25, 5
 
 Pair = tuple[float, float]  # the limit's seconds, and penstock's

@@ -93,7 +93,7 @@ def run(
                 end=end,
                 may_leave=may_leave,
                 lease=lease,
-                waiting=captures.get(view.source.name),
+                captures=captures,
             )
             for view in pipeline.source_views
         }
@@ -139,10 +139,20 @@ def _source_pipeline(
     end: RunEnd,
     may_leave: bool,
     lease: Lease | None,
-    waiting: Popen[str] | None,
+    captures: dict[str, Popen[str]],
 ) -> SourcePipeline:
+    """Make a source's part. `captures` wait, by source: a part that is made again starts its own."""
     mine, shown = state.of_source(view.scope), ScopedProgress(progress, view.scope)
-    return SourcePipeline(view, mine, owners, shown, end=end, may_leave=may_leave, lease=lease, waiting=waiting)
+    return SourcePipeline(
+        view,
+        mine,
+        owners,
+        shown,
+        end=end,
+        may_leave=may_leave,
+        lease=lease,
+        waiting=captures.pop(view.source.name, None),
+    )
 
 
 def _waiting(view: Pipeline, cleanup: ExitStack) -> Popen[str]:
