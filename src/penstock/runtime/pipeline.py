@@ -23,6 +23,7 @@ from penstock.destinations.factory import close_stream, make_stream, make_tables
 from penstock.errors import EnvironmentMissing, PenstockError
 from penstock.runtime import meter
 from penstock.runtime.apply.target_claims import TargetClaims
+from penstock.runtime.apply.task import loaded
 from penstock.runtime.capture.supervisor import waiting_capture
 from penstock.runtime.copy.progress_view import ScopedProgress, ScopedProgressView
 from penstock.runtime.local_runner import DividedRunner, LocalRunner
@@ -182,13 +183,8 @@ def _started_spark(
     spark, watch = _open_spark(pipeline, stop, cleanup, given)
     runner = SparkRunner(spark, watch)
     with watch.watching():
-        runner.run(_nothing, range(runner.slots))
+        runner.run(loaded, range(runner.slots))
     return spark, watch
-
-
-def _nothing(number: int) -> int:
-    """Do what an empty task does: load the modules that tasks need."""
-    return number
 
 
 def _open_spark(
