@@ -70,7 +70,11 @@ class ClusterWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch while the block runs. Whatever ends it, the end of our application is what is raised."""
+        """Watch while the block runs, which may be one of several, one after the other.
+
+        Whatever ends it, the end of our application is what is raised.
+        """
+        self._done.clear()
         threading.Thread(target=inherited(self._work), name="cluster", daemon=True).start()
         try:
             yield
