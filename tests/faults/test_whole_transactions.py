@@ -91,6 +91,7 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
         postgres.execute(f"insert into {table} select g, {DEPOSIT} from generate_series(0, {ACCOUNTS - 1}) g")
     file, total = pipeline(), len(TABLES) * ACCOUNTS * DEPOSIT
     file.settings["destinations"][0]["consistent_every"] = "1s"
+    file.settings["destinations"][0]["maintenance"]["keep_for"] = "60s"  # a query reads what it has opened
     file.write()
     catalog, seen = file.warehouse / "catalog.db", set()
 

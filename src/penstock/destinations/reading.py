@@ -8,7 +8,7 @@ To add a destination of tables: implement `ReadableTables` in its room, and ente
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,17 @@ class Foreseen:
     fatal: bool
 
 
+@dataclass(frozen=True)
+class Instant:
+    """How Spark reads tables as they are at one instant: by these settings, once `choose` has chosen which it is.
+
+    That comes last, when Spark is up: what tables hold at an instant is kept for a while only.
+    """
+
+    settings: Mapping[str, str]
+    choose: Callable[[], None]
+
+
 class ReadableTables(Protocol):
     """The tables of one destination, for reading."""
 
@@ -114,8 +125,8 @@ class ReadableTables(Protocol):
         """
         ...
 
-    def frozen(self, folder: Path) -> Mapping[str, str]:
-        """Return Spark settings by which all tables are read as they are now, with what that needs in `folder`.
+    def instant(self, folder: Path) -> Instant:
+        """Return how Spark reads all tables as they are at one instant, with what that needs in `folder`.
 
         UsageError where they cannot be opened at one instant.
         """
@@ -155,7 +166,7 @@ class ReadBySpark:
 
     by_spark = True
 
-    def frozen(self, folder: Path) -> Mapping[str, str]:
+    def instant(self, folder: Path) -> Instant:
         raise UsageError(
             "tables of this destination cannot be opened at one instant: each is committed by itself",
             "Ask without --consistent, or keep the tables in Iceberg or Postgres",

@@ -76,11 +76,14 @@ def reading_session(pipeline: Pipeline, *, consistent: bool = False) -> Iterator
     with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder:
         settings = spark_settings([destination], compiled=False, reading=True) | on_this_machine(pipeline.spark)
         more = ",".join(map(str, jars.for_reading([destination])))
-        settings |= tables.frozen(Path(folder)) if consistent else {}
+        instant = tables.instant(Path(folder)) if consistent else None
+        settings |= instant.settings if instant is not None else {}
         settings |= CONFINED | ({"spark.jars": more} if more else {})
         spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
         try:
             with java_process.needing(spark.sparkContext):
+                if instant is not None:
+                    instant.choose()
                 yield spark
         finally:
             java_process.stop(spark)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.destinations.iceberg.catalog import IcebergSettings
-from penstock.destinations.iceberg.frozen_catalog import frozen_settings
-from penstock.destinations.reading import DirectTable, ReadBySpark, TableSize, quoted
+from penstock.destinations.iceberg.instant import instant_of
+from penstock.destinations.reading import DirectTable, Instant, ReadBySpark, TableSize, quoted
 from penstock.destinations.spark_session import Session
 from penstock.errors import DestinationUnreachable
 from penstock.model.location import local_path
@@ -61,8 +61,8 @@ class IcebergTables(ReadBySpark):
     def register(self, spark: Session, statement: str) -> None:
         """Spark knows the catalog, and so its tables."""
 
-    def frozen(self, folder: Path) -> Mapping[str, str]:
-        return frozen_settings(self._settings, folder)
+    def instant(self, folder: Path) -> Instant:
+        return instant_of(self._settings, folder)
 
     def size(self, spark: Session, target: TableId) -> TableSize:
         ((rows, size),) = spark.sql(

@@ -21,7 +21,7 @@ from penstock.destinations.postgres.connection import Connection, Sessions
 from penstock.destinations.postgres.destination import PostgresSettings
 from penstock.destinations.postgres.shape import table_columns
 from penstock.destinations.postgres.staging import sid_literal
-from penstock.destinations.reading import DirectTable, Foreseen, TableSize
+from penstock.destinations.reading import DirectTable, Foreseen, Instant, TableSize
 from penstock.destinations.spark_session import Session
 from penstock.errors import UsageError
 from penstock.model.feed import Feed, Mode, Sid
@@ -151,8 +151,8 @@ class PostgresTables:
             columns = {name: type for name, type, _ in table_columns(session.connection, target)}
         return PostgresTable(self.sessions, target, columns) if columns else None
 
-    def frozen(self, folder: Path) -> Mapping[str, str]:
-        return {}  # every statement sees one instant
+    def instant(self, folder: Path) -> Instant:
+        return Instant({}, lambda: None)  # every statement sees one
 
     def own_side(
         self, target: TableId, schema: TableSchema, *, bookmark: str, called: Mapping[int, str], sid: Sid | None

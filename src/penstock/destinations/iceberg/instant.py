@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from penstock.destinations.iceberg.catalog import IcebergSettings, database
+from penstock.destinations.reading import Instant
 from penstock.errors import DestinationUnreachable, UsageError
 
 SQLITE, POSTGRES = "jdbc:sqlite:", "jdbc:postgresql:"
@@ -31,31 +32,34 @@ TABLES = {
 }
 
 
-def frozen_settings(settings: IcebergSettings, folder: Path) -> dict[str, str]:
-    """Copy the pointers into `folder`, and return the Spark settings that make Spark read by them.
+def instant_of(settings: IcebergSettings, folder: Path) -> Instant:
+    """Return how Spark reads by a copy of the pointers, which is made in `folder` when the instant is chosen.
 
     UsageError for a catalog whose tables cannot be opened at one instant.
     """
     found = database(settings)
-    uri = found[0] if found is not None else ""
+    if found is None or not found[0].startswith((SQLITE, POSTGRES)):
+        raise UsageError(
+            f"the catalog of destination {settings.name} cannot open all tables at one instant: only JDBC catalogs "
+            "on SQLite or Postgres can",
+            "Set `consistent_every: 1m` at the destination, and read the tables at one of its tags",
+        )
     copy = folder / "instant.db"
-    try:
-        if uri.startswith(SQLITE):
-            _copy_sqlite(uri.removeprefix(SQLITE), copy)
-        elif found is not None and uri.startswith(POSTGRES):
-            _copy_postgres(uri.removeprefix("jdbc:"), found[1], copy)
-        else:
-            raise UsageError(
-                f"the catalog of destination {settings.name} cannot open all tables at one instant: only JDBC catalogs "
-                "on SQLite or Postgres can",
-                "Set `consistent_every: 1m` at the destination, and read the tables at one of its tags",
-            )
-    except (sqlite3.Error, psycopg.Error) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DestinationUnreachable(
-            f"the catalog of destination {settings.name} cannot be read: {reason}", "See that its database answers"
-        ) from error
-    return {f"spark.sql.catalog.{settings.name}.uri": f"{SQLITE}{copy}"}
+
+    def choose() -> None:
+        uri, given = found
+        try:
+            if uri.startswith(SQLITE):
+                _copy_sqlite(uri.removeprefix(SQLITE), copy)
+            else:
+                _copy_postgres(uri.removeprefix("jdbc:"), given, copy)
+        except (sqlite3.Error, psycopg.Error) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DestinationUnreachable(
+                f"the catalog of destination {settings.name} cannot be read: {reason}", "See that its database answers"
+            ) from error
+
+    return Instant({f"spark.sql.catalog.{settings.name}.uri": f"{SQLITE}{copy}"}, choose)
 
 
 def _copy_sqlite(path: str, copy: Path) -> None:
