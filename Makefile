@@ -51,8 +51,9 @@ bench: $(READY) ## the benchmarks, each against a peer or a limit in the same ru
 	@for case in $(CASE); do echo "== $$case"; $(BIN)/python benchmarks/$$case.py || failed="$$failed $$case"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+QUICK ?= decode drain commits
 bench-quick: $(READY) ## whether decode, drain or small commits are slower than they were (a minute)
-	$(BIN)/python benchmarks/quick.py
+	$(BIN)/python benchmarks/quick.py $(QUICK)
 
 # An environment of its own: mkdocs-material brings 20 packages that nobody needs to work on penstock.
 DOCS := build/docs-environment

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow.compute as pc
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
@@ -90,9 +91,6 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
         postgres.execute(f"create table {table} (id int primary key, balance bigint not null)")
         postgres.execute(f"insert into {table} select g, {DEPOSIT} from generate_series(0, {ACCOUNTS - 1}) g")
     file, total = pipeline(), len(TABLES) * ACCOUNTS * DEPOSIT
-    file.settings["destinations"][0]["consistent_every"] = "1s"
-    file.settings["destinations"][0]["maintenance"]["keep_for"] = "60s"  # a query reads what it has opened
-    file.write()
     catalog, seen = file.warehouse / "catalog.db", set()
 
     def right() -> bool:
@@ -109,8 +107,6 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
             with running(file) as run:
                 run.await_streaming()
                 await_condition(right, "versions of the tables to be read", 120)
-                if failpoint is None:
-                    assert json.loads(_query(file)) == [{"total": total}]
                 if failpoint:
                     file.arm(failpoint)
                     run.await_killed()
@@ -118,7 +114,28 @@ def test_no_reader_sees_half_of_a_transfer(pipeline: PipelineFactory, postgres: 
     with running(file) as run:
         run.drain()
     right()
+    lake.assert_equals(postgres, [f"public.{table}" for table in TABLES])
+
+
+@pytest.mark.full
+def test_tables_are_read_at_one_position(pipeline: PipelineFactory, postgres: Database) -> None:
+    """By `penstock query --consistent`, and by any reader at a tag that both tables have, under traffic and a kill."""
+    for table in TABLES:
+        postgres.execute(f"create table {table} (id int primary key, balance bigint not null)")
+        postgres.execute(f"insert into {table} select g, {DEPOSIT} from generate_series(0, {ACCOUNTS - 1}) g")
+    file, total = pipeline(), len(TABLES) * ACCOUNTS * DEPOSIT
+    file.settings["destinations"][0]["consistent_every"] = "1s"
+    file.settings["destinations"][0]["maintenance"]["keep_for"] = "60s"  # a query reads what it has opened
+    file.write()
+    with _transfers(postgres):
+        with running(file) as run:
+            run.drain()
+            assert json.loads(_query(file)) == [{"total": total}]
+            file.arm("apply.after_commit")
+            run.await_killed()
+        with running(file) as run:
+            run.drain()
+            assert json.loads(_query(file)) == [{"total": total}]
     tagged = _tagged_sums(file)
     assert len(tagged) > 3
     assert set(tagged.values()) == {total}, tagged
-    lake.assert_equals(postgres, [f"public.{table}" for table in TABLES])
