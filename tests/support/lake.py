@@ -17,6 +17,8 @@ from databases import Database
 from penstock.config.destinations import IcebergDestination
 from penstock.destinations.factory import make_readable
 from penstock.destinations.reading import ReadableTables
+from penstock.destinations.registry import store_packages
+from penstock.runtime.spark import jars
 from work_tables import TABLES
 
 PACKAGES = (
@@ -28,12 +30,16 @@ WORK_TABLES = tuple(table.name for table in TABLES)
 
 
 def reader_session() -> SparkSession:
-    """A Spark of our own, with nothing of penstock's in it but the jars that `make install` has fetched."""
-    jars = sorted((Path(sys.prefix) / "share" / "penstock" / "jars").glob("*.jar"))
+    """A Spark of our own, with nothing of penstock's in it but the jars that `make install` has fetched.
+
+    And those of object stores, if somebody has.
+    """
+    there = jars.installed() or []
+    there += [jar for name in store_packages() for jar in jars.folder().glob(f"{name.split(':')[1]}-*.jar") if there]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("penstock tests")
     settings = {
-        "spark.jars" if jars else "spark.jars.packages": ",".join(map(str, jars)) if jars else PACKAGES,
+        "spark.jars" if there else "spark.jars.packages": ",".join(map(str, there)) if there else PACKAGES,
         "spark.sql.extensions": EXTENSIONS,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

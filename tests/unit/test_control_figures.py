@@ -71,6 +71,8 @@ def test_counts_and_rates() -> None:
         '{"password": "hunter2"}',
         '{"s3.secret-access-key": "hunter2"}',
         "fs.s3a.secret.key=hunter2",
+        "spark.sql.catalog.lake.token=hunter2",
+        "{'type': 'rest', 'token': 'hunter2'}",
         "AWS_SECRET_ACCESS_KEY=hunter2",
         "fs.azure.account.key.shop.dfs.core.windows.net: hunter2",
         "{'credential': 'client:hunter2'}",

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.destinations.registry import store_packages
 from penstock.errors import EnvironmentMissing
 from penstock.runtime.spark import jars
 
 
 def test_every_package_has_a_checksum() -> None:
-    names = {f"{package.split(':')[1]}-{package.split(':')[2]}.jar" for package in jars.PACKAGES}
+    names = {f"{package.split(':')[1]}-{package.split(':')[2]}.jar" for package in (*jars.PACKAGES, *store_packages())}
     assert set(jars.CHECKSUMS) == names
 
 
@@ -51,17 +52,20 @@ def test_only_tested_jars_are_put_in_place(monkeypatch: pytest.MonkeyPatch, tmp_
     fetched.parent.mkdir()
     monkeypatch.setattr(jars, "PACKAGES", ("org.example:tested:1.0",))
     monkeypatch.setattr(jars, "compiled_jars", lambda: ())
-    monkeypatch.setattr(jars, "_resolve", lambda scratch: [fetched])
+    monkeypatch.setattr(jars, "_resolve", lambda scratch, wanted, classes: [fetched])
     monkeypatch.setattr(jars, "CHECKSUMS", {name: hashlib.sha256(b"as tested").hexdigest()})
     said: list[Path] = []
 
+    def say(folder: Path, count: int) -> None:
+        said.append(folder)
+
     fetched.write_bytes(b"damaged")
     with pytest.raises(EnvironmentMissing, match=r"tested-1\.0\.jar is not the jar that penstock was tested with"):
-        jars.fetch(said.append)
+        jars.fetch(say)
     assert jars.installed() is None
 
     fetched.write_bytes(b"as tested")
-    assert jars.fetch(said.append) == [jars.folder() / name]
+    assert jars.fetch(say) == [jars.folder() / name]
     assert said == [jars.folder()] * 2
-    jars.fetch(said.append)
+    jars.fetch(say)
     assert len(said) == 2, "nothing is missing any more"

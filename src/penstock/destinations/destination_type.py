@@ -35,6 +35,11 @@ def no_settings(settings: Any, /, *, compiled: bool) -> dict[str, str]:
     return {}
 
 
+def no_packages(settings: Any, /) -> tuple[str, ...]:
+    """Return what a type needs whose tables are never in an object store."""
+    return ()
+
+
 @dataclass(frozen=True)
 class DestinationType:
     """What a `type:` in the file stands for.
@@ -45,7 +50,8 @@ class DestinationType:
 
     `spark_settings` gives what a destination of the type, as the file describes it, needs in Spark's configuration;
     `compiled` says whether Spark has the type's own classes. `reading_settings` gives what a session that only reads
-    its tables needs besides. `type_map` says what its columns can be.
+    its tables needs besides. `store_packages` gives the jars by which Java reaches the object store that its
+    tables are in. `type_map` says what its columns can be.
     """
 
     name: str
@@ -55,6 +61,8 @@ class DestinationType:
     library: str = ""  # a module that only its extra brings, which is called as the type is
     packages: tuple[str, ...] = ()  # Maven coordinates of the jars that Spark needs
     reading_packages: tuple[str, ...] = ()  # of those that it needs to read tables back, and not to write them
+    every_store: tuple[str, ...] = ()  # all that `store_packages` may name
+    store_packages: Callable[..., tuple[str, ...]] = no_packages
     compiled: tuple[CompiledJar, ...] = ()
     worker_modules: tuple[str, ...] = ()  # imported once, before Spark's Python workers are forked
     spark_settings: Callable[..., dict[str, str]] = no_settings

@@ -52,6 +52,13 @@ def reading_packages(destinations: Sequence[DestinationSettings] | None = None) 
     return tuple(dict.fromkeys(package for kind in kinds for package in kind.reading_packages))
 
 
+def store_packages(destinations: Sequence[DestinationSettings] | None = None) -> tuple[str, ...]:
+    """Maven coordinates of the jars that reach the object stores of these destinations, or every store that works."""
+    if destinations is None:
+        return tuple(dict.fromkeys(package for kind in TYPES.values() for package in kind.every_store))
+    return tuple(dict.fromkeys(package for one in destinations for package in type_of(one).store_packages(one)))
+
+
 def compiled_jars() -> tuple[CompiledJar, ...]:
     return tuple(jar for kind in TYPES.values() for jar in kind.compiled)
 

@@ -79,7 +79,7 @@ def reading_session(pipeline: Pipeline, *, consistent: bool = False) -> Iterator
         instant = tables.instant(Path(folder)) if consistent else None
         settings |= instant.settings if instant is not None else {}
         settings |= CONFINED | ({"spark.jars": more} if more else {})
-        spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log")
+        spark = start_session(f"query {pipeline.name}", settings, Path(folder) / "spark.log", [destination])
         try:
             with java_process.needing(spark.sparkContext):
                 if instant is not None:

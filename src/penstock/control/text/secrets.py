@@ -8,7 +8,8 @@ _IN_URL = re.compile(r"(?<=://)([^:@/\s]*):\S*@")
 # As connection strings, properties and JSON write them: `password=…`, `"s3.secret-access-key": "…"`.
 _NAMED = re.compile(
     r"(?i)((?:password|passwd|secret|credential|mask_salt|(?:access|account|api|private)[_.-]?key"
-    r"|(?:auth|access|refresh|session|sas)[_.-]?token)[\w.-]*[\"']?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s&'\"]+)"
+    r"|(?:auth|access|refresh|session|sas)[_.-]?token|\.token|[\"']token(?=[\"']))"
+    r"[\w.-]*[\"']?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s&'\"]+)"
 )
 _BEARER = re.compile(r"(?i)(\bauthorization[\"']?\s*[=:]\s*[\"']?\w+\s+|\bbearer\s+(?=\S*[\d_.]))[^\s\"',]{8,}")
 _KNOWN = re.compile(r"\b(pst_|eyJ)[\w-]{16,}(?:\.[\w-]+)*")  # our own tokens, and JSON Web Tokens

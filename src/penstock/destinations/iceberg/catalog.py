@@ -7,6 +7,7 @@ destination's name. `declaration` hands the settings to Spark.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from penstock.model.table import TableId
 
 BUSY_TIMEOUT_MS = 30_000
 JDBC_CATALOG = "org.apache.iceberg.jdbc.JdbcCatalog"
+S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 
 
 class IcebergSettings(LakeSettings, Protocol):
@@ -35,13 +38,32 @@ def spark_settings(settings: IcebergSettings, *, local_file_io: str | None = Non
     catalog = dict(settings.catalog) or _embedded(settings)
     if not settings.catalog and local_file_io is not None and local_path(settings.warehouse) is not None:
         catalog["io-impl"] = local_file_io
-    properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **catalog}
+    properties = {"cache-enabled": "false", "warehouse": settings.warehouse, **_store(settings), **catalog}
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": settings.name,
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{key}": value for key, value in properties.items()},
     }
+
+
+def is_in_s3(settings: IcebergSettings) -> bool:
+    """Return whether Java reaches the warehouse by Iceberg's own access to S3."""
+    return settings.warehouse.startswith(S3_SCHEMES) and settings.catalog.get("io-impl", S3_FILE_IO) == S3_FILE_IO
+
+
+def _store(settings: IcebergSettings) -> dict[str, str]:
+    """Return how Java reaches S3: where, from the environment, as pyarrow does on executors. Never with what key.
+
+    Credentials are found by each library for itself, by AWS's own rules.
+    """
+    if not is_in_s3(settings):
+        return {}
+    found = {"io-impl": S3_FILE_IO}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    found |= {"client.region": region} if region else {}
+    return found | ({"s3.endpoint": endpoint, "s3.path-style-access": "true"} if endpoint else {})
 
 
 def _embedded(settings: IcebergSettings) -> dict[str, str]:
@@ -67,10 +89,10 @@ def database(settings: IcebergSettings) -> tuple[str, dict[str, str]] | None:
     return catalog["uri"], given
 
 
-def compares_snapshots_only(settings: IcebergSettings) -> bool:
-    """Return whether the catalog would let two changes of table properties pass each other.
+def is_rest(settings: IcebergSettings) -> bool:
+    """Return whether the catalog is reached over Iceberg's REST protocol.
 
-    A REST catalog does: it checks the snapshot alone.
+    Such a catalog would let two changes of table properties pass each other: it checks the snapshot alone.
     """
     return settings.catalog.get("type") == "rest" or "rest" in settings.catalog.get("catalog-impl", "").lower()
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.destinations.destination_type import DestinationSettings
-from penstock.destinations.registry import compiled_jars, packages, reading_packages
+from penstock.destinations.destination_type import CompiledJar, DestinationSettings
+from penstock.destinations.registry import compiled_jars, packages, reading_packages, store_packages
 from penstock.errors import EnvironmentMissing
 
 PACKAGES = (*packages(), *reading_packages())
@@ -28,6 +28,7 @@ PACKAGES = (*packages(), *reading_packages())
 CHECKSUMS = {
     "delta-spark_4.1_2.13-4.4.0.jar": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
     "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    "iceberg-aws-bundle-1.12.0.jar": "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
     "iceberg-spark-runtime-4.1_2.13-1.12.0.jar": "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     "sqlite-jdbc-3.50.3.0.jar": "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
 }
@@ -78,15 +79,20 @@ def installed() -> list[Path] | None:
     return jars if all(jar.is_file() for jar in jars) else None
 
 
-def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
+def fetch(begins: Callable[[Path, int], None] = lambda folder, count: None, stores: Sequence[str] = ()) -> list[Path]:
     """Bring the missing jars into the folder and return all of them. A jar appears there whole or not at all.
 
-    `begins` is called with the folder before anything is fetched; not at all if nothing is missing. EnvironmentMissing
-    if the jars cannot be had, or are not the ones that this version of penstock was tested with."""
+    `stores` are packages that reach object stores, which not everybody needs. `begins` is called with the folder and
+    the number of jars before anything is fetched; not at all if nothing is missing. EnvironmentMissing if the jars
+    cannot be had, or are not the ones that this version of penstock was tested with."""
     present = installed()
-    if present is not None:
-        return present
-    begins(folder())
+    missing = [package for package in stores if not (folder() / _file_name(package)).is_file()]
+    wanted = missing if present is not None else [*PACKAGES, *missing]
+    classes = compiled_jars() if present is None else ()
+    more = [folder() / _file_name(package) for package in stores]
+    if not wanted:
+        return [*_wanted(), *more]
+    begins(folder(), len(wanted))
     try:
         folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,8 +100,8 @@ def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
             f"{folder()} cannot be made: {error.strerror}", "Install penstock into an environment that you may write to"
         ) from error
     with tempfile.TemporaryDirectory(prefix="penstock-jars-") as scratch:
-        resolved = _resolve(Path(scratch))
-        for package in PACKAGES:
+        resolved = _resolve(Path(scratch), wanted, classes)
+        for package in wanted:
             source = next((jar for jar in resolved if jar.name.endswith(_file_name(package))), None)
             if source is None:
                 raise EnvironmentMissing(
@@ -104,9 +110,9 @@ def fetch(begins: Callable[[Path], None] = lambda folder: None) -> list[Path]:
                 )
             _require_checksum(source, _file_name(package))
             _put(source, folder() / _file_name(package))
-        for jar in compiled_jars():
+        for jar in classes:
             _put(Path(scratch) / jar.file_name, folder() / jar.file_name)
-    return _wanted()
+    return [*_wanted(), *more]
 
 
 def for_writing() -> list[Path]:
@@ -121,6 +127,11 @@ def for_writing() -> list[Path]:
 def for_reading(destinations: Sequence[DestinationSettings]) -> list[Path]:
     """Return the jars that a session which reads the tables of these destinations needs besides."""
     return [folder() / _file_name(package) for package in reading_packages(destinations)]
+
+
+def for_stores(destinations: Sequence[DestinationSettings]) -> list[Path]:
+    """Return the jars by which Java reaches the object stores of these destinations."""
+    return [folder() / _file_name(package) for package in store_packages(destinations)]
 
 
 def _wanted() -> list[Path]:
@@ -148,24 +159,25 @@ def _file_name(package: str) -> str:
     return f"{artifact}-{version}.jar"
 
 
-def _resolve(scratch: Path) -> list[Path]:
+def _resolve(scratch: Path, wanted: Sequence[str], classes: Sequence[CompiledJar]) -> list[Path]:
     """Resolve packages with a small application, for Spark does so before it starts one; compile our own classes."""
-    sources = [scratch / Path(jar.file_name).with_suffix(".java") for jar in compiled_jars()]
-    for place, jar in zip(sources, compiled_jars(), strict=True):
+    sources = [scratch / Path(jar.file_name).with_suffix(".java") for jar in classes]
+    for place, jar in zip(sources, classes, strict=True):
         place.write_text(jar.source)
     (scratch / "application.py").write_text(APPLICATION)
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-        *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(PACKAGES)),
+        *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--packages", ",".join(wanted)),
         *("--conf", f"spark.pyspark.python={sys.executable}", str(scratch / "application.py")),
         *map(str, sources),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("JARS=")), None)
     if done.returncode or line is None:
-        reason = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
+        said = done.stderr.strip().splitlines() or ["spark-submit said nothing"]
+        reason = next((line.strip() for line in said if "Exception" in line), said[-1])
         raise EnvironmentMissing(
-            f"the jars {', '.join(PACKAGES)} could not be fetched: {reason}",
+            f"the jars {', '.join(wanted)} could not be fetched: {reason}",
             "See that Java 17 is there and that Maven Central or its mirror can be reached, and try again. Without a "
             f"network, run `penstock jars fetch` on a machine that has one, and copy its folder to {folder()}",
         )

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.config.model import Pipeline
-from penstock.destinations.registry import spark_settings
+from penstock.destinations.destination_type import DestinationSettings
+from penstock.destinations.registry import spark_settings, store_packages
 from penstock.errors import EnvironmentMissing
 from penstock.runtime.spark import jars, java_process
 from penstock.runtime.spark.lazy_session import LazySession
@@ -46,13 +47,13 @@ from penstock.runtime.spark.standalone_master import (
 _CAUSE = re.compile(r"\b(?:Error|Exception|Could not|Unrecognized|Invalid|Conflicting)\b|Error:|Exception:")
 JAVA_MINIMUM = 17
 LOG = structlog.get_logger("spark")
+LAST_IN_CLASS_PATH = "SPARK_DIST_CLASSPATH"
 LOGGING = Path(__file__).with_name("log4j2.xml")
 
 
 def session(pipeline: Pipeline) -> LazySession:
     """Return the session of a pipeline, with a catalog for each destination; the first is the default catalog."""
     require_java()
-    _fetch_jars()
     settings = spark_settings(pipeline.destinations, compiled=True)
     if is_local(pipeline.spark):
         # Ranges of a copy mostly wait for the source: they get slots of their own, or batches would wait behind them.
@@ -63,7 +64,10 @@ def session(pipeline: Pipeline) -> LazySession:
     where = where_set(pipeline)
     require_master(pipeline.spark, where)
     pipeline.home.mkdir(parents=True, exist_ok=True)
-    return LazySession(start_context(pipeline.name, settings | pipeline.spark, spark_log(pipeline), where))
+    settings |= pipeline.spark
+    return LazySession(
+        start_context(pipeline.name, settings, spark_log(pipeline), where, destinations=pipeline.destinations)
+    )
 
 
 def spark_log(pipeline: Pipeline) -> Path:
@@ -76,24 +80,38 @@ def where_set(pipeline: Pipeline) -> str:
     return f"`spark.master` in {pipeline.file}"
 
 
-def start_session(name: str, settings: Mapping[str, str], log: Path) -> SparkSession:
+def start_session(
+    name: str, settings: Mapping[str, str], log: Path, destinations: Sequence[DestinationSettings] = ()
+) -> SparkSession:
     """Do as `start_context` does, with SQL."""
-    context = start_context(name, settings, log)
+    context = start_context(name, settings, log, destinations=destinations)
     with java_process.needing(context):
         return SparkSession(context)
 
 
-def start_context(name: str, settings: Mapping[str, str], log: Path, where: str = "spark.master") -> SparkContext:
+def start_context(
+    name: str,
+    settings: Mapping[str, str],
+    log: Path,
+    where: str = "spark.master",
+    destinations: Sequence[DestinationSettings] = (),
+) -> SparkContext:
     """Start Java and Spark; `log` takes what the Java process writes.
 
-    `settings` win over ours, and `where` says where their master comes from. EnvironmentMissing unless a context is
-    there that can run jobs.
+    `settings` win over ours, `where` says where their master comes from, and Java gets what reaches the object stores
+    of these destinations. EnvironmentMissing unless a context is there that can run jobs.
     """
     require_java()
-    _fetch_jars()
+    jars.fetch(_say_that_jars_are_fetched, store_packages(destinations))
+    stores = jars.for_stores(destinations)
+    _put_last(stores)
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = executors_python(settings), sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
-    ours = _defaults(name) | (_in_local_mode() if is_local(settings) else _on_a_cluster()) | _jar_settings(settings)
+    ours = (
+        _defaults(name)
+        | (_in_local_mode() if is_local(settings) else _on_a_cluster())
+        | _jar_settings(settings, stores)
+    )
     conf = SparkConf(loadDefaults=False).setAll(list((ours | dict(settings)).items()))
     master = conf.get("spark.master", "")
     handler, log_begins = signal.getsignal(signal.SIGINT), log.stat().st_size if log.exists() else 0
@@ -101,7 +119,7 @@ def start_context(name: str, settings: Mapping[str, str], log: Path, where: str 
     try:
         with log.open("ab") as output:
             start: Any = launch_gateway  # pyspark leaves it without types
-            gateway = start(conf, {"stdout": output, "stderr": output})
+            gateway = start(_on_command_line(conf), {"stdout": output, "stderr": output})
         with telling_of_a_wait(settings):
             context = SparkContext(conf=conf, gateway=gateway)
     except (PySparkRuntimeError, Py4JError, ConnectionError) as error:
@@ -174,6 +192,7 @@ def _defaults(name: str) -> dict[str, str]:
     return {
         "spark.app.name": f"penstock {name}",
         "spark.driver.extraJavaOptions": _java_options(),
+        "spark.redaction.regex": "(?i)secret|password|passwd|token|credential|access[.-]?key",
         "spark.python.daemon.module": "penstock.runtime.spark.worker_daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.scheduler.mode": "FAIR",
@@ -209,23 +228,31 @@ def _java_options(*more: str) -> str:
     return " ".join(options)
 
 
-def _fetch_jars() -> None:
-    """Fetch the jars if this is the first start of Spark in this environment."""
-    jars.fetch(_say_that_jars_are_fetched)
-
-
-def _say_that_jars_are_fetched(folder: Path) -> None:
+def _say_that_jars_are_fetched(folder: Path, count: int) -> None:
     if structlog.is_configured():
-        LOG.info("fetching jars for the first start of Spark", jars=len(jars.PACKAGES), folder=str(folder))
+        LOG.info("fetching jars for the first start of Spark", jars=count, folder=str(folder))
     else:
-        sys.stderr.write(f"penstock: fetching {len(jars.PACKAGES)} jars for the first start of Spark into {folder}\n")
+        sys.stderr.write(f"penstock: fetching {count} jars for the first start of Spark into {folder}\n")
 
 
-def _jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    jars.fetch()
+def _jar_settings(settings: Mapping[str, str], stores: Sequence[Path]) -> dict[str, str]:
     installed = jars.for_writing()
     here = {"spark.driver.extraClassPath": os.pathsep.join(map(str, installed))}
-    return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, installed))}
+    return here if is_local(settings) else here | {"spark.jars": ",".join(map(str, [*installed, *stores]))}
+
+
+def _on_command_line(conf: SparkConf) -> SparkConf:
+    """Return what Java must know when it starts. Catalogs may hold credentials, which any user could see there."""
+    there = [(name, value) for name, value in conf.getAll() if not name.startswith("spark.sql.catalog.")]
+    return SparkConf(loadDefaults=False).setAll(there)
+
+
+def _put_last(stores: Sequence[Path]) -> None:
+    """Put jars last in Java's class path: the archive of classes fits those that begin as the one it was made with."""
+    there = [one for one in os.environ.get(LAST_IN_CLASS_PATH, "").split(os.pathsep) if one]
+    there += [str(jar) for jar in stores if str(jar) not in there]
+    if there:
+        os.environ[LAST_IN_CLASS_PATH] = os.pathsep.join(there)
 
 
 def _last_words(log: Path, begins: int = 0) -> str:
