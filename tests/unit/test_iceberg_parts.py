@@ -18,7 +18,7 @@ from penstock.destinations.lake.read_cost import read_cost
 from penstock.destinations.lake.storage import safe_name
 from penstock.destinations.lake.warehouse import open_warehouse
 from penstock.errors import DestinationUnreachable
-from penstock.model.location import local_path
+from penstock.model.location import in_one_request, local_path
 from penstock.model.table import TableId
 
 
@@ -64,6 +64,13 @@ def test_local_locations() -> None:
     assert local_path("/a b/c") == Path("/a b/c")
     assert local_path("file:/a/b") == local_path("file:///a/b") == Path("/a/b")
     assert local_path("s3://bucket/a") is None
+
+
+def test_small_files_are_one_request_in_s3_alone() -> None:
+    assert in_one_request("s3://bucket/a") == "s3://bucket/a?allow_delayed_open=true"
+    assert in_one_request("s3://bucket/a?region=eu") == "s3://bucket/a?region=eu&allow_delayed_open=true"
+    for uri in ("s3://bucket/a?allow_delayed_open=false", "gs://bucket/a", "hdfs://name/a"):
+        assert in_one_request(uri) == uri
 
 
 def bounds(values: pa.Array) -> tuple[bytes | None, bytes | None]:

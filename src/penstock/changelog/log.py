@@ -40,6 +40,7 @@ from penstock.changelog.segment import (
 )
 from penstock.errors import LogDamaged, LogFormatUnknown, LogUnreachable
 from penstock.model.change import RAW_SCHEMA, RawChanges
+from penstock.model.location import in_one_request
 from penstock.model.position import Position, position_text
 from penstock.model.table import TableSchema
 
@@ -443,7 +444,7 @@ def _resolve(uri: str) -> tuple[fs.FileSystem, str]:
     if "://" not in uri:
         return fs.LocalFileSystem(), str(Path(uri).absolute())
     try:
-        filesystem, folder = fs.FileSystem.from_uri(uri)
+        filesystem, folder = fs.FileSystem.from_uri(in_one_request(uri))
     except (pa.ArrowInvalid, OSError) as error:
         raise LogUnreachable(
             f"log.uri {uri}: {_first_line(error)}", "Use a path, file://, s3://, gs://, abfs:// or hdfs://"

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import DestinationUnreachable, FileUnreadable
-from penstock.model.location import local_path
+from penstock.model.location import in_one_request, local_path
 
 SOLUTION = "See that the warehouse is there, has room and may be written"
 
@@ -178,5 +178,5 @@ def _local() -> fs.FileSystem:
 
 @lru_cache(maxsize=16)
 def _remote(scheme: str, bucket: str) -> fs.FileSystem:
-    system, _ = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
+    system, _ = fs.FileSystem.from_uri(in_one_request(f"{scheme}://{bucket}"))
     return system
