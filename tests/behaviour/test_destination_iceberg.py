@@ -407,7 +407,7 @@ def _snapshot(lake: Lake) -> int | None:
 def test_where_a_catalog_compares_snapshots_alone_every_change_makes_one(
     iceberg: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.destinations.iceberg.tables.compares_snapshots_only", lambda settings: True)
+    monkeypatch.setattr("penstock.destinations.iceberg.tables.is_rest", lambda settings: True)
     driver = opened(iceberg)
     seen = [_snapshot(iceberg)]
     apply(driver, ORDERS, START + 1, net(ORDERS, rows(range(5))))

@@ -1,4 +1,4 @@
-"""The contract of destinations that commit all tables of a batch in one step: the twin, and Iceberg on its catalog."""
+"""The contract of destinations that commit all tables of a batch in one step: the twin, and Iceberg on its catalogs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def row(id: int, amount: int) -> dict[str, object]:
     return {"id": id, "amount": amount, "note": ""}
 
 
-@pytest.fixture(params=["memory", "iceberg"])
+@pytest.fixture(params=["memory", "iceberg", "rest", pytest.param("nessie", marks=pytest.mark.full)])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param in ("rest", "nessie"):
+        lake: Lake = request.getfixturevalue(f"{request.param}_lake")
+        return lake
     if request.param == "iceberg":
         spark: SparkSession = request.getfixturevalue("spark")
         return iceberg_lake(spark, tmp_path, iceberg_config(tmp_path))

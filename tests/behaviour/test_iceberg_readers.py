@@ -7,6 +7,9 @@ Row 0 says which state it is; all other rows must be that state's.
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +22,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from destination_rows import SOURCE, START, TYPES, Lake, Row, iceberg_config, iceberg_lake, net, write
+from destination_rows import ORDERS, SOURCE, START, TYPES, Lake, Row, apply, iceberg_config, iceberg_lake, net, write
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.contract import InProcessRunner, TableDestination
 from penstock.destinations.lake import compaction_tasks, orphan_sweep
@@ -140,3 +143,28 @@ def test_a_reader_sees_committed_states_only(
     assert merged > 10
     assert last > 3
     assert len(set(seen)) > 3, "the reader is to see the table while it changes"
+
+
+NAMED_BLOCK = re.compile(r"^```python\n# (read_with_\w+)\.py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "readers.md"
+
+
+@pytest.mark.parametrize("reader", ["pyiceberg", "duckdb", "polars", pytest.param("spark", marks=pytest.mark.full)])
+def test_the_programs_of_the_readers_page_work_as_they_are(iceberg: Lake, tmp_path: Path, reader: str) -> None:
+    """Over a table with a file of rows, some of which a delete file ends."""
+    driver = iceberg.driver()
+    driver.ensure_table(ORDERS.table, ORDERS, SOURCE, START)
+    rows: list[Row] = [{"id": number, "amount": number, "note": ""} for number in range(1, 21)]
+    apply(driver, ORDERS, START + 1, net(ORDERS, rows))
+    apply(driver, ORDERS, START + 2, net(ORDERS, [{"id": 15, "amount": 7000, "note": ""}], [{"id": 20}, {"id": 1}]))
+    driver.close()
+    program = dict(NAMED_BLOCK.findall(PAGE.read_text()))[f"read_with_{reader}"]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    if reader == "duckdb":
+        assert re.search(r"\b18\b.*\b7174\b", done.stdout), done.stdout
+    else:
+        assert "7000" in done.stdout
+        assert not re.search(r"\b(?:15|20)\b *│ *(?:15|20)\b", done.stdout), done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import SparkSession
@@ -159,8 +160,20 @@ def iceberg_config(root: Path, **maintenance: Any) -> IcebergConfig:
     return IcebergConfig(type="iceberg", warehouse=str(root / "warehouse"), maintenance=Maintenance(**maintenance))
 
 
-def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: Path | None = None) -> Lake:
-    """Every driver gets a Spark session of its own, so no two share what a session keeps."""
+def iceberg_lake(
+    spark: SparkSession,
+    root: Path,
+    config: IcebergConfig,
+    index: Path | None = None,
+    catalog: Callable[[], Catalog] | None = None,
+) -> Lake:
+    """Every driver gets a Spark session of its own, so no two share what a session keeps.
+
+    `catalog` opens another catalog than the embedded one for pyiceberg.
+    """
+
+    def embedded() -> Catalog:
+        return SqlCatalog("lake", uri=f"sqlite:///{root}/warehouse/catalog.db", warehouse=str(root / "warehouse"))
 
     def driver() -> IcebergDestination:
         session = spark.newSession()
@@ -173,11 +186,11 @@ def iceberg_lake(spark: SparkSession, root: Path, config: IcebergConfig, index: 
 
     @contextmanager
     def loaded(target: TableId) -> Iterator[IcebergTable]:
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/warehouse/catalog.db", warehouse=str(root / "warehouse"))
+        opened = (catalog or embedded)()
         try:
-            yield catalog.load_table((target.schema, target.name))
+            yield opened.load_table((target.schema, target.name))
         finally:
-            catalog.close()
+            opened.close()
 
     def read(target: TableId) -> pa.Table:
         with loaded(target) as found:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -12,12 +16,12 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.control.check.environment import check_destination
 from penstock.control.check.foresight import (
-    check_catalog,
     check_renamed,
     check_rule_changes,
     check_unfollowed,
     check_unmatched_rules,
 )
+from penstock.control.check.iceberg_catalog import check_catalogs
 from penstock.fold.rule import noted
 from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.source.finding import Finding
@@ -109,10 +113,66 @@ def test_a_renamed_pipeline(tmp_path: Path) -> None:
 
 def test_a_catalog_that_cannot_be(tmp_path: Path) -> None:
     remote = {"type": "iceberg", "warehouse": "s3://bucket/lake"}
-    (found,) = check_catalog(load(pipeline_file(tmp_path, destinations=[remote])))
+    (found,) = check_catalogs(load(pipeline_file(tmp_path, destinations=[remote])))
     assert "s3://bucket/lake has no `catalog`" in found.what
-    named = {**remote, "catalog": {"type": "rest", "uri": "http://catalog"}}
-    assert list(check_catalog(load(pipeline_file(tmp_path, destinations=[named])))) == []
+    jdbc = {"type": "jdbc", "uri": "jdbc:postgresql://db/catalog"}
+    assert list(check_catalogs(load(pipeline_file(tmp_path, destinations=[{**remote, "catalog": jdbc}])))) == []
+    (found,) = check_catalogs(load(pipeline_file(tmp_path, destinations=[{**remote, "catalog": {"type": "glue"}}])))
+    assert (found.level, "one after the other" in found.what) == ("note", True)
+
+
+class RestCatalogTwin(BaseHTTPRequestHandler):
+    """Gives a token for one secret, and the configuration for that token."""
+
+    endpoints: ClassVar[list[str]] = []
+    defaults: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        told = {"endpoints": self.endpoints, "defaults": self.defaults, "overrides": {}}
+        allowed = self.headers.get("Authorization") == "Bearer good" and "warehouse=wh" in self.path
+        self._answer(200 if allowed else 401, told)
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        given = (form["client_id"], form["client_secret"], form["scope"])
+        self._answer(200, {"access_token": "good" if given == (["me"], ["hunter2"], ["lake"]) else "bad"})
+
+    def _answer(self, status: int, told: dict[str, Any]) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(told).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_rest_catalog_is_asked_what_it_offers(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), RestCatalogTwin)
+    serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+    serving.start()
+
+    def findings(**catalog: str) -> list[Finding]:
+        named = {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}", "warehouse": "wh", **catalog}
+        remote = {"type": "iceberg", "warehouse": "s3://bucket/lake", "catalog": named}
+        return list(check_catalogs(load(pipeline_file(tmp_path, destinations=[remote]))))
+
+    try:
+        (found,) = findings(token="good")
+        assert (found.level, "offers no commit of several tables" in found.what) == ("note", True)
+        RestCatalogTwin.endpoints = ["POST /v1/{prefix}/transactions/commit"]
+        assert findings(token="good") == []
+        assert findings(credential="me:hunter2", scope="lake") == []
+        RestCatalogTwin.endpoints, RestCatalogTwin.defaults = [], {"nessie.is-nessie-catalog": "true"}
+        assert findings(token="good") == []
+        (found,) = findings(credential="me:wrong-hunter3", scope="lake")
+        assert (found.level, found.fix) == ("error", "Correct `token` or `credential` of its `catalog`")
+        assert "hunter3" not in found.what
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+    (found,) = findings(token="good")
+    assert (found.level, "cannot be asked" in found.what, "good" in found.what) == ("error", True, False)
 
 
 def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.destinations.lake import key_index
 from penstock.destinations.lake.file_list import LiveFile
+from penstock.destinations.lake.index_room import LOOK_AFTER, IndexRoom
 from penstock.destinations.lake.key_index import IndexedFile, KeyIndex, sorted_order
 from penstock.destinations.lake.row_instances import require_positions
 from penstock.errors import RowsMissing
@@ -104,3 +106,66 @@ def test_rows_that_somebody_ended_by_value_cannot_be_told_from_living_ones() -> 
     theirs = replace(ours, path="theirs.parquet", content="equality-deletes")
     with pytest.raises(RowsMissing, match="by value"):
         require_positions(TableId("public", "bag"), [ours, theirs])
+
+
+def _serial(kind: str, numbers: range) -> list[pa.Array]:
+    if kind == "text":
+        return [pa.array([f"order-{number:09d}" for number in numbers])]
+    ids = pa.array([number - 2_000 for number in numbers], pa.int64())  # some are negative
+    return [ids] if kind == "number" else [ids, pa.array(["x" * (number % 3) for number in numbers])]
+
+
+def _bounds(kind: str, columns: Sequence[pa.Array]) -> tuple[int, int] | tuple[bytes, bytes]:
+    """As Iceberg has them: whole numbers, and the beginning of texts, rounded outwards."""
+    low, high = columns[0][0].as_py(), columns[0][-1].as_py()
+    return (low.encode()[:14], high.encode()[:14] + b"~") if kind == "text" else (low, high)
+
+
+@pytest.mark.parametrize("kind", ["number", "text", "several"])
+def test_a_cold_index_opens_only_files_whose_bounds_have_a_key(tmp_path: Path, kind: str) -> None:
+    """A thousand files of ten rows: ten keys are in eight of them."""
+    parts = [_serial(kind, range(10 * number, 10 * number + 10)) for number in range(1000)]
+    files = [
+        IndexedFile(f"data/{number}.parquet", 10, number, _bounds(kind, part)) for number, part in enumerate(parts)
+    ]
+    opened: list[str] = []
+
+    def read_keys(file: IndexedFile) -> pa.Array:
+        opened.append(file.path)
+        return encode_keys(parts[file.sequence])
+
+    wanted = [4_003, 4_004, 17, 9_999, 0, 5_555, 123, 8_080, 8_081, 2_000]
+    rows = [_serial(kind, range(number, number + 1)) for number in wanted]
+    keys = encode_keys([pa.concat_arrays(column) for column in zip(*rows, strict=True)])
+    index = KeyIndex(tmp_path, ("k",))
+    places = index.locate(keys, files, read_keys)
+    found = sorted(zip(places.keys.tolist(), places.files.tolist(), places.rows.tolist(), strict=True))
+    assert found == [(at, number // 10, number % 10) for at, number in enumerate(wanted)]
+    assert len(opened) <= 8
+    everywhere = index.locate_all(keys, files, read_keys)
+    assert (
+        sorted(zip(everywhere.keys.tolist(), everywhere.files.tolist(), everywhere.rows.tolist(), strict=True)) == found
+    )
+
+    nowhere = _serial(kind, range(50_000, 50_001))
+    opened.clear()
+    assert len(index.locate(encode_keys(nowhere), files, read_keys).keys) == 0
+    assert opened == []
+
+
+def test_sidecars_longest_unused_make_room(tmp_path: Path) -> None:
+    key_index._open.clear()
+    keys, room = pa.array(range(1_000)), IndexRoom(tmp_path, 100_000)
+    index = KeyIndex(tmp_path / "public" / "orders", ("id",), room=room)
+    list_of_others = tmp_path / "public" / "orders.leaving" / "1.files"
+    list_of_others.parent.mkdir(parents=True)
+    list_of_others.write_bytes(bytes(200_000))
+    for number in range(40):
+        index.write(f"data/{number}.parquet", keys)
+        key_index._open.clear()
+        index.locate(keys, [IndexedFile("data/0.parquet", 1_000, 1)], not_needed)  # used all the time
+    there = {path.name for path in index.folder.iterdir()}
+    assert sum(path.stat().st_size for path in index.folder.iterdir()) <= room.most * (1 + 1 / LOOK_AFTER)
+    assert {"0.parquet.keys", "39.parquet.keys"} <= there
+    assert "1.parquet.keys" not in there
+    assert list_of_others.exists()

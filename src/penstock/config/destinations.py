@@ -61,6 +61,7 @@ class Maintenance(Section):
     pause: Duration = 0.5
     sweep_every: Duration = 86400.0
     sweep_age: Duration = 86400.0
+    key_index: Annotated[Size, Field(ge=2**20)] = 50 * 2**30
     advance_idle_every: Duration = 60.0
 
 
@@ -116,6 +117,14 @@ class IcebergDestination(TableSection):
     warehouse: Located
     catalog: Properties = Field(default_factory=dict)
     consistent_every: Annotated[Duration, Field(ge=1)] | None = None
+
+    @property
+    def catalog_type(self) -> str:
+        """Which catalog it is, as far as the file says: `jdbc`, `rest`, or another of Iceberg's types."""
+        if not self.catalog:
+            return "jdbc"
+        implementation = self.catalog.get("catalog-impl", "").rpartition(".")[2].lower()
+        return self.catalog.get("type") or implementation.removesuffix("catalog")
 
     @property
     def folder(self) -> Path | None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.control.check.foresight import (
-    check_catalog,
     check_renamed,
     check_streams,
 )
+from penstock.control.check.iceberg_catalog import check_catalogs
 from penstock.control.check.reachable import check_postgres
 from penstock.errors import (
     ConfigError,
@@ -34,7 +34,7 @@ def check_destination(pipeline: Pipeline) -> Iterator[Finding]:
             require()
         except (EnvironmentMissing, ConfigError) as error:
             yield Finding("error", error.what, error.solution)
-    yield from check_catalog(pipeline)
+    yield from check_catalogs(pipeline)
     yield from check_streams(pipeline)
     for destination_view in pipeline.destination_views:
         yield from check_renamed(destination_view)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.destinations import IcebergDestination, StreamSection
+from penstock.config.destinations import StreamSection
 from penstock.config.model import Pipeline
 from penstock.fold.rule import carried_types, mode_of, retyped_by_name, rule_text
 from penstock.model.feed import Feed, Mode
@@ -71,18 +71,6 @@ def check_renamed(pipeline: Pipeline) -> Iterator[Finding]:
                 f"pipeline {pipeline.name} has not run yet, and {other} in the same place has filled {shown}: "
                 "positions are kept under the pipeline's name, so these tables would be Errored",
                 f"Name the pipeline {other} again, or give its tables other names in `target`",
-            )
-
-
-def check_catalog(pipeline: Pipeline) -> Iterator[Finding]:
-    """Report an embedded catalog, which is a file in a local warehouse."""
-    for destination in pipeline.destinations:
-        if isinstance(destination, IcebergDestination) and not destination.catalog and destination.folder is None:
-            yield Finding(
-                "error",
-                f"destination {destination.name}: the warehouse {destination.warehouse} has no `catalog`, and the one "
-                "that is used without it is a file in a local warehouse",
-                "Name the catalog: `catalog: {type: rest, uri: …}`, or glue, hive or jdbc (docs/config.md)",
             )
 
 

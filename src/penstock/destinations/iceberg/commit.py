@@ -328,7 +328,7 @@ def state_after(
         return None  # somebody else has committed since
     if found.snapshot is None:
         return before.after(found.metadata, None, before.sequence, ())
-    files = [live(file, found.sequence if aged is None else aged, opened.spec) for file in added]
+    files = [live(file, found.sequence if aged is None else aged, opened) for file in added]
     state = before.after(found.metadata, found.snapshot, found.sequence, files, removed)
     return state if (found.data, found.deletes) == (len(state.data), len(state.deletes)) else None
 

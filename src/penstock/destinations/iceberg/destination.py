@@ -24,7 +24,7 @@ from penstock.destinations.iceberg.catalog import IcebergSettings, database
 from penstock.destinations.iceberg.commit import carried_on, note_turn, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.group_commit import GroupCommit
-from penstock.destinations.iceberg.java import Java, present, translated
+from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.lost_files import Diagnosis
 from penstock.destinations.iceberg.maintenance import compact, expire
 from penstock.destinations.iceberg.open_table import (
@@ -86,16 +86,20 @@ class IcebergDestination:
         self._background = BackgroundWork()
         self._diagnosis = Diagnosis(self._tables, settings, self._java)
         self._group: GroupCommit | None = None
-        self.capabilities = replace(self.capabilities, whole_batches=database(settings) is not None)
 
     def open(self) -> None:
         self._tables.open_catalog()
+        if self._group is None:
+            operations = self._group_operations()
+            self._group = None if operations is None else GroupCommit(self._java, self._tables, operations)
+        self.capabilities = replace(self.capabilities, whole_batches=self._group is not None)
+
+    def _group_operations(self) -> JavaObject | None:
+        """Return what commits several tables in one step, if the catalog can."""
         where = database(self._settings)
-        if where is not None and self._group is None:
-            uri, given = where
-            self._group = GroupCommit(
-                self._java, self._tables, self._java.group_operations(uri, self._settings.name, given)
-            )
+        if where is not None:
+            return self._java.group_operations(where[0], self._settings.name, where[1])
+        return self._tables.group_operations()
 
     def close(self) -> None:
         if self._group is not None:
@@ -218,7 +222,7 @@ class IcebergDestination:
             )
             for one in commits
         ]
-        if self._group is not None and len(changes) > 1:
+        if self._group is not None and len(changes) >= self._group.least:
             return self._group.commit(changes)
         return [self._error_of(change) for change in changes]
 
@@ -244,7 +248,7 @@ class IcebergDestination:
         written = [part for part in lake_parts(parts) if not part.empty]
 
         def files(sequence: int) -> list[LiveFile]:
-            return [live(file, sequence, opened.spec) for part in written for file in part.files]
+            return [live(file, sequence, opened) for part in written for file in part.files]
 
         gets_rescued = opened.rescued is None and any(part.rescued_as for part in written)
         return plan_after(opened, plan, position=position, moment=moment, gets_rescued=gets_rescued, files=files)

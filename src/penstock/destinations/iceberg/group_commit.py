@@ -1,10 +1,11 @@
-"""Commit all tables of a batch in one step, where the catalog's pointers are rows of one database.
+"""Commit all tables of a batch in one step, where the catalog can: a JDBC one, or a REST one that offers it.
 
 Each table's change is put into a strict transaction whose commit is staged: its metadata file is written, and nobody
-sees it. Then one transaction of SQL moves the pointers of all tables, each only if it is what the change was made of
-(`group_operations`). A reader who asks the catalog once sees all tables before the batch or all after it. A table
-that somebody else touched refuses the whole group. Ordinary changes are staged together by Java, all others each by
-calls from here, in several threads. Whoever stages a change keeps the turn of its table until the outcome is known.
+sees it. Then one transaction of SQL, or one request, moves the pointers of all tables, each only if it is what the
+change was made of (`group_operations`). A reader who asks the catalog once sees all tables before the batch or all
+after it. A table that somebody else touched refuses the whole group. Ordinary changes are staged together by Java, all
+others each by calls from here, in several threads. Whoever stages a change keeps the turn of its table until the
+outcome is known.
 """
 
 from __future__ import annotations
@@ -198,6 +199,7 @@ class GroupCommit:
 
     def __init__(self, java: Java, tables: Tables, operations: JavaObject) -> None:
         self._java, self._tables, self._operations = java, tables, operations
+        self.least = 1 if tables.mark else 2  # a REST catalog may keep nothing by which a commit of one is known after
         self._one_at_a_time = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="group-commit")
 

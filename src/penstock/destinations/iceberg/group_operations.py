@@ -2,7 +2,10 @@
 
 Iceberg commits a table by writing a new metadata file and moving the catalog's pointer to it. `Staged` does the first
 half. `move` does the second for many tables: in a JDBC catalog the pointers are rows of one table, so one SQL
-transaction moves them all, each only if it still is what the commit was made of.
+transaction moves them all, each only if it still is what the commit was made of. A REST catalog writes metadata files
+itself: there `Staged` keeps the change, and `move` is one request with the changes of all tables (`commitTransaction`),
+each with what it requires of its table. Where that request ends without an answer, nobody can say what it did; where
+it is refused, a table may have been found changed by this very request, sent twice: then its own snapshot is there.
 
 `Batch` makes the ordinary changes of many tables ready, rows, positional deletes and properties, by the same steps as
 `commit.StrictTransaction`: over py4j these are some eighty calls a table, which cost more than the commits themselves.
@@ -12,20 +15,26 @@ Compiled by the compiler that comes with Spark.
 from __future__ import annotations
 
 CLASS = "dev.penstock.GroupOperations"
-JAR = "penstock-group-commit-1.jar"
+JAR = "penstock-group-commit-2.jar"
 SOURCE = """
 package dev.penstock;
 
+import java.lang.reflect.Field;
+import java.nio.ByteBuffer;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.SQLException;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -42,14 +51,23 @@ import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.Transactions;
 import org.apache.iceberg.UpdateProperties;
+import org.apache.iceberg.UpdateRequirements;
+import org.apache.iceberg.catalog.TableCommit;
+import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.encryption.EncryptionManager;
+import org.apache.iceberg.exceptions.BadRequestException;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.CommitStateUnknownException;
+import org.apache.iceberg.exceptions.ForbiddenException;
 import org.apache.iceberg.exceptions.NoSuchTableException;
+import org.apache.iceberg.exceptions.NotAuthorizedException;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.io.LocationProvider;
 import org.apache.iceberg.jdbc.UncheckedSQLException;
 import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
+import org.apache.iceberg.rest.Endpoint;
+import org.apache.iceberg.rest.RESTCatalog;
+import org.apache.iceberg.rest.RESTSessionCatalog;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
@@ -63,6 +81,8 @@ public class GroupOperations {
   private static final int THREADS = 4;
   private final String uri;
   private final String catalog;
+  private final RESTCatalog rest; // or null: then it is a JDBC catalog
+  private final Map waiting; // of a REST catalog: staged changes by the names that stand for their metadata files
   private final Properties settings = new Properties();
   private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, new Daemons());
   private Connection connection = null;
@@ -70,23 +90,92 @@ public class GroupOperations {
   public GroupOperations(String uri, String catalog, Map given) {
     this.uri = uri;
     this.catalog = catalog;
+    this.rest = null;
+    this.waiting = null;
     for (Iterator each = given.entrySet().iterator(); each.hasNext(); ) {
       Map.Entry entry = (Map.Entry) each.next();
       settings.setProperty((String) entry.getKey(), (String) entry.getValue());
     }
   }
 
+  private GroupOperations(RESTCatalog rest) {
+    this.uri = "";
+    this.catalog = rest.name();
+    this.rest = rest;
+    this.waiting = new ConcurrentHashMap();
+  }
+
+  /* For a REST catalog that commits several tables in one step; null for any other. It may be asked at any time. */
+  public static GroupOperations ofRest(Object catalog) {
+    if (!(catalog instanceof RESTCatalog)) {
+      return null;
+    }
+    RESTCatalog rest = (RESTCatalog) catalog;
+    return offered(rest) || isNessie(rest) ? new GroupOperations(rest) : null;
+  }
+
+  /* The octets of a column's lower and upper bound, with a space between them. */
+  public static String bounds(DataFile file, int column) {
+    return hex(file.lowerBounds(), column) + " " + hex(file.upperBounds(), column);
+  }
+
+  private static String hex(Map bounds, int column) {
+    ByteBuffer found = bounds == null ? null : (ByteBuffer) bounds.get(Integer.valueOf(column));
+    if (found == null) {
+      return "";
+    }
+    StringBuilder text = new StringBuilder();
+    for (int at = found.position(); at < found.limit(); at++) {
+      text.append(String.format("%02x", new Object[] {Byte.valueOf(found.get(at))}));
+    }
+    return text.toString();
+  }
+
+  private static boolean offered(RESTCatalog rest) {
+    try {
+      rest.commitTransaction(Collections.emptyList()); // fails before anything is sent: what for, tells
+    } catch (UnsupportedOperationException e) {
+      return false;
+    } catch (IllegalArgumentException e) {
+      return true;
+    }
+    return true;
+  }
+
+  /* Nessie commits several tables and does not say so in its configuration, which Iceberg's client goes by. */
+  private static boolean isNessie(RESTCatalog rest) {
+    if (!"true".equals(rest.properties().get("nessie.is-nessie-catalog"))) {
+      return false;
+    }
+    try {
+      Field session = RESTCatalog.class.getDeclaredField("sessionCatalog");
+      session.setAccessible(true);
+      Field known = RESTSessionCatalog.class.getDeclaredField("endpoints");
+      known.setAccessible(true);
+      Set more = new HashSet((Set) known.get(session.get(rest)));
+      more.add(Endpoint.V1_COMMIT_TRANSACTION);
+      known.set(session.get(rest), more);
+    } catch (ReflectiveOperationException e) {
+      return false;
+    }
+    return offered(rest);
+  }
+
   public Staged staged(TableOperations real) {
-    return new Staged(real);
+    return new Staged(real, waiting);
   }
 
   public Batch batch() {
-    return new Batch(threads);
+    return new Batch(threads, waiting);
   }
 
   /* Of each table: namespace, name, metadata file before and after. The first that is not as it was, or nothing. */
   public synchronized String move(String tables) {
     String[] fields = tables.split(SEPARATOR, -1);
+    if (rest != null) {
+      request(fields);
+      return "";
+    }
     try {
       if (connection == null) {
         connection = DriverManager.getConnection(uri, settings);
@@ -123,6 +212,82 @@ public class GroupOperations {
     return "";
   }
 
+  private void request(String[] fields) {
+    List staged = new ArrayList();
+    List commits = new ArrayList();
+    for (int at = 0; at + 3 < fields.length; at += 4) {
+      Staged one = (Staged) waiting.get(fields[at + 3]);
+      staged.add(one);
+      commits.add(new Request(TableIdentifier.of(new String[] {fields[at], fields[at + 1]}), one.base, one.made));
+    }
+    try {
+      rest.commitTransaction(commits);
+    } catch (CommitFailedException e) {
+      if (!isMade(staged)) {
+        throw e;
+      }
+    } catch (NoSuchTableException e) {
+      throw e;
+    } catch (BadRequestException e) {
+      throw e;
+    } catch (NotAuthorizedException e) {
+      throw e;
+    } catch (ForbiddenException e) {
+      throw e;
+    } catch (CommitStateUnknownException e) {
+      throw e;
+    } catch (RuntimeException e) {
+      throw new CommitStateUnknownException(e);
+    } finally {
+      for (int at = 0; at + 3 < fields.length; at += 4) {
+        waiting.remove(fields[at + 3]);
+      }
+    }
+  }
+
+  private static class Request implements TableCommit {
+    private final TableIdentifier table;
+    private final TableMetadata base;
+    private final TableMetadata made;
+
+    Request(TableIdentifier table, TableMetadata base, TableMetadata made) {
+      this.table = table;
+      this.base = base;
+      this.made = made;
+    }
+
+    public TableIdentifier identifier() {
+      return table;
+    }
+
+    public List requirements() {
+      return UpdateRequirements.forUpdateTable(base, made.changes());
+    }
+
+    public List updates() {
+      return made.changes();
+    }
+  }
+
+  /* Whether a refused request had been made before: a proxy may have sent it twice. */
+  private static boolean isMade(List staged) {
+    for (int at = 0; at < staged.size(); at++) {
+      Staged one = (Staged) staged.get(at);
+      Snapshot ours = one.made.currentSnapshot();
+      try {
+        TableMetadata now = one.refresh();
+        if (now != null && ours != null && now.snapshot(ours.snapshotId()) != null) {
+          return true;
+        }
+      } catch (NoSuchTableException e) {
+        continue;
+      } catch (RuntimeException e) {
+        throw new CommitStateUnknownException(e);
+      }
+    }
+    return false;
+  }
+
   public synchronized void close() {
     threads.shutdown();
     disconnect();
@@ -150,14 +315,16 @@ public class GroupOperations {
   /* Ordinary changes of several tables. Whoever uses it keeps all other changes of these tables away meanwhile. */
   public static class Batch {
     private final ExecutorService threads;
+    private final Map waiting;
     private final List changes = new ArrayList();
 
-    Batch(ExecutorService threads) {
+    Batch(ExecutorService threads, Map waiting) {
       this.threads = threads;
+      this.waiting = waiting;
     }
 
     public void add(TableOperations real, String described) {
-      changes.add(new Change(real, described));
+      changes.add(new Change(real, waiting, described));
     }
 
     /* A line for each table: its new metadata file; nothing if it has changed; "!" if it failed, which `fail` says. */
@@ -228,13 +395,15 @@ public class GroupOperations {
 
   private static class Change {
     final TableOperations real;
+    final Map waiting;
     final String described;
     Staged staged = null; // once it is ready
     Throwable failure = null;
     ObjectNode found = null;
 
-    Change(TableOperations real, String described) {
+    Change(TableOperations real, Map waiting, String described) {
       this.real = real;
+      this.waiting = waiting;
       this.described = described;
     }
 
@@ -247,7 +416,7 @@ public class GroupOperations {
     }
 
     private void make(JsonNode told) throws Exception {
-      Staged operations = new Staged(real);
+      Staged operations = new Staged(real, waiting);
       BaseTransaction transaction =
           (BaseTransaction) Transactions.newTransaction(told.get("table").asText(), operations);
       TableMetadata start = transaction.startMetadata();
@@ -309,11 +478,10 @@ public class GroupOperations {
       try {
         staged.moved();
         TableMetadata now = real.current();
-        List before = now.previousFiles();
         Snapshot snapshot = now.currentSnapshot();
         ObjectNode node = JsonUtil.mapper().createObjectNode();
         node.put("metadata", now.metadataFileLocation());
-        node.put("previous", ((TableMetadata.MetadataLogEntry) before.get(before.size() - 1)).file());
+        node.put("previous", staged.before(now));
         if (snapshot != null) {
           node.put("snapshot", snapshot.snapshotId());
           node.put("sequence", snapshot.sequenceNumber());
@@ -337,12 +505,14 @@ public class GroupOperations {
 
   public static class Staged implements TableOperations {
     private final TableOperations real;
-    private TableMetadata base = null;
-    private TableMetadata made = null;
+    private final Map waiting; // null: a JDBC catalog's
+    TableMetadata base = null;
+    TableMetadata made = null;
     private String location = "";
 
-    Staged(TableOperations real) {
+    Staged(TableOperations real, Map waiting) {
       this.real = real;
+      this.waiting = waiting;
     }
 
     public String location() {
@@ -353,6 +523,13 @@ public class GroupOperations {
       if (from != real.current()) {
         throw new CommitFailedException("the table has changed", new Object[0]);
       }
+      this.base = from;
+      this.made = metadata;
+      if (waiting != null) {
+        this.location = "staged:" + UUID.randomUUID().toString();
+        waiting.put(location, this);
+        return;
+      }
       String codec = metadata.property("write.metadata.compression-codec", "none");
       String before = from.metadataFileLocation();
       String[] number = before.substring(before.lastIndexOf('/') + 1).split("-");
@@ -362,18 +539,38 @@ public class GroupOperations {
       });
       String place = real.temp(metadata).metadataFileLocation(name);
       TableMetadataParser.overwrite(metadata, real.io().newOutputFile(place));
-      this.base = from;
-      this.made = metadata;
       this.location = place;
     }
 
     public void moved() {
+      if (waiting != null) {
+        real.refresh();
+        return;
+      }
       CatalogUtil.deleteRemovedMetadataFiles(real.io(), base, made);
       real.refresh();
     }
 
+    /* The metadata file before the present one. A catalog that keeps no list of them, and required the snapshot of the
+       base, has made nothing else if our snapshot is the current one and the columns are ours. */
+    String before(TableMetadata now) {
+      List earlier = now.previousFiles();
+      if (!earlier.isEmpty()) {
+        return ((TableMetadata.MetadataLogEntry) earlier.get(earlier.size() - 1)).file();
+      }
+      Snapshot current = now.currentSnapshot();
+      Snapshot ours = made.currentSnapshot();
+      boolean alone = current != null && ours != null && current.snapshotId() == ours.snapshotId();
+      if (waiting == null || !alone || !now.schema().sameSchema(made.schema())) {
+        throw new IllegalStateException("nobody can say what the table was before");
+      }
+      return base.metadataFileLocation();
+    }
+
     public void discard() {
-      if (!location.isEmpty()) {
+      if (waiting != null) {
+        waiting.remove(location);
+      } else if (!location.isEmpty()) {
         real.io().deleteFile(location);
       }
     }

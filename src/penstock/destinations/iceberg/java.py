@@ -102,6 +102,10 @@ class Java:
             given.put(key, value)
         return self._group_operations(uri, catalog, given)
 
+    def rest_operations(self, catalog: JavaObject) -> JavaObject | None:
+        """Return what commits several tables of a REST catalog in one step; None where the catalog cannot."""
+        return self._group_operations.ofRest(catalog)
+
     def namespace(self, target: TableId) -> JavaObject:
         return self._namespace.of(self._strings(target.schema))
 
@@ -111,6 +115,11 @@ class Java:
     def content_file(self, description: Mapping[str, Any], specs: JavaObject) -> JavaObject:
         """Return a DataFile or DeleteFile from its JSON."""
         return self._content_file(self._tree(json.dumps(description)), specs)
+
+    def bounds(self, file: JavaObject, column: int) -> tuple[str, str]:
+        """Return the octets of a column's bounds in a data file, as hexadecimal texts; "" where there is none."""
+        lower, _, upper = self._group_operations.bounds(file, column).partition(" ")
+        return lower, upper
 
     def strings(self, values: Iterable[str]) -> JavaObject:
         """Return a Java list of strings in one call. Locations hold no line break."""

@@ -19,7 +19,7 @@ from penstock.destinations.iceberg.commit import carried_on, strict
 from penstock.destinations.iceberg.data_files import ICEBERG
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable, look_for_rescued, read_state
-from penstock.destinations.iceberg.snapshot_expiry import expire_snapshots
+from penstock.destinations.iceberg.snapshot_expiry import expire_snapshots, keeps_history
 from penstock.destinations.lake.background_work import BackgroundWork, Counting, Merging, Moving, discard
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.compaction import CountHits, MergeData, MergeDeletes, count_hits, merge
@@ -216,6 +216,9 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
         return 0
     if sweeping is not None and not sweeping.found.done():
         return 0
+    if keeps_history(opened):
+        opened.upkeep.commits_since_expiry = 0
+        return 0
     reach("maintain.before_expiry")
     opened.state = None  # unless it is known what the expiry was made of: what others did must be looked at
     try:
@@ -228,7 +231,7 @@ def expire(java: Java, opened: OpenTable, settings: MaintenanceSettings) -> int:
         metadata = present(opened.operations.refresh(), opened.target)
         if not _is_our_expiry(java, opened, state, metadata):
             return 0
-        opened.state = read_state(java, opened.table, metadata, state, opened.slice)
+        opened.state = read_state(java, opened.table, metadata, state, opened.slice, opened.leading)
     return max(0, state.snapshots - opened.state.snapshots)
 
 

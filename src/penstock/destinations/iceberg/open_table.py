@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from penstock.decode.rescue import RESCUED
+from penstock.destinations.iceberg.bounds import bounds, described_bounds
 from penstock.destinations.iceberg.columns import rescued_column
 from penstock.destinations.iceberg.java import Java, JavaObject
 from penstock.destinations.iceberg.source_partition import is_in_slice
@@ -133,8 +134,9 @@ def read_state(
     metadata: JavaObject,
     known: TableState | None = None,
     slice: SourceSlice | None = None,
+    leading: LakeColumn | None = None,
 ) -> TableState:
-    """Return the state under a metadata file; of a slice, its files.
+    """Return the state under a metadata file; of a slice, its files. `leading` is the key's first column.
 
     Manifests are read unless `known` is of the same snapshot: that has the same files.
     """
@@ -150,8 +152,8 @@ def read_state(
         snapshot.snapshotId(),
         snapshot.sequenceNumber(),
         snapshots,
-        tuple(map(_described, data)),
-        tuple(map(_described, deletes)),
+        tuple(_described(java, file, leading) for file in data),
+        tuple(_described(java, file, None) for file in deletes),
     )
 
 
@@ -184,7 +186,7 @@ def held_files(
     return data, deletes
 
 
-def _described(file: JavaObject) -> LiveFile:
+def _described(java: Java, file: JavaObject, leading: LakeColumn | None) -> LiveFile:
     return LiveFile(
         file.location(),
         file.recordCount(),
@@ -192,10 +194,14 @@ def _described(file: JavaObject) -> LiveFile:
         file.dataSequenceNumber(),
         file.content().name().lower().replace("_", "-"),
         file.specId(),
+        bounds=None if leading is None else bounds(*java.bounds(file, leading.id), leading),
     )
 
 
-def live(written: WrittenFile, sequence: int, spec: int) -> LiveFile:
+def live(written: WrittenFile, sequence: int, opened: OpenTable) -> LiveFile:
     """Describe a file of ours as it is once committed."""
     content = str(written.description["content"])
-    return LiveFile(written.path, written.records, written.size, sequence, content, spec, written.hits)
+    found = described_bounds(written.description, opened.leading) if content == "data" else None
+    return LiveFile(
+        written.path, written.records, written.size, sequence, content, opened.spec, written.hits, bounds=found
+    )

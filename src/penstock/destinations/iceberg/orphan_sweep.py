@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from penstock.destinations.iceberg.java import Java, JavaObject, present, translated
 from penstock.destinations.iceberg.open_table import OpenTable
-from penstock.destinations.iceberg.snapshot_expiry import referenced, shut_out
+from penstock.destinations.iceberg.snapshot_expiry import keeps_history, referenced, shut_out
 from penstock.destinations.lake.data_files import COPY_PREFIX, PREFIX
 from penstock.destinations.lake.storage import opened as opened_storage
 from penstock.destinations.lake.storage import reaching
@@ -53,7 +53,7 @@ def unknown(java: Java, opened: OpenTable, load: Callable[[], JavaObject | None]
     what = f"table {opened.target}: its folder cannot be listed"
     with reaching(what):
         listed = _listed(opened.folder, OURS, before) + _listed(f"{opened.location}/metadata", METADATA, before)
-    if not listed:
+    if not listed or keeps_history(opened):
         return []
     try:
         with translated(what):

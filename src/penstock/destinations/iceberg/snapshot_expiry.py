@@ -30,6 +30,16 @@ from penstock.failpoints import reach
 LOG = structlog.get_logger("iceberg")
 
 
+def keeps_history(opened: OpenTable) -> bool:
+    """Return whether nobody may remove what only the table's history refers to: its property `gc.enabled` says so.
+
+    Nessie has its own history of each table, and sets it.
+    """
+    with translated(f"table {opened.target}: its properties cannot be read"):
+        properties = present(opened.operations.current(), opened.target).properties()
+        return str(properties.get("gc.enabled") or "true").lower() == "false"
+
+
 def expire_snapshots(java: Java, opened: OpenTable, state: TableState, settings: MaintenanceSettings) -> None:
     """Keep few snapshots, for every commit writes all of them again; what they let go leaves after `keep_for`.
 
@@ -117,6 +127,8 @@ def shut_out(java: Java, opened: OpenTable, state: TableState, *, mark: bool) ->
         transaction.set_properties({opened.fence: uuid.uuid4().hex})
         if mark:
             transaction.mark()
+        if mark and not opened.strayed:
+            transaction.stand({})  # some catalogs keep no history by which the mark would be known to be ours
     return carried_on(java, opened, state)
 
 

@@ -15,7 +15,7 @@ from penstock.decode.rescue import RESCUED
 from penstock.decode.schema import arrow_schema
 from penstock.destinations.iceberg.catalog import (
     IcebergSettings,
-    compares_snapshots_only,
+    is_rest,
     table_location,
 )
 from penstock.destinations.iceberg.columns import (
@@ -48,7 +48,7 @@ from penstock.destinations.iceberg.source_partition import is_of_family, sid_col
 from penstock.destinations.iceberg.structure_change import follow
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.file_list import TableState
-from penstock.destinations.lake.known_table import TableUpkeep
+from penstock.destinations.lake.known_table import TableUpkeep, leading_column
 from penstock.destinations.lake.known_tables import KnownTables
 from penstock.destinations.lake.orphan_sweep import note_swept
 from penstock.destinations.lake.properties import (
@@ -100,7 +100,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
     def __init__(self, settings: IcebergSettings, spark: Session, java: Java, *, index: Path) -> None:
         super().__init__(settings, index)
         self._spark, self._java = spark, java
-        self.mark = compares_snapshots_only(settings)
+        self.mark = is_rest(settings)
         self._catalog: JavaObject = None
         self._turns: dict[TableId, Turns] = {}
         self._by_uuid: dict[str, TableId] = {}  # tables that were opened, by Iceberg's own id
@@ -109,6 +109,11 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         open_warehouse(self._settings, self._index)
         with translated(f"destination {self._settings.name}: its catalog cannot be opened"):
             self._catalog = self._java.catalog(self._settings.name)
+
+    def group_operations(self) -> JavaObject | None:
+        """Return what commits several tables in one step, if this is a REST catalog that can."""
+        with translated(f"destination {self._settings.name}: its catalog cannot be asked what it can do"):
+            return self._java.rest_operations(self._catalog)
 
     def forget(self) -> None:
         super().forget()
@@ -188,7 +193,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
                     opened.columns, opened.slice = self._columns(target, opened.table, found, follows, sid)
                     opened.others = unfollowed(found, [column.id for column in opened.stored])
                     opened.around = named_columns(target, found, opened.layout.around)
-                    state = read_state(self._java, opened.table, metadata, state, opened.slice)
+                    state = read_state(self._java, opened.table, metadata, state, opened.slice, opened.leading)
                     opened.strayed = self._why_lost(opened.table, metadata, source)
                 elif location != state.metadata:
                     state = carried(state, metadata)
@@ -342,7 +347,8 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
             following = Recorded(schema, kept, fields)
         columns, share = self._columns(target, table, found, following, sid)
         spec = unpartitioned_spec(table, target) if share is None else sid_spec(table, target, share.column.id)[0]
-        state = read_state(self._java, table, metadata, slice=share)
+        leading = leading_column(columns, () if following is None else following.kept.key)
+        state = read_state(self._java, table, metadata, slice=share, leading=leading)
         opened = OpenTable(
             target=target,
             source=source,

@@ -7,10 +7,20 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """Between which values a column of a file is, both included, as its writer says."""
+
+    column: int
+    low: int | bytes
+    high: int | bytes
+
+
+@dataclass(frozen=True)
 class LiveFile:
     """A file of the current snapshot.
 
-    `hits` counts a delete file's entries by data file; None until somebody counted.
+    `hits` counts a delete file's entries by data file; None until somebody counted. `bounds` are those of the column
+    that came first in the table's key when the file was read or written.
     """
 
     path: str
@@ -20,6 +30,7 @@ class LiveFile:
     content: str  # data, position-deletes, or what is not ours: equality-deletes, deletion vectors
     spec: int
     hits: Mapping[str, int] | None = None
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True)

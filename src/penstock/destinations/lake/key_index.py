@@ -33,11 +33,14 @@ import pyarrow.compute as pc
 
 from penstock.decode.rescue import RESCUED
 from penstock.destinations.lake.columns import LakeColumn
+from penstock.destinations.lake.index_room import IndexRoom, note_use
 from penstock.fold.keys import encode_keys
 from penstock.fold.row_keys import DIGEST, encode_rows
 
 FEW = 64
 ARROW_MAGIC = 8  # bytes, with their padding
+LEAD = 8  # octets of a number that begins a key of several columns
+SIGN = np.uint64(1 << 63)
 MOST_OPEN = 4096  # sidecars that a process has mapped; the files are closed
 
 Rows = npt.NDArray[np.int64]
@@ -47,11 +50,15 @@ Alive = Callable[[str, Rows], npt.NDArray[np.bool_]]  # which of some rows of a 
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A data file as the index knows it. `sequence` is its data sequence number."""
+    """A data file as the index knows it. `sequence` is its data sequence number.
+
+    `bounds` are those of its keys, or of their first column where it is a number; None where nobody says.
+    """
 
     path: str
     records: int
     sequence: int
+    bounds: tuple[int, int] | tuple[bytes, bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ class KeyIndex:
     key: tuple[str, ...]
     suffix: str = "keys"  # of its sidecars' names: a table may have two indexes
     row: tuple[LakeColumn, ...] = ()
+    room: IndexRoom | None = None  # how much disk all sidecars of the destination may take; None: no matter how much
 
     def __bool__(self) -> bool:
         """Return whether the table has keys to be indexed."""
@@ -144,6 +152,8 @@ class KeyIndex:
         ):
             writer.write_batch(batch)
         unfinished.replace(path)
+        if self.room is not None:
+            self.room.note(path.stat().st_size)
         return sidecar
 
     def sidecar(self, file: IndexedFile, read_keys: Callable[[], pa.Array]) -> Sidecar:
@@ -170,7 +180,10 @@ class KeyIndex:
             if len(missing) == 0:
                 break
             still = np.ones(len(missing), bool)
+            leads = _leads(sought)
             for number in numbers:
+                if not _may_have(files[number], sought, leads):
+                    continue
                 sidecar = self.sidecar(files[number], partial(read_keys, files[number]))
                 at, rows = sidecar.find(sought)
                 if alive is not None and len(at):
@@ -187,8 +200,11 @@ class KeyIndex:
         """Return all places of each key in all files, dead or alive, whoever wrote them."""
         order = sorted_order(keys)
         sought = keys.take(pa.array(order))
+        leads = _leads(sought)
         found: list[tuple[Rows, Rows, Rows]] = [(np.empty(0, np.int64),) * 3]
         for number, file in enumerate(files):
+            if not _may_have(file, sought, leads):
+                continue
             at, rows = self.sidecar(file, partial(read_keys, file)).find_all(sought)
             found.append((order[at], np.full(len(at), number), rows))
         return Places(*(np.concatenate(column) for column in zip(*found, strict=True)))
@@ -217,6 +233,7 @@ class KeyIndex:
             known = _open.get(identity)
             if known is None:
                 known = self._read(path, file)
+                note_use(path, stat)
         except (OSError, pa.ArrowException, KeyError, ValueError, StopIteration):
             return None  # a cache: whatever is wrong with it, it is made again
         if known is not None:
@@ -233,6 +250,32 @@ class KeyIndex:
         if batch.num_rows > file.records or int(told[b"crc"]) != _checksum(batch):
             return None
         return Sidecar(batch.column("key"), batch.column("row").to_numpy())
+
+
+def _leads(keys: pa.Array) -> Rows | None:
+    """Return the number that each sorted key begins with; None if some are too short to have one."""
+    if pa.types.is_integer(keys.type):
+        plain: Rows = keys.to_numpy()
+        return plain
+    octets = pc.binary_slice(keys.cast(pa.binary()), 0, LEAD)
+    if len(octets) == 0 or pc.min(pc.binary_length(octets)).as_py() < LEAD:
+        return None
+    words = np.frombuffer(b"".join(octets.to_pylist()), ">u8").astype(np.uint64)
+    numbers: Rows = (words ^ SIGN).view(np.int64)
+    return numbers
+
+
+def _may_have(file: IndexedFile, keys: pa.Array, leads: Rows | None) -> bool:
+    """Return whether one of the sorted keys may be in a file, as far as its bounds tell."""
+    if file.bounds is None:
+        return True
+    low, high = file.bounds
+    if isinstance(low, int):
+        return leads is None or bool(np.searchsorted(leads, low) < np.searchsorted(leads, high, "right"))
+    if not pa.types.is_binary(keys.type):
+        return True
+    first = pc.search_sorted(keys, pa.scalar(low, keys.type)).as_py()
+    return bool(first < pc.search_sorted(keys, pa.scalar(high, keys.type), side="right").as_py())
 
 
 def _living(

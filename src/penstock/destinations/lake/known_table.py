@@ -6,6 +6,7 @@ Each format adds what its log or catalog says (`open_table`), and its `tables` k
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.destinations.lake.background_work import Counting, Merging, Sweeping
@@ -46,6 +47,11 @@ class TableUpkeep:
     reported: tuple[TableState, str] | None = None  # the state last shown, and what went on beside batches then
 
 
+def leading_column(columns: Sequence[LakeColumn], key: Sequence[str]) -> LakeColumn | None:
+    """Return the first column of a key, by whose bounds files are passed over; None where there is no key."""
+    return next((column for column in columns if key and column.name == key[0]), None)
+
+
 @dataclass(kw_only=True)
 class KnownTable(ABC):
     """A table that this driver works on. `turns` is shared by the sources of a table; the rest is of one."""
@@ -81,6 +87,11 @@ class KnownTable(ABC):
     def stored(self) -> tuple[LakeColumn, ...]:
         """The columns that follow the source, as they are written."""
         return self.columns if self.slice is None else self.slice.stored
+
+    @property
+    def leading(self) -> LakeColumn | None:
+        """The first column of the key."""
+        return leading_column(self.columns, self.following.kept.key)
 
     def is_base(self, plan: UpsertPlan) -> bool:
         """Return whether the table, as we know it, is what the plan was made for."""

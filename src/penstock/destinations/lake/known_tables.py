@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from penstock.destinations.lake.deferred_deletes import DeferredDeletes
 from penstock.destinations.lake.file_list import TableState
+from penstock.destinations.lake.index_room import IndexRoom
 from penstock.destinations.lake.key_index import KeyIndex
 from penstock.destinations.lake.known_table import KnownTable
 from penstock.destinations.lake.recorded_structure import Move
@@ -73,7 +74,8 @@ class KnownTables(ABC, Generic[Settings, Opened]):
         kept = move.kept if move else opened.following.kept
         whole = opened.layout.holds_rows and kept.by_row
         columns = move.columns if move else opened.columns
-        return KeyIndex(folder, kept.key, row=columns if whole else ())
+        room = IndexRoom(self._index, self._settings.maintenance.key_index)
+        return KeyIndex(folder, kept.key, row=columns if whole else (), room=room)
 
     def swept_marker(self, opened: Opened) -> Path:
         """Return the file whose time says when the table's folder was last swept."""

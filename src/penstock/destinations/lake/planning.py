@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from penstock.destinations.contract import WrittenPart
 from penstock.destinations.lake.columns import LakeColumn
 from penstock.destinations.lake.copy_plan import LakeCopyPlan
@@ -14,7 +16,7 @@ from penstock.destinations.lake.file_list import LiveFile, TableState
 from penstock.destinations.lake.history_files import Kind, kind_of
 from penstock.destinations.lake.history_plan import HistoryPlan
 from penstock.destinations.lake.key_index import IndexedFile, KeyIndex
-from penstock.destinations.lake.known_table import KnownTable
+from penstock.destinations.lake.known_table import KnownTable, leading_column
 from penstock.destinations.lake.recorded_structure import Move
 from penstock.destinations.lake.table_format import TableFormat
 from penstock.destinations.lake.upsert_plan import LakePart, UpsertPlan, as_one_age
@@ -45,6 +47,7 @@ def batch_plan(
 ) -> UpsertPlan:
     """Return the plan of a write on the table's state, after a move of its structure if there is one."""
     versions = opened.layout.period is not None
+    columns = move.columns if move else opened.columns
     return (HistoryPlan if versions else UpsertPlan)(
         table_format=table_format,
         target=opened.target,
@@ -52,17 +55,17 @@ def batch_plan(
         position=position or 0,
         metadata=state.metadata,
         folder=opened.folder,
-        columns=move.columns if move else opened.columns,
+        columns=columns,
         rescued=rescued,
         index=index,
         move=move,
-        files=_indexed(state, "open" if versions else None),
+        files=_indexed(state, "open" if versions else None, columns, index),
         delete_files=tuple(file.path for file in state.deletes),
         layout=opened.layout,
         around=opened.around,
         beside=_beside(opened, move) if versions else (),
         moment=moment,
-        ended_files=_indexed(state, "ended") if versions else (),
+        ended_files=_indexed(state, "ended", columns, index) if versions else (),
         slice=move.slice if move else opened.slice,
         sequence=state.sequence,
     )
@@ -110,9 +113,9 @@ def plan_after(
         moment=plan.moment if moment is None else moment,
         metadata="",
         sequence=sequence,
-        files=_indexed(after, "open" if versions else None),
+        files=_indexed(after, "open" if versions else None, plan.columns, plan.index),
         delete_files=tuple(file.path for file in after.deletes),
-        ended_files=_indexed(after, "ended") if versions else (),
+        ended_files=_indexed(after, "ended", plan.columns, plan.index) if versions else (),
     )
 
 
@@ -177,6 +180,21 @@ def require_copied_columns(opened: KnownTable, move: Move | None, parts: Sequenc
         )
 
 
+def _bounds(file: LiveFile, leading: LakeColumn | None, *, alone: bool) -> tuple[int, int] | tuple[bytes, bytes] | None:
+    """Return the bounds of a file's keys, if those that it has are of the column that leads the key now.
+
+    A text in a key of several columns stands behind its length, so its order says nothing there.
+    """
+    found = file.bounds
+    if found is None or leading is None or found.column != leading.id:
+        return None
+    if isinstance(found.low, int) and isinstance(found.high, int):
+        return (found.low, found.high) if pa.types.is_integer(leading.type) else None
+    if isinstance(found.low, bytes) and isinstance(found.high, bytes) and alone and pa.types.is_string(leading.type):
+        return found.low, found.high
+    return None
+
+
 def _beside(opened: KnownTable, move: Move | None) -> tuple[LakeColumn, ...]:
     """Return the columns that follow no column of the source after the move, by their names then; not the layout's."""
     around = [column.id for column in opened.around]
@@ -188,10 +206,13 @@ def _beside(opened: KnownTable, move: Move | None) -> tuple[LakeColumn, ...]:
     return tuple(replace(column, name=names.get(column.name, column.name), required=False) for column in left)
 
 
-def _indexed(state: TableState, kind: Kind | None) -> tuple[IndexedFile, ...]:
+def _indexed(
+    state: TableState, kind: Kind | None, columns: Sequence[LakeColumn], index: KeyIndex
+) -> tuple[IndexedFile, ...]:
     """Return the data files in which rows of a kind may be; None: all of them."""
+    leading = leading_column(columns, index.key)
     return tuple(
-        IndexedFile(file.path, file.records, file.sequence)
+        IndexedFile(file.path, file.records, file.sequence, _bounds(file, leading, alone=len(index.key) == 1))
         for file in state.data
         if kind is None or kind_of(file.path) in (kind, "foreign")
     )

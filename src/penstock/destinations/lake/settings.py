@@ -35,6 +35,9 @@ class MaintenanceSettings(Protocol):
     @property
     def sweep_age(self) -> float: ...
 
+    @property
+    def key_index(self) -> int: ...
+
 
 class LakeSettings(Protocol):
     """What the pipeline file says of every lake destination."""
