@@ -255,6 +255,7 @@ def test_renamed_enum_values_cost_no_events(bench: PublishBench, source: Source)
 @pytest.mark.parametrize(
     ("counters", "said"),
     [
+        (WriteCounters("e", {1: 11}), "1 row was updated or deleted"),
         (WriteCounters("e", {1: 12}), "2 rows were updated or deleted"),
         (WriteCounters("f", {1: 10}), "counters were reset"),
         (WriteCounters("e", {1: 10}), ""),

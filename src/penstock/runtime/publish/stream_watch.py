@@ -34,6 +34,7 @@ from penstock.model.table_marks import TableMarks
 from penstock.model.write_counters import WriteCounters
 from penstock.runtime.watch.catalogue import Catalogue
 from penstock.runtime.watch.source_partitions import SourcePartitions
+from penstock.runtime.watch.unsent_writes import rows_written
 from penstock.source.contract import Session
 from penstock.source.factory import source_of
 from penstock.state.store import StateStore
@@ -148,7 +149,7 @@ class StreamWatch:
         if inserts_only and now.counters is not None:
             moved = now.counters.since(before.counters)
             if moved is None or moved:
-                return UNKNOWN if moved is None else f"{UNSENT}; {moved} rows were updated or deleted"
+                return UNKNOWN if moved is None else f"{UNSENT}; {rows_written(moved)}"
         if why := session.why_unsent(schema.table, before.marks, now.marks):
             return why
         feed = stream_feed(self._pipeline, schema.table)

@@ -68,9 +68,14 @@ def find_unsent_writes(
                 else:
                     found.errors[name] = KeyRequired(_lacking(schema, UNKNOWN), way_out)
             elif moved:
-                found.errors[name] = KeyRequired(_lacking(schema, f"and {moved} rows were updated or deleted"), way_out)
+                found.errors[name] = KeyRequired(_lacking(schema, f"and {rows_written(moved)}"), way_out)
     return found
 
 
 def _lacking(schema: TableSchema, what: str) -> str:
     return f"table {schema.table} has no replica identity, so its updates and deletes are not sent; {what}"
+
+
+def rows_written(number: int) -> str:
+    """Say how many rows were updated or deleted."""
+    return f"{number} {'row was' if number == 1 else 'rows were'} updated or deleted"
