@@ -140,4 +140,5 @@ def test_a_standby_waits_through_times_without_the_store(database: Database, lea
 def test_only_a_state_in_postgres_can_be_leased() -> None:
     assert can_be_leased("postgresql://user@host/state")
     assert can_be_leased("postgresql+psycopg://user@host/state")
-    assert not any(map(can_be_leased, ("/var/lib/state.db", "sqlite:////state.db", "python://{}", "memory")))
+    of_a_class = 'python://{"class": "acme:Store", "config": {"path": "a:1"}, "folder": "/a"}'
+    assert not any(map(can_be_leased, ("/var/lib/state.db", "sqlite:////state.db", of_a_class, "memory")))

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Protocol
 
 import structlog
-from sqlalchemy import Connection, Engine, insert, make_url, select, text, update
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.errors import LeaseLost, LockedError, StateError
 from penstock.state.sql_engine import engine_of
@@ -80,12 +80,8 @@ class Found:
 
 def can_be_leased(where: str) -> bool:
     """Tell whether the state store at this path or URL is one that several machines reach."""
-    if "://" not in where:
-        return False
-    try:
-        return make_url(where).get_backend_name() in ("postgres", "postgresql")
-    except ArgumentError:
-        return False
+    kind, separator, _ = where.partition("://")
+    return bool(separator) and kind.partition("+")[0] in ("postgres", "postgresql")
 
 
 class Lease:
