@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from penstock.config.destinations import NatsDestination as NatsSection
 from penstock.config.destinations import RedisDestination as RedisSection
 from penstock.destinations.nats.destination import NatsDestination
 from penstock.destinations.redis.destination import RedisDestination
-from penstock.destinations.stream_contract import StreamDestination
+from penstock.destinations.stream_contract import CopyPlace, StreamDestination
 from penstock.errors import DestinationUnreachable, Overtaken
 from penstock.model.table_state import State
 from penstock.runtime.publish.loop import PublishLoop
+from penstock.runtime.publish.task import place_name
 from pgoutput_messages import insert, update
 from publish_bench import PublishBench, stream_feed
 from stream_benches import read_nats_events
@@ -118,3 +120,34 @@ def test_a_nats_that_goes_and_comes_back(tmp_path: Path) -> None:
     assert seen == sorted([*orders, ("people", 7, "insert")])
     for events in shards:
         assert [event["place"] for event in events] == sorted(event["place"] for event in events)
+
+
+def test_a_nats_that_comes_back_without_the_end_of_a_copy(tmp_path: Path) -> None:
+    with nats_server() as server:
+        section = NatsSection(type="nats", url=[f"nats://127.0.0.1:{server.port}"], stream="SHOP", timeout=5)
+        bench = ServerBench(tmp_path, NatsDestination(section))
+        bench.seal(200, (ORDERS, 110, insert("1", "a")), (PEOPLE, 120, insert("7", "Ann", "x")))
+        bench.drain()
+        name, publisher = place_name(PEOPLE.table), bench.loop.publisher(0)
+        whole = publisher.open()
+        publisher.advance(replace(whole, behind={name: whole.place}, copies={name: CopyPlace("snapshot", 1)}))
+        server.kill()
+        shutil.copytree(server.folder / "jetstream", tmp_path / "older")
+        server.start()
+        publisher.open()
+        publisher.advance(whole)
+        bench.seal(300, (ORDERS, 210, insert("2", "a")))
+        bench.drain()
+        server.kill()
+        shutil.rmtree(server.folder / "jetstream")
+        shutil.copytree(tmp_path / "older", server.folder / "jetstream")
+        server.start()
+        bench.seal(400, (ORDERS, 310, insert("3", "a")), (PEOPLE, 320, insert("8", "Bo", "x")))
+        with pytest.raises(Overtaken, match="the destination lost what it had acknowledged"):
+            bench.drain()
+        bench.drain()
+        status = bench.state.table_status("nats")[PEOPLE.table]
+        assert (status.state, status.code) == (State.ERRORED, "events-missing")
+        assert "has lost rows of its copy" in status.reason
+        seen = [(event["table"], event["key"]["id"]) for event in read_nats_events(server, "SHOP")]
+    assert seen == [("orders", 1), ("people", 7), ("orders", 2), ("orders", 3)]
