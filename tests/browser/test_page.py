@@ -204,6 +204,9 @@ def test_a_person_operates_a_pipeline(
         expect(page.get_by_text("is no longer at the source")).to_be_visible()
         assert page.locator(".trouble em").inner_text(), "every error says its way out"
         picture(page, "errored")
+        page.get_by_role("button", name="Forget").click()
+        expect(page.locator("tr[data-name='public.orders']").get_by_text("Ready")).to_be_visible()
+        expect(page.locator("tr[data-name='public.people']")).to_have_count(0)
         again.stop()
         assert holder(made.home / "lock") is None, "a server that is stopped drains its pipelines"
     finally:
