@@ -88,8 +88,10 @@ class Pulse:
                     connection = connection or psycopg.connect(self._url, autocommit=True)
                     row = connection.execute(f"insert into {self._table.name} default values returning at").fetchone()
                     self._pulses.append(row[0] if row else datetime.now(UTC))
-                except psycopg.Error:
-                    connection = None  # the server is away: the next beat tries again
+                except psycopg.Error:  # the server or the table is away: the next beat tries again
+                    if connection is not None:
+                        connection.close()
+                    connection = None
             self._ending.wait(EVERY_SECONDS)
         if connection is not None:
             connection.close()
