@@ -84,7 +84,10 @@ def everywhere(url: str, connection: Connection) -> str:
     """
     parts = _parts(url)
     used = {option.keyword.decode(): option for option in connection.pgconn.info}
+    named = {"host", "hostaddr"} & parts.keys()  # of several servers psycopg says which it tried, and by what address
     for name, option in used.items():
+        if name == "hostaddr" and named:
+            continue
         if option.val is not None and option.val != option.compiled and name not in _OF_THIS_MACHINE:
             parts.setdefault(name, option.val.decode())
     if connection.pgconn.password:
