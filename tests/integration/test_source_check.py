@@ -349,6 +349,7 @@ def test_a_slot_older_than_its_publication(any_postgres: Database) -> None:
         create_slot(connection, any_postgres.url, slot)
         [alone] = findings_about(check(any_postgres), "its publication is not")
         assert alone.level == ("error" if old else "warning")
+        assert "`penstock reset`" in alone.fix, "to drop the slot alone would end in a gap"
         any_postgres.execute("INSERT INTO t VALUES (1)")
         publish(connection, "penstock_shop", discover(connection, lambda _: True, "penstock_shop"), "shop")
         any_postgres.execute("INSERT INTO t VALUES (2)")

@@ -16,6 +16,7 @@ from penstock.source.postgres.statements import literal
 _PEEK_TIMEOUT = "5s"
 # Before, a change older than the publication stops decoding; since, it is left out with a warning.
 _LEAVES_OUT = 180000
+_MADE_AGAIN = "`penstock run` then makes the publication before the slot, and copies every table"
 
 
 def check_slot(
@@ -52,10 +53,10 @@ def check_slot(
         yield Finding(
             "error" if connection.info.server_version < _LEAVES_OUT else "warning",
             f"slot {name} is there but its publication is not: changes before the publication is made cannot be read",
-            f"{drop}; `penstock run` then makes both, publication first",
+            f"`penstock reset` drops the slot; {_MADE_AGAIN}",
         )
     else:
-        yield from _older_than_publication(connection, slot, found.main, drop)
+        yield from _older_than_publication(connection, slot, found.main)
 
 
 def by_hand(name: str) -> str:
@@ -78,9 +79,7 @@ def _active(connection: Connection, slot: SlotState) -> Finding:
     )
 
 
-def _older_than_publication(
-    connection: Connection, slot: SlotState, publication: Publication, drop: str
-) -> Iterator[Finding]:
+def _older_than_publication(connection: Connection, slot: SlotState, publication: Publication) -> Iterator[Finding]:
     """Transaction ids tell whether it may be so; a look at the slot's first change, which takes nothing, if it is."""
     rows = connection.execute(
         "SELECT age(p.xmin) BETWEEN 0 AND age(s.catalog_xmin) FROM pg_publication p, pg_replication_slots s"
@@ -100,7 +99,7 @@ def _older_than_publication(
         " 'proto_version', '1', 'publication_names', {publication})"
     ).format(slot=sql.Literal(slot.name), publication=sql.Literal(sql.Identifier(publication.name).as_string(None)))
     what = f"slot {slot.name} is older than publication {publication.name}"
-    fix = f"{drop}; `penstock run` then creates it again"
+    fix = f"`penstock reset` drops the slot; {_MADE_AGAIN}"
     connection.add_notice_handler(heard)
     try:
         with connection.transaction():
