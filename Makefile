@@ -17,7 +17,7 @@ help: ## what can be made
 
 install: $(READY) ## .venv with the penstock command in it, and the jars
 
-$(READY): requirements.lock pyproject.toml src/penstock/runtime/spark/jars.py src/penstock/destinations/iceberg/declaration.py src/penstock/destinations/iceberg/local_file_io.py src/penstock/destinations/iceberg/group_operations.py
+$(READY): requirements.lock pyproject.toml src/penstock/runtime/spark/jars.py src/penstock/destinations/iceberg/declaration.py $(wildcard src/penstock/destinations/iceberg/*.java)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 install")'
 	@command -v java >/dev/null || { echo "penstock needs Java 17 or newer: install a JRE, or set JAVA_HOME and PATH" >&2; exit 3; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
