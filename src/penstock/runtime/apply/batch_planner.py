@@ -10,14 +10,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.changelog.chain import SegmentName
 from penstock.changelog.log import ChangeLog
-from penstock.config.model import BatchConfig
 from penstock.decode.choices import chosen
 from penstock.model.feed import Feed, Mode
 from penstock.model.position import Position
 from penstock.model.table import TableId, TableSchema
+
+if TYPE_CHECKING:  # tasks import this module, and need no configuration, which takes a quarter of a second to load
+    from penstock.config.model import BatchConfig
 
 WORTH_A_BUCKET = 16 << 20  # each bucket reads all of the table's changes and finds their keys: fewer cost less
 MOST_BUCKET_BYTES = 48 << 20
