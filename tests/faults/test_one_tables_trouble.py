@@ -28,6 +28,7 @@ TABLES = (
     "create table dropped (id bigint primary key, note text)",
     "create table lost (id bigint primary key, note text, photo text)",
     "alter table lost alter photo set storage external",
+    "create table tuned (id bigint primary key, note text)",
     "create table bare ()",
     "insert into bare default values",
     "insert into masked values (1, '{a,b}')",
@@ -77,12 +78,13 @@ def test_the_others_go_on(pipeline: PipelineFactory, postgres: Database, lake: L
 
         _a_table_dropped_in_the_lake(file, run, postgres, lake)
         _a_file_lost(file, run, postgres, lake)
+        _a_property_that_is_no_number(file, run, postgres, lake)
 
         postgres.execute("alter table bare add column id bigint")
         await_state(file, "bare", State.READY)
         postgres.execute("insert into bare values (7)")
         assert_flows(run, postgres, lake)
-        lake.assert_equals(postgres, ["public.bare", "public.dropped", "public.lost"])
+        lake.assert_equals(postgres, ["public.bare", "public.dropped", "public.lost", "public.tuned"])
         assert "unexpected" not in run.text()
 
 
@@ -118,6 +120,22 @@ def _a_file_lost(file: PipelineFile, run: Running, postgres: Database, lake: Lak
     await_state(file, "lost", State.READY)
     assert_flows(run, postgres, lake)
     lake.assert_equals(postgres, ["public.lost"])
+
+
+def _a_property_that_is_no_number(file: PipelineFile, run: Running, postgres: Database, lake: Lake) -> None:
+    """Iceberg reads it in every commit, which fails until somebody corrects it."""
+    await_state(file, "tuned", State.READY)
+    lake.sql("alter table lake.public.tuned set tblproperties ('commit.manifest.target-size-bytes' = 'large')")
+    postgres.execute("insert into tuned values (1, 'x')")
+    errored = await_state(file, "tuned", State.ERRORED)
+    assert 'NumberFormatException: For input string: "large"' in errored.reason
+    assert "penstock retry" in errored.solution
+    assert_flows(run, postgres, lake)
+    assert "destination unavailable" not in run.text()
+    lake.sql("alter table lake.public.tuned unset tblproperties ('commit.manifest.target-size-bytes')")
+    assert file.command("retry", "FILE", "public.tuned").returncode == 0
+    await_state(file, "tuned", State.READY)
+    assert_flows(run, postgres, lake)
 
 
 def _java(run: Running) -> list[psutil.Process]:

@@ -18,6 +18,7 @@ from penstock.config.load import load
 from penstock.config.model import Pipeline
 from penstock.model.table import TableId
 from penstock.model.table_state import State, TableStatus
+from penstock.runtime.watch.source_partitions import CAME_AND_WENT, LINKS_UNKNOWN
 from penstock.runtime.watch.table_watch import TableWatch
 from penstock.source.postgres.check import check_source
 from penstock.source.postgres.connect import connect
@@ -26,8 +27,10 @@ from penstock.source.postgres.partitions import read_partitions
 from penstock.source.postgres.publishing import publish
 from penstock.source.postgres.session import PostgresSession
 from penstock.source.postgres.table_marks import read_marks
+from penstock.source.postgres.write_counters import read_counters
 from penstock.state.memory import MemoryStateStore
 from pipeline_files import of_postgres
+from running import await_condition
 
 EVENTS = TableId("public", "events")
 TABLES = (
@@ -59,7 +62,9 @@ class Bench:
             for schema in discover(connection, self.wanted, "", self.pipeline.each_partition):
                 marks = read_marks(connection, [], [schema.relation_id])[schema.relation_id]
                 self.state.set_marks("lake", schema.table, marks)
+                counters = read_counters(connection, [schema.relation_id])[schema.relation_id]
                 looked = read_partitions(connection, [schema.relation_id]).get(schema.relation_id)
+                looked = None if looked is None else looked.counted_from(counters)
                 self.state.set_partitions("lake", schema.table, looked)
                 self.ready(schema.table)
 
@@ -333,6 +338,81 @@ def test_rows_go_with_their_partition_where_the_file_says_so(postgres: Database,
     postgres.execute("drop table e0")
     assert bench.look() == [EVENTS]
     assert bench.remarks() == [], "nothing is kept that would stand in the way of a copy"
+
+
+PASSING = (
+    "create table e2 partition of events for values from (20) to (30)",
+    "insert into events values (1, 25, 'x')",
+    "drop table e2",
+)
+SEEN_OR_UNDONE: dict[str, list[str]] = {
+    "made and seen": [PASSING[0], "LOOK"],
+    "made, seen, and made again for another table": [
+        "create table other (k int) partition by range (k)",
+        "create table o1 partition of other for values from (0) to (10)",
+        "create index on other (k)",
+        "LOOK",
+        "drop table o1",
+        "LOOK",
+        "create table o2 partition of other for values from (10) to (20)",
+        "LOOK",
+    ],
+    "rolled back": [f"begin; {PASSING[0]}; {PASSING[1]}; rollback", "LOOK", f"begin; {PASSING[0]}; rollback", "LOOK"],
+    "detached without waiting": [
+        "create table other (k int) partition by range (k)",
+        "create table o1 partition of other for values from (0) to (10)",
+        "LOOK",
+        "alter table other detach partition o1 concurrently",
+        "LOOK",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", ["one by one", "in one transaction", "after others were seen"])
+def test_a_partition_that_no_look_saw_takes_its_rows_with_it(any_postgres: Database, tmp_path: Path, case: str) -> None:
+    bench = bench_of(any_postgres, tmp_path, on_partition_drop="delete")
+    bench.copied()
+    if case == "after others were seen":
+        for seen in ("rolled back", "made, seen, and made again for another table"):
+            run_and_look(bench, SEEN_OR_UNDONE[seen])
+    any_postgres.execute(*(["; ".join(["begin", *PASSING, "commit"])] if case == "in one transaction" else PASSING))
+    await_condition(lambda: bench.look() == [EVENTS], "the server to have counted", 10)  # it does when a session ends
+    assert CAME_AND_WENT in bench.why[EVENTS]
+    bench.copied()
+    assert bench.look() == []
+
+
+@pytest.mark.parametrize("case", SEEN_OR_UNDONE)
+def test_a_partition_that_was_seen_or_never_there_has_nothing_copied(
+    any_postgres: Database, tmp_path: Path, case: str
+) -> None:
+    bench = bench_of(any_postgres, tmp_path, on_partition_drop="delete")
+    bench.copied()
+    run_and_look(bench, SEEN_OR_UNDONE[case])
+
+
+def run_and_look(bench: Bench, statements: list[str]) -> None:
+    for statement in statements:
+        if statement == "LOOK":
+            assert bench.look() == [], bench.why
+        else:
+            bench.database.execute(statement)
+
+
+def test_counters_that_were_reset_tell_nothing(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path, on_partition_drop="delete")
+    bench.copied()
+    postgres.execute("select pg_stat_reset()")
+    assert bench.look() == [EVENTS]
+    assert LINKS_UNKNOWN in bench.why[EVENTS]
+
+
+def test_partitions_that_are_kept_need_no_counters(postgres: Database, tmp_path: Path) -> None:
+    bench = bench_of(postgres, tmp_path)
+    bench.copied()
+    postgres.execute(*PASSING, "select pg_stat_reset()")
+    assert bench.look() == []
+    assert bench.state.partitions("lake")[EVENTS].links is None
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,13 @@ def detach_and_attach(world: World) -> None:
 
 
 def replace_partition(world: World) -> None:
+    """A partition is dropped and made again; and another one comes and goes, so that perhaps no look sees it."""
     kind = world.random.randint(0, 2)
     world.sql(f"drop table if exists parted_{kind}")
     world.sql(f"create table parted_{kind} partition of parted for values in ({kind})")
+    world.sql("create table parted_passing partition of parted for values in (9)")
+    world.sql("insert into parted values (9, 9, 'passing')")
+    world.sql("drop table if exists parted_passing")
 
 
 def truncate_partition(world: World) -> None:

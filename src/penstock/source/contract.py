@@ -51,7 +51,7 @@ from typing import Literal, Protocol, Self
 import pyarrow as pa
 
 from penstock.errors import GapError, TableError
-from penstock.model.partitions import Partition
+from penstock.model.partitions import Links, Partition
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.source_events import NONE_WANTED, WantedEvents
@@ -278,6 +278,10 @@ class Session(CatalogueReader, Protocol):
 
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
         """Return whether a row of the partition is older than a look with that horizon: it was not truncated since."""
+        ...
+
+    def links_since(self, before: Links, now: Links) -> Links:
+        """Return `now`, with the links to partitions that were made or removed since `before` and that no look saw."""
         ...
 
     def why_events_missing(self, before: TableMarks, now: TableMarks) -> str:

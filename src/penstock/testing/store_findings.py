@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.model.anomaly import AnomalyCount
 from penstock.model.dead_letter import DeadLetter, LetterCount
-from penstock.model.partitions import Partition, Partitions, Remark
+from penstock.model.partitions import Links, Partition, Partitions, Remark
 from penstock.model.quarantine import RawMessage
 from penstock.model.rescue import RescueCount
 from penstock.model.schema_version import in_force
@@ -15,7 +15,7 @@ from penstock.model.table import Column, ColumnType, TableId, TableSchema
 from penstock.model.table_marks import TableMarks
 from penstock.model.table_state import State, TableProgress, TableStatus
 from penstock.model.upkeep import TableShape, Upkeep
-from penstock.model.write_counters import WriteCounters
+from penstock.model.write_counters import LinkCounts, WriteCounters
 from penstock.state.store import SCHEMAS_KEPT, Health, StateStore, component_of
 
 ORDERS = TableId("public", "orders")
@@ -27,7 +27,8 @@ READY = TableStatus(State.READY, NOON)
 def test_the_last_look_at_partitions_is_kept(store: StateStore) -> None:
     moment = datetime(2026, 5, 4, 12, 0, 0, 123456, tzinfo=UTC)
     part = Partition(ODD, 16384, 16390, True, "/7/8", written=2**32 - 1)
-    looked = Partitions(2**40, (part,), (Remark(ODD, "kept", moment),), position=2**63)
+    links = Links("2026-05-04 12:00:00+00 ", LinkCounts(2**40, 7), 12, "700:702:701", LinkCounts(1, -1))
+    looked = Partitions(2**40, (part,), (Remark(ODD, "kept", moment),), position=2**63, links=links)
     store.set_partitions("lake", ORDERS, Partitions(1, ()))
     store.set_partitions("lake", ORDERS, looked)
     store.set_partitions("lake", ODD, Partitions(1, ()))
@@ -51,7 +52,7 @@ def test_what_the_catalogue_said_at_a_copy_is_kept(store: StateStore) -> None:
 
 
 def test_what_the_source_had_counted_before_a_copy_is_kept(store: StateStore) -> None:
-    counted = WriteCounters("2026-05-04 12:00:00+00 ", {16384: 2**40, 16390: 0})
+    counted = WriteCounters("2026-05-04 12:00:00+00 ", {16384: 2**40, 16390: 0}, LinkCounts(2**40, 0))
     store.set_write_counters("lake", ORDERS, WriteCounters("", {}))
     store.set_write_counters("lake", ORDERS, counted)
     store.set_write_counters("lake", ODD, WriteCounters("", {}))

@@ -31,7 +31,7 @@ from penstock.destinations.lake.recorded_structure import Move, Recorded
 from penstock.destinations.lake.source_partition import Turn
 from penstock.destinations.lake.upsert_plan import LakePart
 from penstock.destinations.structure import Steps
-from penstock.errors import DestinationError, PenstockError, StaleBase, TableDropped
+from penstock.errors import DestinationError, PenstockError, StaleBase, TableDropped, TableError
 from penstock.model.feed import Sid
 from penstock.model.table import TableSchema
 
@@ -263,7 +263,7 @@ def note_turn(opened: OpenTable, start: str, *, columns: bool) -> None:
             history = metadata.previousFiles()
             if history.size() and history.get(history.size() - 1).file() == start:
                 opened.turns.note(metadata.metadataFileLocation(), Turn(start, opened.source, columns))
-    except (DestinationError, TableDropped):
+    except (DestinationError, TableError):
         return
 
 
@@ -309,7 +309,7 @@ def carried_on(
                 found = Found(
                     metadata.metadataFileLocation(), previous, said["snapshot-id"], said["sequence-number"], *counts
                 )
-    except (DestinationError, TableDropped):
+    except (DestinationError, TableError):
         return None  # the commit stands; only its outcome is not in sight
     return state_after(opened, before, found, added, removed, aged=aged)
 

@@ -88,9 +88,9 @@ class StagedByJava:
     def stage(self, turns: ExitStack) -> list[StagedChange | OwnError]:
         for change in self.changes:
             turns.enter_context(change.opened.turns.lock)
-            with translated(change.what):
+            with translated(change.what, shared=True):
                 self._batch.add(change.opened.operations, change.described())
-        with translated("the commit of several tables"):
+        with translated("the commit of several tables", shared=True):
             lines = self._batch.stage().split("\n")
         return [self._staged(number, line) for number, line in enumerate(lines)]
 
@@ -116,13 +116,14 @@ class StagedByJava:
 
     def settle(self) -> None:
         found: list[Found | None] = [None] * len(self.changes)
-        with suppress(PenstockError), translated("what the commit of several tables has made"):
+        with suppress(PenstockError), translated("what the commit of several tables has made", shared=True):
             found = [None if one is None else Found(**one) for one in json.loads(self._batch.moved())]
         for number, change in self._ready.items():
             change.settle_ordinary(found[number])
 
     def give_up(self) -> None:
-        with suppress(DestinationError), translated("the commit of several tables"):  # the sweep finds the files
+        # What is left behind the sweep finds
+        with suppress(DestinationError), translated("the commit of several tables", shared=True):
             self._batch.discard()
 
     def doubt(self) -> None:
@@ -206,7 +207,7 @@ class GroupCommit:
     def close(self) -> None:
         """Let go of the database. Where Java has ended, its connection went with it, and whoever noticed says so."""
         self._threads.shutdown()
-        with suppress(EnvironmentMissing), translated("the catalog's database cannot be closed"):
+        with suppress(EnvironmentMissing), translated("the catalog's database cannot be closed", shared=True):
             self._operations.close()
 
     def commit(self, changes: Sequence[BatchChange]) -> list[OwnError | None]:
@@ -257,7 +258,7 @@ class GroupCommit:
             return
         reach("apply.staged")
         what = "the commit of several tables"
-        with translated(what):
+        with translated(what, shared=True):
             stranger = self._operations.move("\0".join(field for one in staged for field in one.fields))
         if stranger:
             raise StaleBase(f"{what}: table {stranger} has changed since its state was read", "The work is redone")

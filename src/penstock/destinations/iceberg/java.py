@@ -24,6 +24,7 @@ from penstock.errors import (
     FileUnreadable,
     StaleBase,
     TableDropped,
+    TableFailed,
 )
 from penstock.java_error import JavaException, java_causes, java_reason
 from penstock.model.table import TableId
@@ -34,9 +35,23 @@ UNKNOWN = "CommitStateUnknownException"
 MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
 ANOTHER_TABLE = "Table UUID does not match"
 FILE_MISSING = ("NotFoundException", "FileNotFoundException", "NoSuchFileException")
+# What Java says of a call that can never succeed, a number in a table's properties that is none say: waiting is no help
+NEVER_SUCCEEDS = (
+    "ArithmeticException",
+    "ArrayIndexOutOfBoundsException",
+    "ClassCastException",
+    "IllegalArgumentException",
+    "IndexOutOfBoundsException",
+    "NumberFormatException",
+    "UnsupportedOperationException",
+)
 FILE_DAMAGED = ("InvalidAvroMagicException", "AvroRuntimeException", "EOFException", "AccessDeniedException")
 LOCATION = re.compile(r"(?:[a-z0-9]+:/|/)[^\s'\"]+\.(?:avro|json|parquet)")
 COPIED_AGAIN = "Nothing: it is copied again by itself"
+LOOK_AT_PROPERTIES = (
+    "See whether somebody set a property of the table in the catalog to a value that Iceberg does not take; correct it "
+    "and run `penstock retry`. If nobody did, report this with the traceback in the log"
+)
 
 JavaObject = Any
 
@@ -175,8 +190,12 @@ class Collected:
 
 
 @contextmanager
-def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
-    """Iceberg's errors as ours. `deciding`: the call inside may or may not have changed the table when it fails."""
+def translated(what: str, *, deciding: bool = False, shared: bool = False) -> Iterator[None]:
+    """Iceberg's errors as ours.
+
+    `deciding`: the call inside may or may not have changed the table when it fails. `shared`: it is about the catalog
+    or several tables, so that no table is to blame for what can never succeed.
+    """
     try:
         yield
     except Py4JJavaError as error:
@@ -189,6 +208,10 @@ def translated(what: str, *, deciding: bool = False) -> Iterator[None]:
             raise TableExists(message) from error
         if kind in REFUSED:
             raise StaleBase(f"{what}: refused: {message}", "The table is read again and the work redone") from error
+        if kind in NEVER_SUCCEEDS and not shared:
+            failed = TableFailed(f"{what}: {kind}: {message}", LOOK_AT_PROPERTIES)
+            failed.trace = str(error)
+            raise failed from error
         if deciding or kind == UNKNOWN:
             raise CommitUnknown(
                 f"{what}: its outcome is not known: {message}", "The table's position is read to find out"

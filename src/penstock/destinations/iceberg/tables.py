@@ -107,12 +107,12 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
 
     def open_catalog(self) -> None:
         open_warehouse(self._settings, self._index)
-        with translated(f"destination {self._settings.name}: its catalog cannot be opened"):
+        with translated(f"destination {self._settings.name}: its catalog cannot be opened", shared=True):
             self._catalog = self._java.catalog(self._settings.name)
 
     def group_operations(self) -> JavaObject | None:
         """Return what commits several tables in one step, if this is a REST catalog that can."""
-        with translated(f"destination {self._settings.name}: its catalog cannot be asked what it can do"):
+        with translated(f"destination {self._settings.name}: its catalog cannot be asked what it can do", shared=True):
             return self._java.rest_operations(self._catalog)
 
     def forget(self) -> None:
@@ -274,7 +274,7 @@ class Tables(KnownTables[IcebergSettings, OpenTable]):
         try:
             if opened.state is not None:
                 self._clean_up(opened, opened.state, [])
-        except DestinationError:
+        except (DestinationError, TableError):
             opened.state = None  # the commit stands; this is made good when the table is opened again
 
     def _create(

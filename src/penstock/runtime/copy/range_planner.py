@@ -66,7 +66,8 @@ class RangePlanner:
             self._state.note_copy(name, copying.name, "")  # it waits no more
             return
         self._begin(copying, planned, void, fingerprint)
-        self._state.set_partitions(name, copying.name, partitions)
+        looked = None if partitions is None else partitions.counted_from(counters)
+        self._state.set_partitions(name, copying.name, looked)
         self._state.set_marks(name, copying.name, replace(marks, position=snapshot.position))
         self._state.set_write_counters(name, copying.name, counters)
         copying.replay_from = snapshot.position

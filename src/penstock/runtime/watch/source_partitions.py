@@ -9,6 +9,7 @@
 | detached and attached again                  | its rows may be others: the table is copied again                  |
 | dropped and created again under its name     | the same, also when a look in between found it gone                |
 | detached or dropped                          | its rows are kept, or the table is copied again (`on_partition_drop`) |
+| made and dropped between two looks           | the same; only the source's counters tell, for all tables together |
 
 A clone that holds the rows of partitions that are gone is never copied again by itself, for that would remove them: it
 becomes Errored, and the operator decides. Copies of append and history tables keep their past; append ignores removals.
@@ -37,6 +38,8 @@ from penstock.state.store import CopyFacts, Events
 
 LOG = structlog.get_logger("partitions")
 NAMED = 3  # partitions in a reason
+CAME_AND_WENT = "a partition, of this or another table, was made and dropped between two looks, and may have had rows"
+LINKS_UNKNOWN = "whether a partition was made and dropped meanwhile is unknown, for the source's counters were reset"
 
 _SAID: dict[RemarkKind, str] = {
     "kept": "is gone at the source: detached or dropped",
@@ -73,8 +76,11 @@ class SourcePartitions:
         now, because somebody holds a lock on a partition. A table that cannot be judged before the log has come further
         (`in_doubt`) is left as it is: the next look compares with the same record.
         """
+        now, unseen = self._count_links(session, feed, before, now)
         if now.partitions == before.partitions:
-            return ""
+            if not unseen and now.links != before.links:
+                self._state.set_partitions(self._destination, feed.name, replace(before, links=now.links))
+            return unseen
         acted_on = _ACTED_ON.get(feed.mode, _SAID.keys())
         found = [one for one in differences(session, before, now) if one[1] in acted_on]
         if truncated := [one for one, kind in found if kind == "stale"]:
@@ -91,14 +97,34 @@ class SourcePartitions:
             found = [one for one in found if one[1] != "stale" or one[0] not in whole]
         remarks = self._remarks(feed, before.remarks, found)
         reasons = [one for one in found if one[1] != "kept" or self._pipeline.drops_partitions(feed.table)]
-        copied_again = bool(reasons) and feed.mode in self._acted_on
+        copied_again = bool(reasons or unseen) and feed.mode in self._acted_on
         content = before if copied_again else now
         self._state.set_partitions(self._destination, feed.name, replace(content, remarks=remarks))
         if not copied_again:
             return ""
+        if not reasons:
+            return unseen
         said = [f"partition {partition.relation} {_SAID[kind]}" for partition, kind in reasons[:NAMED]]
         more = f"; and {len(reasons) - NAMED} more partitions" if len(reasons) > NAMED else ""
         return "; ".join(said) + more
+
+    def _count_links(self, session: Session, feed: Feed, before: Partitions, now: Partitions) -> tuple[Partitions, str]:
+        """Return the look with what was counted since the one before, and why that has the table copied again."""
+        known, found = before.links, now.links
+        if not self._drops_unseen(feed):
+            return replace(now, links=None), ""
+        if known is None or found is None:
+            return now, ""
+        if known.epoch != found.epoch:
+            return now, LINKS_UNKNOWN
+        if known.counted == found.counted:
+            return replace(now, links=known), ""
+        links = session.links_since(known, found)
+        return replace(now, links=links), CAME_AND_WENT if links.came_and_went() else ""
+
+    def _drops_unseen(self, feed: Feed) -> bool:
+        """Tell whether rows of a partition that came and went are to go."""
+        return feed.mode in _COPIED_AGAIN - _ACTED_ON.keys() and self._pipeline.drops_partitions(feed.table)
 
     def _remarks(self, feed: Feed, before: Sequence[Remark], found: Found) -> tuple[Remark, ...]:
         """Return what to say of partitions.

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pymysql
 
 from penstock.errors import GapError, NotPublished, SourceError, TableError
-from penstock.model.partitions import Partition, Partitions
+from penstock.model.partitions import Links, Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
@@ -153,6 +153,9 @@ class MysqlSession:
         raise SourceError("partitions are not told apart here", "Report it as a bug")
 
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
+        raise SourceError("partitions are not told apart here", "Report it as a bug")
+
+    def links_since(self, before: Links, now: Links) -> Links:
         raise SourceError("partitions are not told apart here", "Report it as a bug")
 
     def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 
 from penstock.errors import SourceLocked
-from penstock.model.partitions import Partition, Partitions
+from penstock.model.partitions import Links, Partition, Partitions
 from penstock.model.table import TableId
+from penstock.model.write_counters import LinkCounts
 from penstock.source.postgres.connect import Connection, source_errors
 from penstock.source.postgres.slot import flush_position
 from penstock.source.postgres.statements import quoted_table
+from penstock.source.postgres.write_counters import read_link_counts
 
 _TREE = """
     WITH RECURSIVE tree AS (
@@ -31,28 +34,52 @@ _TREE = """
         FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
     )
     SELECT t.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, c.relfilenode::bigint, t.made_here,
-           t.link, c.relkind::text, c.xmin::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+           t.link, c.relkind::text, c.xmin::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+           pg_current_snapshot()::text, (SELECT count(*) FROM pg_inherits)
     FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
     ORDER BY 1, 3, 4
 """
 _XIDS = 2**32
 _NEXT_XID = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+_NEW_LINKS = f"""
+    SELECT count(*) FROM (
+        SELECT (next - (next - i.xmin::text::bigint) %% {_XIDS})::text::xid8 AS maker
+        FROM pg_inherits i CROSS JOIN (SELECT {_NEXT_XID} AS next) taken
+        WHERE NOT i.inhdetachpending
+    ) link WHERE pg_visible_in_snapshot(maker, %s::pg_snapshot) AND NOT pg_visible_in_snapshot(maker, %s::pg_snapshot)
+"""
 _LOCK_WAIT = "500ms"
 _LONGEST_READ = "30s"  # a run that is stopped waits no longer for it
 
 
 def read_partitions(connection: Connection, relation_ids: Sequence[int]) -> dict[int, Partitions]:
     """Return, of each partitioned relation, the partitions that hold rows, at any depth, but no foreign ones."""
-    position = flush_position(connection)
+    position, (epoch, counts) = flush_position(connection), read_link_counts(connection)
     with source_errors("reading partitions"):
         rows = connection.execute(_TREE, (list(relation_ids),)).fetchall()
     found: dict[int, list[Partition]] = {}
-    horizon = 0
-    for root, relation_id, schema, name, file, made_here, link, kind, written, horizon in rows:  # noqa: B007 - the same in all rows
+    horizon, links = 0, None
+    if rows and counts is not None:
+        snapshot, present = rows[0][-2:]
+        links = Links(epoch, counts, present, snapshot)
+    for root, relation_id, schema, name, file, made_here, link, kind, written, horizon, *_ in rows:  # noqa: B007 - the same in all rows
         leaves = found.setdefault(root, [])
         if kind == "r":
             leaves.append(Partition(TableId(schema, name), relation_id, file, made_here, link, written))
-    return {root: Partitions(horizon, tuple(leaves), position=position) for root, leaves in found.items()}
+    return {root: Partitions(horizon, tuple(leaves), position=position, links=links) for root, leaves in found.items()}
+
+
+def links_since(connection: Connection, before: Links, now: Links) -> Links:
+    """Return the links of the look `now`, with those that were counted since `before` and that no look has seen.
+
+    Both are of one epoch. The row of a link has the transaction that made it, or that began to detach it, which counts
+    as neither.
+    """
+    with source_errors("looking for new partitions"):
+        new = connection.execute(_NEW_LINKS.encode(), (now.snapshot, before.snapshot)).fetchall()[0][0]
+    gone = before.present + new - now.present
+    made, removed = now.counted.made - before.counted.made, now.counted.removed - before.counted.removed
+    return replace(now, unseen=LinkCounts(before.unseen.made + made - new, before.unseen.removed + removed - gone))
 
 
 def has_rows(connection: Connection, partition: Partition) -> bool:

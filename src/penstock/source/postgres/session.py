@@ -14,7 +14,7 @@ import structlog
 from pydantic import SecretStr
 
 from penstock.errors import GapError, SourceMisconfigured
-from penstock.model.partitions import Partition, Partitions
+from penstock.model.partitions import Links, Partition, Partitions
 from penstock.model.position import Position
 from penstock.model.row_digest import Figures
 from penstock.model.table import TableId, TableSchema
@@ -37,7 +37,7 @@ from penstock.source.postgres.mark_comparison import (
     why_events_missing,
     with_additions,
 )
-from penstock.source.postgres.partitions import has_rows, has_rows_before
+from penstock.source.postgres.partitions import has_rows, has_rows_before, links_since
 from penstock.source.postgres.publication import (
     SKIPS_MISSING,
     Publications,
@@ -275,6 +275,9 @@ class PostgresSession:
 
     def has_rows_before(self, partition: Partition, horizon: int) -> bool:
         return has_rows_before(self.connection, partition, horizon)
+
+    def links_since(self, before: Links, now: Links) -> Links:
+        return links_since(self.connection, before, now)
 
     def why_copied_again(self, before: TableMarks, now: TableMarks) -> str:
         return why_copied_again(before, now)

@@ -1,4 +1,7 @@
-"""Count updates and deletes that Postgres does not send: those of tables that are published for inserts only.
+"""Count what Postgres does not send: updates and deletes of tables that are published for inserts only, and partitions.
+
+A partition is a link to its parent, a row of pg_inherits, and the server counts the rows of that table like those of
+any other. One that was made and removed between two looks at the catalogue shows in the counters alone.
 
 The server counts the rows that were updated and deleted in each table (pg_stat_user_tables). A counter that moved says
 that there was such a change; one that did not move says that there was none, with these exceptions:
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.model.write_counters import WriteCounters
+from penstock.model.write_counters import LinkCounts, WriteCounters
 from penstock.source.postgres.connect import Connection, source_errors
 
 _COUNTERS = """
@@ -36,6 +39,10 @@ _EPOCH = """
     SELECT coalesce((SELECT stats_reset FROM pg_stat_archiver)::text, '') || ' '
         || coalesce((SELECT stats_reset FROM pg_stat_database WHERE datname = current_database())::text, '')
 """
+_LINKS = """
+    SELECT coalesce(pg_stat_get_tuples_inserted(c.oid), 0), coalesce(pg_stat_get_tuples_deleted(c.oid), 0)
+    FROM pg_class c WHERE c.oid = 'pg_catalog.pg_inherits'::regclass
+"""
 
 
 def are_kept(connection: Connection) -> bool:
@@ -47,10 +54,18 @@ def are_kept(connection: Connection) -> bool:
 
 def read_counters(connection: Connection, relation_ids: Sequence[int]) -> dict[int, WriteCounters]:
     """Return the counters of each table, partitions included."""
+    epoch, links = read_link_counts(connection)
     with source_errors("reading how many rows were updated and deleted"):
-        epoch = str(connection.execute(_EPOCH).fetchall()[0][0])
         rows = connection.execute(_COUNTERS, (list(relation_ids),)).fetchall()
     written: dict[int, dict[int, int]] = {relation: {} for relation in relation_ids}
     for root, relation, count in rows:
         written[root][relation] = count
-    return {root: WriteCounters(epoch, counts) for root, counts in written.items()}
+    return {root: WriteCounters(epoch, counts, links) for root, counts in written.items()}
+
+
+def read_link_counts(connection: Connection) -> tuple[str, LinkCounts | None]:
+    """Return the epoch, and how many links to partitions were made and removed in it; None where nobody counts."""
+    with source_errors("reading how many partitions came and went"):
+        epoch = str(connection.execute(_EPOCH).fetchall()[0][0])
+        made, removed = connection.execute(_LINKS).fetchall()[0]
+    return epoch, LinkCounts(made, removed) if are_kept(connection) else None
