@@ -28,6 +28,7 @@ class Names:
     slot: str
     pipeline: str = "shop"
     create_slot: bool = True
+    keeps_changes: bool = True
 
 
 def names(database: Database, publication: str = "penstock_shop") -> Names:

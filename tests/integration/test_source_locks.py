@@ -45,6 +45,7 @@ SECONDS = 15.0  # a wait for the lock would never end
 class Names:
     publication, slot, pipeline = "capture_test", "nobody", "shop"
     create_slot = True
+    keeps_changes = True
 
 
 @contextmanager

@@ -32,6 +32,7 @@ class Names:
     publication: str = "penstock_shop"
     slot: str = "penstock_shop"
     create_slot: bool = True
+    keeps_changes: bool = True
     pipeline: str = "shop"
 
 

@@ -54,6 +54,7 @@ VALUES = "1, 1.5::float8, '2026-01-02 03:04:05+00'::timestamptz, '1 day'::interv
 class Names:
     publication, slot, pipeline = PUBLICATION, "hostile", "shop"
     create_slot = True
+    keeps_changes = True
 
 
 @pytest.fixture

@@ -186,6 +186,11 @@ def capture(
     """Only fill the change log, without Spark; a `run` elsewhere may apply it later."""
     log_to_stderr(level, log_format, str(file))
     pipeline = load(file).source_view(source)
+    if not pipeline.source.keeps_changes:
+        raise UsageError(
+            "a log whose source keeps nothing ends with the run that reads it: capture alone is no use",
+            "Use `penstock run`, or leave `slot_type: temporary` out",
+        )
     stop = SignalFlag()
     stop_on_signals(stop)
     require_free_log(pipeline)

@@ -185,6 +185,12 @@ class Pipeline(Section):
         return self
 
     @model_validator(mode="after")
+    def _no_state_beside_temporary_slots(self) -> Pipeline:
+        if self.state not in (None, "memory") and not self._keeps_changes:
+            raise misplaced("state", "and `slot_type: temporary` are mutually exclusive: nothing of such a run is kept")
+        return self
+
+    @model_validator(mode="after")
     def _know_the_file(self, info: ValidationInfo) -> Pipeline:
         self._file = (info.context or {}).get("file", Path.cwd() / "pipeline.yaml")
         for source in self.sources:
@@ -195,6 +201,10 @@ class Pipeline(Section):
     def sources(self) -> list[SourceSection]:
         """All sources, one or several."""
         return [self.only_source] if self.only_source is not None else self.many_sources
+
+    @property
+    def _keeps_changes(self) -> bool:
+        return all(source.keeps_changes for source in self.sources)
 
     @property
     def is_scoped(self) -> bool:
@@ -356,6 +366,8 @@ class Pipeline(Section):
     @property
     def state_url(self) -> str:
         """A path (SQLite), an SQLAlchemy URL, or `memory`."""
+        if not self._keeps_changes:
+            return "memory"
         return self.state or str(self.home / "state.db")
 
     def rule_for(self, table: TableId) -> TableRule | None:

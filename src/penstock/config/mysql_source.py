@@ -129,6 +129,11 @@ class MysqlSource(Section):
         return urlsplit(self.url.get_secret_value()).scheme
 
     @property
+    def keeps_changes(self) -> bool:
+        """Whether the source keeps changes for the pipeline while no run reads them."""
+        return True
+
+    @property
     def pipeline(self) -> str:
         return self._pipeline
 

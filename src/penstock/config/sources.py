@@ -50,7 +50,7 @@ class PostgresSource(Section):
 
     `start_lsn` is where an empty change log begins; `retries` is how often capture tries again in a row, None: for
     ever. Every `status_every` the server hears what is durable, and one that has said nothing for `keepalive` counts
-    as gone.
+    as gone. A temporary slot lasts as long as a run's stream, and nothing of that run is left when it ends.
 
     Unless the file says otherwise, `publication` and `slot` of the only `source` are `penstock_{pipeline}`, and those
     of each of `sources` are `penstock_{pipeline}_{name}`.
@@ -63,6 +63,7 @@ class PostgresSource(Section):
     publication: Identifier = ""
     slot: SlotName = ""
     create_slot: bool = True
+    slot_type: Literal["permanent", "temporary"] = "permanent"
     start_lsn: Lsn | None = None
     retries: Annotated[int, Field(ge=0)] | None = None
     status_every: Annotated[Duration, Field(ge=0.1)] = 10.0
@@ -91,6 +92,21 @@ class PostgresSource(Section):
     def pipeline(self) -> str:
         """The pipeline's name, by which a publication knows who manages it."""
         return self._pipeline
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether the source keeps changes for the pipeline while no run reads them."""
+        return self.slot_type == "permanent"
+
+    @model_validator(mode="after")
+    def _made_by_every_run(self) -> PostgresSource:
+        if self.keeps_changes:
+            return self
+        if not self.create_slot:
+            raise misplaced("create_slot", "cannot be false for a temporary slot, which every run makes for itself")
+        if self.start_lsn is not None:
+            raise misplaced("start_lsn", "cannot be given for a temporary slot, which begins where it is made")
+        return self
 
     @model_validator(mode="after")
     def _silence_longer_than_status(self) -> PostgresSource:

@@ -160,7 +160,9 @@ class SourcePipeline:
 
     def stream(self, destinations: Opened, runner: PooledRunner, stop: SignalFlag) -> None:
         """Return when stopped, or when the run has come to its end. Raise what no retry can fix."""
-        assert self._prepared is not None
+        begins_at = self._await_slot(stop)
+        if begins_at is None:
+            return
         assert self._end is not None
         log, end = self._log, self._end
         if remove_leftovers(log):
@@ -173,7 +175,7 @@ class SourcePipeline:
         side = SourceSide(
             log=log,
             registry=registry,
-            slot_position=self._prepared.retained.position,
+            slot_position=begins_at,
             end=end,
             verified=lambda: self._capture.verified,
             look=lambda observe: watch.look([observe]),
@@ -199,6 +201,21 @@ class SourcePipeline:
                 thread.join()
             watch.stop()
         self._raise_failures(threads)
+
+    def _await_slot(self, stop: SignalFlag) -> Position | None:
+        """Return where an empty log begins: where the slot stands. None when stopped.
+
+        A temporary slot is there when capture has started, and no copy's snapshot may be older than it.
+        """
+        assert self._prepared is not None
+        if self.pipeline.source.keeps_changes:
+            return self._prepared.retained.position
+        while self._capture.position is None:
+            if self._capture.failure is not None:
+                raise self._capture.failure
+            if stop.wait(POLL_SECONDS):
+                return None
+        return self._source.parse_position(self._capture.position)
 
     def _reader(self, view: Pipeline, destinations: Opened, runner: PooledRunner, side: SourceSide) -> LogReader:
         """Make the reader for one destination. `view` is the pipeline as that sees it."""

@@ -47,6 +47,8 @@ def find_log_gap(session: Session, log: ChangeLog) -> GapError | None:
 
 
 def prepare_source(session: Session, pipeline: Pipeline, log: ChangeLog, publisher: Publisher) -> Prepared:
+    if not pipeline.source.keeps_changes:
+        log.remove_all()  # an earlier run's, which nothing can follow
     gap = find_log_gap(session, log)
     if gap is not None:
         raise gap

@@ -19,7 +19,7 @@ import structlog
 
 from penstock import errors
 from penstock.config.model import Pipeline
-from penstock.errors import PenstockError
+from penstock.errors import GapError, PenstockError
 from penstock.runtime.capture import process as capture_process
 from penstock.runtime.capture.process import SHARED, WAIT
 from penstock.runtime.meter import INVALIDATIONS, METER, RECONNECTS
@@ -31,6 +31,7 @@ from penstock.state.store import Health, HealthReports, HealthState
 LOG = structlog.get_logger("capture")
 STOP_SECONDS = 30.0
 SETTLED_AFTER = 10.0
+RUN_AGAIN = "Run again: every table is copied again"
 
 
 class CaptureSupervisor:
@@ -53,6 +54,7 @@ class CaptureSupervisor:
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
         self.reading: frozenset[str] | None = None  # what capture reads, once it has started
+        self.position: str | None = None  # from where on, in the source's own notation
         self._outage = Outage("capture", "capture")
         self.failure: PenstockError | None = None
         self.verified = False  # capture has found the log's end in the server's own past
@@ -84,9 +86,11 @@ class CaptureSupervisor:
                 break
             if (datetime.now(UTC) - began).total_seconds() > SETTLED_AFTER:
                 backoff.reset()
+            if not self._pipeline.source.keeps_changes and self.position is not None and not isinstance(last, GapError):
+                last = GapError("capture ended, and with it what the source kept for this run", RUN_AGAIN)
             if last is not None and not _passes(last):
                 self.failure = last
-                if isinstance(last, errors.GapError):
+                if isinstance(last, GapError):
                     METER.count(INVALIDATIONS, source=self._pipeline.source.name)
                 self._tell("failed", last.what, last.solution, backoff.attempts, last.code)
                 LOG.error("capture failed", what=last.what, solution=last.solution)
@@ -124,8 +128,9 @@ class CaptureSupervisor:
         match report.get("event"):
             case "started":
                 self.reading = frozenset(report.get("reading", ()))
-                self._tell("ok", f"reading from {report.get('position')}", "", 0)
-                LOG.info("capture started", position=report.get("position"))
+                self.position = str(report.get("position"))
+                self._tell("ok", f"reading from {self.position}", "", 0)
+                LOG.info("capture started", position=self.position)
             case "verified":
                 self.verified = True
             case "waiting":

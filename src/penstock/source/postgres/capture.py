@@ -37,7 +37,8 @@ from penstock.source.postgres.overlap import Overlap
 from penstock.source.postgres.pgoutput import HEADER_BYTES, KEEPALIVE, ROW_CHANGES, XLOG_DATA, Begin
 from penstock.source.postgres.publication import inserts_publication, slot_sees
 from penstock.source.postgres.relation_schema import RelationSchemas
-from penstock.source.postgres.resume import Resumption, require_unmoved, resume_position
+from penstock.source.postgres.resume import Resumption, identify, require_unmoved, resume_position, slot_went_away
+from penstock.source.postgres.slot import create_temporary_slot
 from penstock.source.postgres.stream import PublicationUnseen, ReplicationStream
 from penstock.source.postgres.transaction_buffer import Frame, TransactionBuffer, out_of_step
 from penstock.source.sink import CapturedSlice, SegmentSink
@@ -70,7 +71,8 @@ class CaptureSettings:
     """`patient`: a source that cannot be reached at the very start is waited for, as one that goes away later is.
 
     `retries` tries in a row may fail, None: any number. Every `status_every` seconds the server hears what is
-    durable; one that has said nothing for `keepalive` is gone.
+    durable; one that has said nothing for `keepalive` is gone. Without `keeps_changes` the slot is a temporary one,
+    which capture makes, and which goes with its connection.
     """
 
     url: str
@@ -84,6 +86,7 @@ class CaptureSettings:
     retries: int | None = None
     status_every: float = TELL_SECONDS
     keepalive: float = SILENCE_SECONDS
+    keeps_changes: bool = True
 
 
 class _MorePublications(Exception):
@@ -101,6 +104,7 @@ class Capture:
         self._attempts = 0
         self._publications: tuple[str, ...] = ()  # those that the stream reads
         self._unseen = False  # the second publication could not be read
+        self._made = False  # the temporary slot
 
     def run(self) -> None:
         """Capture until stopped; then what is whole is sealed and confirmed."""
@@ -153,9 +157,12 @@ class Capture:
         """Start the stream. A busy slot is tried again for a while: a predecessor may be on its way out."""
         settings, sink, attempt = self._settings, self._sink, 0
         while True:
-            resumption = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
-            self._publications = self._visible(connection)
             try:
+                if settings.keeps_changes:
+                    resumption = resume_position(stream.pgconn, connection, settings.slot, sink.end, sink.origin)
+                else:
+                    resumption = self._begin(stream, connection)
+                self._publications = self._visible(connection)
                 stream.start(connection, settings.slot, self._publications, resumption.read_from)
                 return resumption
             except SlotBusy as error:
@@ -163,6 +170,15 @@ class Capture:
                     raise
                 self._wait(error, attempt)
                 attempt += 1
+
+    def _begin(self, stream: ReplicationStream, connection: Connection) -> Resumption:
+        """Make the temporary slot, once: what comes after it is lost with it."""
+        name = self._settings.slot
+        if self._made or self._sink.end is not None:
+            raise slot_went_away(name)
+        position = create_temporary_slot(stream.pgconn, connection, name)
+        self._made = True
+        return Resumption(position, position, identify(stream.pgconn, connection).stream.to_origin())
 
     def _visible(self, connection: Connection) -> tuple[str, ...]:
         """Return the publications to read: the second one as soon as the slot can see it (`slot_sees`)."""

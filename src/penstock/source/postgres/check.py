@@ -52,6 +52,9 @@ class SourceNames(Protocol):
     def create_slot(self) -> bool: ...
 
     @property
+    def keeps_changes(self) -> bool: ...
+
+    @property
     def pipeline(self) -> str: ...
 
 
@@ -77,7 +80,14 @@ def check_source(
             *_role(connection),
             *check_capacity(connection, slot),
             *_publications(connection, source, found, members),
-            *check_slot(connection, source.slot, slot, found, makes_it=source.create_slot),
+            *check_slot(
+                connection,
+                source.slot,
+                slot,
+                found,
+                makes_it=source.create_slot,
+                lasting=source.keeps_changes,
+            ),
             *check_ddl_trigger(connection),
             *_no_table(connection, tables),
             *check_tables(connection, schemas, members, found, source.pipeline, slot, wanted, modes),

@@ -20,9 +20,18 @@ _MADE_AGAIN = "`penstock run` then makes the publication before the slot, and co
 
 
 def check_slot(
-    connection: Connection, name: str, slot: SlotState | None, found: Publications, *, makes_it: bool = True
+    connection: Connection,
+    name: str,
+    slot: SlotState | None,
+    found: Publications,
+    *,
+    makes_it: bool = True,
+    lasting: bool = True,
 ) -> Iterator[Finding]:
-    """`makes_it`: penstock may make the slot."""
+    """`makes_it`: penstock may make the slot. Not `lasting`: every run makes a temporary one."""
+    if not lasting:
+        yield from _temporary(connection, name, slot)
+        return
     yield from _given_up_by_the_server(connection)
     if slot is None and not makes_it:
         yield Finding("error", f"slot {name} is missing, and source.create_slot is false", by_hand(name))
@@ -31,7 +40,7 @@ def check_slot(
         yield Finding("note", f"slot {name} is missing; `penstock run` makes it", "")
         return
     other_name = "Name another slot in source.slot"
-    drop = f"SELECT pg_drop_replication_slot({literal(name)})"
+    drop = drop_by_hand(name)
     if slot.plugin is None or slot.plugin != PLUGIN:
         kind = f"decodes with {slot.plugin}" if slot.plugin else "is physical"
         yield Finding("error", f"slot {name} {kind}, not with {PLUGIN}", f"{other_name}, or {drop}")
@@ -57,6 +66,21 @@ def check_slot(
         )
     else:
         yield from _older_than_publication(connection, slot, found.main)
+
+
+def _temporary(connection: Connection, name: str, slot: SlotState | None) -> Iterator[Finding]:
+    if slot is None:
+        yield Finding("note", f"slot {name} is temporary: each run makes it, and copies every table", "")
+    elif not slot.temporary:
+        what = f"slot {name} is permanent, and source.slot_type is temporary"
+        yield Finding("error", what, f"Name another slot in source.slot, or drop it: {drop_by_hand(name)}")
+    elif slot.active_pid is not None:
+        yield _active(connection, slot)
+
+
+def drop_by_hand(name: str) -> str:
+    """Return the statement that drops the slot."""
+    return f"SELECT pg_drop_replication_slot({literal(name)})"
 
 
 def by_hand(name: str) -> str:

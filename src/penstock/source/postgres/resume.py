@@ -143,6 +143,14 @@ def gap(slot: str, end: Position, reason: str) -> GapError:
     )
 
 
+def slot_went_away(slot: str) -> GapError:
+    """Return the gap that the end of a temporary slot's connection leaves."""
+    return GapError(
+        f"temporary slot {slot} went with its connection, so what happened since cannot be read",
+        "Run again: every table is copied again. With `slot_type: permanent` a run goes on where it was",
+    )
+
+
 def fork_position(history: str, timeline: int) -> Position | None:
     """Return where `timeline` was left, by a timeline history file; None when it is not an ancestor."""
     for line in history.splitlines():

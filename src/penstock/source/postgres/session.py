@@ -25,7 +25,7 @@ from penstock.source.finding import Finding
 from penstock.source.postgres import ddl_trigger, resume
 from penstock.source.postgres.catalogue import marks_of, partitions_of
 from penstock.source.postgres.check import SourceNames, check_source
-from penstock.source.postgres.check_slot import by_hand
+from penstock.source.postgres.check_slot import by_hand, drop_by_hand
 from penstock.source.postgres.comparison import table_figures
 from penstock.source.postgres.connect import Connection
 from penstock.source.postgres.copy_read import first_rows
@@ -81,6 +81,9 @@ class PostgresSection(SourceNames, Protocol):
 
     @property
     def start_lsn(self) -> Position | None: ...
+
+    @property
+    def keeps_changes(self) -> bool: ...
 
     @property
     def retries(self) -> int | None: ...
@@ -205,6 +208,8 @@ class PostgresSession:
     def retain(self, log_end: Position | None) -> Retained:
         name = self._section.slot
         state = slot_state(self.connection, name)
+        if not self._section.keeps_changes:
+            return self._to_be_made(state)
         start = self._section.start_lsn
         if log_end is not None and start is not None:
             LOG.info("start_lsn ignored: the change log has begun", start_lsn=lsn_text(start), end=lsn_text(log_end))
@@ -233,6 +238,15 @@ class PostgresSession:
             remove="penstock slots drop FILE --yes",
         )
         return Retained(position, made=True)
+
+    def _to_be_made(self, state: SlotState | None) -> Retained:
+        """Return where a temporary slot begins at the earliest: capture makes it, for it goes with its connection."""
+        if state is not None and not state.temporary:
+            raise SourceMisconfigured(
+                f"slot {state.name} is permanent, and source.slot_type is temporary",
+                f"Name another slot in source.slot, or drop it: {drop_by_hand(state.name)}",
+            )
+        return Retained(self.head(), made=False)
 
     def retention(self) -> Retention | None:
         name = self._section.slot

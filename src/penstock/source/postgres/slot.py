@@ -1,7 +1,8 @@
 """The replication slot: its state, its making and its end.
 
-A slot is permanent, of pgoutput, in the source's database, and made after its publication (publication.py): a slot
-that is older than its publication cannot be read on servers before 18. Reading from it is capture.py's work.
+A slot is of pgoutput, in the source's database, and made after its publication (publication.py): a slot that is older
+than its publication cannot be read on servers before 18. Reading from it is capture.py's work. A temporary one belongs
+to the connection that reads it, and goes with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import LiteralString
 
 import psycopg
 from psycopg import pq, sql
@@ -22,6 +24,7 @@ PLUGIN = "pgoutput"
 _TELL_EVERY_SECONDS = 5.0
 _ENDING_SECONDS = 3.0
 _CREATE = "CREATE_REPLICATION_SLOT {} LOGICAL {} NOEXPORT_SNAPSHOT"
+_CREATE_TEMPORARY = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL {} NOEXPORT_SNAPSHOT"
 _CREATE_FOR_FAILOVER = "CREATE_REPLICATION_SLOT {} LOGICAL {} (SNAPSHOT 'nothing', FAILOVER true)"
 
 
@@ -41,6 +44,7 @@ class SlotState:
     wal_status: str | None
     invalidation: str | None
     retained_bytes: int
+    temporary: bool = False
 
 
 def parse_lsn(text: str) -> Position:
@@ -73,14 +77,15 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
             SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, wal_status,
                    to_jsonb(s) ->> 'invalidation_reason', (to_jsonb(s) ->> 'conflicting')::bool,
                    coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                                                 ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
+                                                 ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint,
+                   temporary
             FROM pg_replication_slots s WHERE slot_name = %s
             """,
             (name,),
         ).fetchone()
     if row is None:
         return None
-    plugin, database, active_pid, confirmed, wal_status, reason, conflicting, retained = row
+    plugin, database, active_pid, confirmed, wal_status, reason, conflicting, retained, temporary = row
     if reason is None and conflicting:
         reason = "conflict with recovery"
     if reason is None and wal_status == "lost":
@@ -94,6 +99,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
         wal_status=wal_status,
         invalidation=reason,
         retained_bytes=max(retained, 0),
+        temporary=temporary,
     )
 
 
@@ -106,21 +112,44 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
     """
     pgconn = replication_connection(url)
     try:
-        statement = sql.SQL(_CREATE_FOR_FAILOVER if _can_fail_over(connection) else _CREATE)
-        pgconn.send_query(statement.format(sql.Identifier(name), sql.SQL(PLUGIN)).as_bytes(connection))
-        try:
-            result = _await_result(pgconn, lambda: _tell(connection, pgconn.backend_pid, waiting))
-        except BaseException:
-            pgconn.get_cancel().cancel()
-            raise
-        if result.status != pq.ExecStatus.TUPLES_OK:
-            raise _not_created(name, result)
-        columns = {result.fname(i): i for i in range(result.nfields)}
-        point = result.get_value(0, columns[b"consistent_point"])
-        assert point is not None
-        return parse_lsn(point.decode())
+        return _created(
+            pgconn, connection, _CREATE_FOR_FAILOVER if _can_fail_over(connection) else _CREATE, name, waiting
+        )
     finally:
         pgconn.finish()
+
+
+def create_temporary_slot(pgconn: pq.abc.PGconn, connection: Connection, name: str) -> Position:
+    """Create a slot that lasts as long as `pgconn`, and return its consistent point, as `create_slot` does.
+
+    SlotBusy while the one of a run before is on its way out.
+    """
+    state = slot_state(connection, name)
+    if state is not None and state.temporary:
+        raise SlotBusy(f"temporary slot {name} is another run's", "Stop the process that reads it, or wait for its end")
+    return _created(pgconn, connection, _CREATE_TEMPORARY, name, None)
+
+
+def _created(
+    pgconn: pq.abc.PGconn,
+    connection: Connection,
+    statement: LiteralString,
+    name: str,
+    waiting: Callable[[str], None] | None,
+) -> Position:
+    command = sql.SQL(statement).format(sql.Identifier(name), sql.SQL(PLUGIN))
+    pgconn.send_query(command.as_bytes(connection))
+    try:
+        result = _await_result(pgconn, lambda: _tell(connection, pgconn.backend_pid, waiting))
+    except BaseException:
+        pgconn.get_cancel().cancel()
+        raise
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise _not_created(name, result)
+    columns = {result.fname(i): i for i in range(result.nfields)}
+    point = result.get_value(0, columns[b"consistent_point"])
+    assert point is not None
+    return parse_lsn(point.decode())
 
 
 def _can_fail_over(connection: Connection) -> bool:

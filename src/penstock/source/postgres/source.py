@@ -110,6 +110,7 @@ class PostgresSource:
             retries=self._section.retries,
             status_every=self._section.status_every,
             keepalive=self._section.keepalive,
+            keeps_changes=self._section.keeps_changes,
         )
         Capture(own, sink, stop, report).run()
 

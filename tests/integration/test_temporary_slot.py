@@ -1,0 +1,100 @@
+"""`slot_type: temporary`: a run that leaves nothing behind, neither on the server nor in a state store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from databases import Database
+from lake import Lake
+from running import PipelineFile, Running, await_condition, make_pipeline
+from schema_following import differing
+
+SECONDS = 60.0
+
+
+def temporary(folder: Path, database: Database) -> PipelineFile:
+    file = make_pipeline(folder, database, source={"slot_type": "temporary"})
+    del file.settings["state"]
+    file.write()
+    return file
+
+
+def slots(database: Database) -> list[str]:
+    query = "select coalesce(json_agg(slot_name), '[]') from pg_replication_slots where database = current_database()"
+    found: list[str] = database.value(query)
+    return found
+
+
+def await_equal(run: Running, lake: Lake, database: Database) -> None:
+    await_condition(
+        lambda: lake.has("public.t") and not differing(lake, database, "public.t"),
+        f"the lake to equal the source\n{run.tail()}",
+        SECONDS,
+        every=0.3,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_however_the_run_ends(postgres: Database, tmp_path: Path, lake: Lake) -> None:
+    file = temporary(tmp_path, postgres)
+    postgres.execute("create table t (id int primary key)", "insert into t select generate_series(1, 20)")
+    checked = file.command("check", "FILE")
+    assert "is temporary: each run makes it" in checked.stdout
+    file.run_once()
+    lake.assert_equals(postgres, ["public.t"])
+    assert slots(postgres) == []
+
+    postgres.execute("delete from t where id < 5")  # while nobody reads
+    run = Running(file, ("run", "FILE"))
+    try:
+        await_equal(run, lake, postgres)
+        assert slots(postgres) == [f"penstock_{file.name}"]
+        for _ in range(3):
+            postgres.execute("insert into t select max(id) + n from t, generate_series(1, 5) n group by n")
+            await_equal(run, lake, postgres)
+        run.kill()
+        await_condition(lambda: slots(postgres) == [], "the slot to be gone", SECONDS)
+    finally:
+        run.clean_up()
+
+    postgres.execute("update t set id = id + 1000 where id % 2 = 0")
+    run = Running(file, ("run", "FILE"))
+    try:
+        await_equal(run, lake, postgres)
+        postgres.execute("select pg_terminate_backend(active_pid) from pg_replication_slots where temporary")
+        assert "penstock: [gap] temporary slot" in run.await_end(1)
+        assert "every table is copied again" in run.text()
+    finally:
+        run.clean_up()
+    postgres.execute("insert into t values (-1)")
+    file.run_once()
+    lake.assert_equals(postgres, ["public.t"])
+    assert not list(tmp_path.rglob("state.db*"))
+
+
+def test_what_does_not_go_with_it(postgres: Database, tmp_path: Path) -> None:
+    file = temporary(tmp_path, postgres)
+    postgres.execute("create table t (id int primary key)")
+    alone = file.command("capture", "FILE")
+    assert alone.returncode == 2
+    assert "capture alone is no use" in alone.stderr
+    postgres.execute(f"select pg_create_logical_replication_slot('penstock_{file.name}', 'pgoutput')")
+    checked = file.command("check", "FILE")
+    assert checked.returncode == 1
+    assert "is permanent, and source.slot_type is temporary" in checked.stdout
+    assert "permanent" in file.command("run", "FILE", "--once").stderr
+    for key, value, said in (
+        ("state", "./state.db", "are mutually exclusive"),
+        ("source", {**file.settings["source"], "create_slot": False}, "every run makes for itself"),
+        ("source", {**file.settings["source"], "start_lsn": "0/16B3748"}, "begins where it is made"),
+    ):
+        other = make_pipeline(
+            tmp_path, postgres, **({} if key == "state" else {"state": "memory"}), source={"slot_type": "temporary"}
+        )
+        other.settings[key] = value
+        other.write()
+        refused = other.command("check", "FILE")
+        assert refused.returncode == 2
+        assert said in refused.stderr
