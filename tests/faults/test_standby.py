@@ -1,7 +1,8 @@
 """Two runs of one pipeline, as on two machines: the standby takes over from a leader that is killed or stands still.
 
-The machines are processes here, with the state in Postgres and folders that both reach. A bank moves money between two
-tables while rows are added to one without a key, where nothing that is applied twice could hide.
+The machines are processes here, with the state in Postgres and a change log that both reach: in a folder or, with
+--full, in S3. A bank moves money between two tables while rows are added to one without a key, where nothing that is
+applied twice could hide.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 
 from databases import Database, fresh_database
 from lake import Lake
+from object_store import BUCKET, object_store
 from penstock.demo.server import PostgresServer
 from penstock.state.lease import LEASE_SECONDS
 from penstock.state.sql import find_store
@@ -58,12 +60,27 @@ def transfers(database: Database) -> Iterator[None]:
         thread.join()
 
 
-def bank(pipeline: PipelineFactory, postgres: Database, state: Database) -> PipelineFile:
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.full)])
+def shared_log(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """What the file says of the change log, and the environment by which its store is found."""
+    if request.param == "folder":
+        yield {}, {}
+        return
+    with object_store() as environment:
+        yield {"uri": f"s3://{BUCKET}/log"}, environment
+
+
+def bank(
+    pipeline: PipelineFactory, postgres: Database, state: Database, shared_log: tuple[dict[str, str], dict[str, str]]
+) -> PipelineFile:
     for table in TABLES[:2]:
         postgres.execute(f"create table {table} (id int primary key, balance bigint not null)")
         postgres.execute(f"insert into {table} select g, 1000 from generate_series(0, {ACCOUNTS - 1}) g")
     postgres.execute("create table ledger (amount int not null)")
-    return pipeline(state=state.url)
+    log, environment = shared_log
+    file = pipeline(state=state.url, log=log)
+    file.environment.update(environment)
+    return file
 
 
 def standing_by(file: PipelineFile) -> Running:
@@ -101,9 +118,10 @@ def test_standby_takes_over(
     postgres: Database,
     state: Database,
     lake: Lake,
+    shared_log: tuple[dict[str, str], dict[str, str]],
     record_property: Callable[[str, object], None],
 ) -> None:
-    file = bank(pipeline, postgres, state)
+    file = bank(pipeline, postgres, state, shared_log)
     runs = [Running(file)]
     try:
         runs[0].await_streaming()

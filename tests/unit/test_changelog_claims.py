@@ -1,22 +1,45 @@
-"""A log in a shared folder is extended by the one writer that took it over last, whenever another one wakes up."""
+"""A shared log is extended by the one writer that took it over last, whenever another one wakes up."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from object_store import BUCKET, object_store
+from penstock import s3_folder
 from penstock.changelog import writer as writer_module
+from penstock.changelog.claims import FolderFiles, StoreFiles
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.writer import SegmentWriter
 from penstock.errors import LeaseLost, LogUnreachable
 from raw_rows import ORDERS, contents, raw_slice
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
-    return ChangeLog(str(tmp_path / "log"))
+@pytest.fixture(scope="module")
+def store() -> Iterator[dict[str, str]]:
+    with object_store() as environment:
+        yield environment
+
+
+@pytest.fixture(params=["folder", "s3"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChangeLog:
+    if request.param == "folder":
+        return ChangeLog(str(tmp_path / "log"))
+    for name, value in request.getfixturevalue("store").items():
+        monkeypatch.setenv(name, value)
+    s3_folder._client.cache_clear()
+    return ChangeLog(f"s3://{BUCKET}/{tmp_path.name}/log")
+
+
+def names(log: ChangeLog) -> list[str]:
+    return [info.base_name for info in log._listing()]
+
+
+def files(log: ChangeLog) -> type[FolderFiles] | type[StoreFiles]:
+    return FolderFiles if log.local else StoreFiles
 
 
 def opened(log: ChangeLog) -> SegmentWriter:
@@ -49,7 +72,8 @@ def test_a_writer_that_slept_is_refused_at_every_end_it_may_know(log: ChangeLog)
     third.advance(400)
     third.advance(500)
     assert spans(log) == [(100, 200), (200, 300), (300, 500)]
-    assert not [path for path in Path(log.folder).iterdir() if path.suffix == ".tmp"]
+    assert not [name for name in names(log) if name.endswith(".tmp")]
+    assert sum(name.endswith(".claim") for name in names(log)) == 3, "one of each writer"
 
 
 @pytest.mark.parametrize("wakes", [True, False])
@@ -57,20 +81,18 @@ def test_a_segment_that_its_writer_had_claimed_gets_its_name_from_the_next_one(
     log: ChangeLog, monkeypatch: pytest.MonkeyPatch, wakes: bool
 ) -> None:
     """The first writer is stopped between its claim and the segment's name, and goes on once the second has the log."""
-    first, taken, link = opened(log), [], os.link
+    first, taken, kind = opened(log), [], files(log)
+    name = kind.name
     append(first, 200)
 
-    def stopped(source: Path, target: Path) -> None:
-        if target.suffix == ".claim":
-            link(source, target)
-            return
-        monkeypatch.setattr(os, "link", link)
+    def stopped(own: FolderFiles | StoreFiles, claim: str, segment: str) -> None:
+        monkeypatch.setattr(kind, "name", name)
         taken.append(opened(log))
         if not wakes:
             raise OSError("killed")
-        link(source, target)
+        own.name(claim, segment)
 
-    monkeypatch.setattr(os, "link", stopped)
+    monkeypatch.setattr(kind, "name", stopped)
     if wakes:
         append(first, 300)
     else:
@@ -86,16 +108,14 @@ def test_a_segment_that_its_writer_had_claimed_gets_its_name_from_the_next_one(
 
 
 def test_what_failed_after_the_claim_is_sealed_by_another_try(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, link = opened(log), os.link
+    writer, kind = opened(log), files(log)
+    name = kind.name
 
-    def failing(source: Path, target: Path) -> None:
-        if target.suffix == ".claim":
-            link(source, target)
-            return
-        monkeypatch.setattr(os, "link", link)
+    def failing(*_: object) -> None:
+        monkeypatch.setattr(kind, "name", name)
         raise OSError("no answer")
 
-    monkeypatch.setattr(os, "link", failing)
+    monkeypatch.setattr(kind, "name", failing)
     with pytest.raises(LogUnreachable):
         append(writer, 200)
     append(writer, 200)
@@ -103,6 +123,21 @@ def test_what_failed_after_the_claim_is_sealed_by_another_try(log: ChangeLog, mo
     assert spans(log) == [(100, 200), (200, 300)]
 
 
+@pytest.mark.parametrize("log", ["s3"], indirect=True)
+def test_an_answer_that_was_lost_on_its_way(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asks again by itself, and is told that there is such a file: its own."""
+    writer, create = opened(log), s3_folder.S3Folder.create
+
+    def twice(own: s3_folder.S3Folder, name: str, content: bytes) -> None:
+        create(own, name, content)
+        create(own, name, content)
+
+    monkeypatch.setattr(s3_folder.S3Folder, "create", twice)
+    append(writer, 200)
+    assert spans(log) == [(100, 200)]
+
+
+@pytest.mark.parametrize("log", ["folder"], indirect=True)
 def test_a_lock_that_a_stopped_process_keeps_does_not_matter(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(log)
     monkeypatch.setattr(writer_module, "LOCK_SECONDS", 60.0)

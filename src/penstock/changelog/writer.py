@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock import failpoints
 from penstock.changelog.chain import SegmentName
-from penstock.changelog.claims import Claims
+from penstock.changelog.claims import claims_in_folder, claims_in_store
 from penstock.changelog.log import TEMPORARY, ChangeLog
 from penstock.changelog.segment import (
     PartRef,
@@ -54,9 +54,10 @@ class SegmentWriter:
     """
 
     def __init__(self, log: ChangeLog, max_bytes: int | None = None, *, shared: bool = False) -> None:
-        """`shared`: the log, in a folder, may be taken over from a writer that still lives (`claims.py`)."""
+        """`shared`: the log, in a folder or in S3, may be taken over from a writer that still lives (`claims.py`)."""
         self.log = log
-        self._claims = Claims(log) if shared and log.local else None
+        self._claims = claims_in_folder(log) if shared and log.local else None
+        self._store_claims = claims_in_store(log) if shared and log.filesystem.type_name == "s3" else None
         self.end: Position | None = None
         self.last: SegmentHeader | None = None
         self._max_bytes = max_bytes
@@ -80,6 +81,8 @@ class SegmentWriter:
                 self.log.filesystem.create_dir(self.log.folder, recursive=True)
             if self._claims is not None:
                 self._claims.take_over()
+            if self._store_claims is not None:
+                self._store_claims.take_over()
         except OSError as error:
             raise self._store_error(error) from error
         try:
@@ -205,6 +208,9 @@ class SegmentWriter:
         try:
             if self.log.local:
                 self._store_locally(Path(path), file)
+            elif self._store_claims is not None and part_commit(name) is None:
+                self._store_claims.seal(_content(file), name, file.header.end)
+                failpoints.reach("capture.segment_written")
             elif self.log.filesystem.type_name in ONE_PUT:
                 self._put(path, file)
                 failpoints.reach("capture.segment_written")
@@ -228,6 +234,7 @@ class SegmentWriter:
                 temporary.rename(path)
             else:
                 self._claims.seal(temporary, path.name, file.header.end)
+                temporary.unlink(missing_ok=True)
         except (OSError, LeaseLost):
             temporary.unlink(missing_ok=True)
             raise
@@ -292,6 +299,12 @@ def locked(log: ChangeLog) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _content(file: SegmentFile) -> bytes:
+    sink = pa.BufferOutputStream()
+    file.write_to(sink)
+    return bytes(sink.getvalue())
 
 
 def _fsync(descriptor: int) -> None:

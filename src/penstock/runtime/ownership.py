@@ -15,6 +15,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.errors import UsageError
 from penstock.runtime.process.signals import SignalFlag
+from penstock.s3_folder import require_s3_client
 from penstock.state import sql
 from penstock.state.lease import LEASE_SECONDS, Lease, can_be_leased
 from penstock.state.lock import PipelineLock
@@ -50,11 +51,20 @@ def require_shareable(pipeline: Pipeline, store: StateStore | None) -> None:
             "Set `state: postgresql://…` in the file; `penstock state export` and `import` move the state there",
         )
     for view in pipeline.source_views:
-        if not ChangeLog(view.log_uri).local:
+        log = ChangeLog(view.log_uri)
+        if log.local:
+            continue
+        if log.filesystem.type_name != "s3":
             raise UsageError(
-                f"--standby needs the change log in a folder that both machines share, not in {view.log_uri}",
-                "Name such a folder in `log.uri`: only there can a capture that slept be kept from writing",
+                f"--standby needs the change log in S3 or in a folder that both machines share, not in {view.log_uri}",
+                "Name such a place in `log.uri`: only there can a capture that slept be kept from writing",
             )
+        if "?" in view.log_uri or "@" in view.log_uri:
+            raise UsageError(
+                "--standby finds the change log's S3 store by the environment, and log.uri has an endpoint or a key",
+                "Leave these out of log.uri, and set AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID instead",
+            )
+        require_s3_client()
 
 
 def own(pipeline: Pipeline, stop: SignalFlag, store: StateStore | None, *, standby: bool) -> Ownership | None:

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from penstock.destinations.delta.actions import Action, LogState, Operation
 from penstock.destinations.delta.checkpoint import checkpoints_in, read_checkpoint
-from penstock.destinations.delta.log_files import FOLDER, Mark, log_files
+from penstock.destinations.delta.log_files import FOLDER, log_files
 from penstock.destinations.lake.storage import opened, reaching, reading, unreadable
 from penstock.errors import CommitUnknown, StaleBase, TableDropped
+from penstock.s3_folder import Mark
 
 COPIED_AGAIN = "Nothing: the table is made and copied again by itself"
 ENTRY = re.compile(r"(\d{20})\.json")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.destinations.delta.log_files import require_s3_client
 from penstock.destinations.lake import warehouse
 from penstock.destinations.lake.settings import LakeSettings
 from penstock.destinations.lake.storage import folders_in, reaching
 from penstock.model.location import local_path
+from penstock.s3_folder import require_s3_client
 
 
 def open_warehouse(settings: LakeSettings, index: Path) -> None:
