@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -22,6 +22,7 @@ from penstock.destinations.memory import MemoryDestination
 from penstock.errors import PositionLost, RangeVoid
 from penstock.model.feed import Feed
 from penstock.model.position import Position
+from penstock.model.table import TableId
 from penstock.runtime.copy.replay import MOST_REREADS, FinishedRange, Unresolved, catch_up
 from pgoutput_messages import INT8, TEXT, UNSENT, Change, delete, insert, raw_changes, table_schema, truncate, update
 
@@ -235,6 +236,20 @@ def test_a_log_that_begins_too_late_is_not_replayed(source: Source) -> None:
     source.seal()
     source.log.remove(source.log.segments()[0])
     with pytest.raises(PositionLost, match="the change log begins at"):
+        copy.catch_up()
+
+
+def test_changes_under_another_name_void_the_copy(source: Source) -> None:
+    """It was renamed for a moment, and what happened to it then is in the log as another table's."""
+    source.rows = {1: Row("a", "large one", 0), 2: Row("b", "large two", 0)}
+    copy = Copy(source, busy=0)
+    for block in range(BLOCKS):
+        copy.read(block)
+    away = replace(SCHEMA, table=TableId("public", "away"))
+    source.now += 10
+    gone = [Change(source.now - 5, 0, delete("2", None, None))]
+    source.writer.append(source.now, [SliceRows(away, raw_changes(away, gone).batch, 0)])
+    with pytest.raises(RangeVoid, match=r"was called public\.away for a while"):
         copy.catch_up()
 
 

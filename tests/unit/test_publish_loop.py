@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.destinations.memory_stream import MemoryPublisher
 from penstock.destinations.stream_contract import Published, Records, ShardPlace
 from penstock.errors import Overtaken, StreamBroken, TableError, UnknownTopics
 from penstock.model.place import place_at
+from penstock.model.table import TableId
 from penstock.model.table_state import State
 from penstock.runtime.publish import loop as publish_loop
 from penstock.runtime.publish.task import place_name
@@ -48,6 +50,28 @@ def test_events_of_all_tables_come_in_commit_order(bench: PublishBench) -> None:
     progress = bench.state.progress("stream")
     assert {str(name): one.changes for name, one in progress.items()} == {"public.orders": 4, "public.people": 2}
     assert bench.state.table_status("stream")[ORDERS.table].state is State.READY
+
+
+def test_changes_under_another_name(bench: PublishBench) -> None:
+    """A table that was renamed for a moment lacks events, unless a table of that name is published."""
+    tables = bench.loop.tables
+    for one in (ORDERS, PEOPLE):
+        tables[one.table].relation_id = one.relation_id
+    bench.seal(200, (ORDERS, 110, insert("1", "a")), (replace(PEOPLE, table=ORDERS.table), 120, insert("9", "b", "")))
+    bench.drain()
+    assert not any(table.errored for table in tables.values())
+    bench.seal(
+        300, (ORDERS, 210, insert("2", "a")), (replace(ORDERS, table=TableId("public", "away")), 220, delete("1", ""))
+    )
+    bench.seal(400, (PEOPLE, 310, insert("3", "c", "d")))
+    bench.drain()
+    status = bench.state.table_status("stream")[ORDERS.table]
+    assert "was called public.away for a while" in status.reason
+    assert status.code == "events-missing"
+    assert tables[ORDERS.table].incomplete
+    assert bench.state.table_status("stream")[PEOPLE.table].state is State.READY
+    (events,) = bench.events()
+    assert events[-1]["key"] == {"id": 3}
 
 
 def test_structures_of_one_batch_stay_in_order(bench: PublishBench) -> None:

@@ -119,7 +119,7 @@ def catch_up(
         rescuing=rescuing,
         keep=keep,
     )
-    rereads = 0
+    rereads, relations = 0, {schema.relation_id: feed.table}
     while not stop.is_set():
         segments = log.segments(after=replay.position)
         if segments and segments[0].start > replay.position:
@@ -130,7 +130,7 @@ def catch_up(
             )
         batch = None
         if not (replay.merges and replay.settled):
-            batch = gather(log, segments, {feed: replay.position}, limits)
+            batch = gather(log, segments, {feed: replay.position}, limits, relations)
         if batch is not None:
             replay.step(batch)
             if replay.doubts.bytes > MOST_DOUBT_BYTES:
@@ -195,6 +195,12 @@ class _Replay:
 
     def step(self, batch: Batch) -> None:
         """Replay the batch, or as much of it as comes before rows that were read again."""
+        if other := batch.renamed.get(self._feed.name):
+            raise RangeVoid(
+                f"table {self._feed.name} was called {other} for a while, and changed under that name while it was "
+                "copied",
+                "What was read of it is void; its copy starts again by itself",
+            )
         end = batch.end if self._reread is None else min(batch.end, self._reread.position)
         if self.merges and self.position < self._passed:
             end = min(end, self._passed)

@@ -44,7 +44,7 @@ from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.meter import METER
-from penstock.runtime.publish.copied_rows import rows_lost
+from penstock.runtime.publish.copied_rows import events_under_another_name, rows_lost
 from penstock.runtime.publish.dead_letters import LetterSender
 from penstock.runtime.publish.log_range import (
     log_ends_before_stream,
@@ -264,11 +264,13 @@ class PublishLoop:
         self._letters.expire()
         worked = self._send_letters() | self._rows.step() | self._bring_on()
         level = [table for table in self.tables.values() if self._is_level(table)]
-        batch = self._planner.next(self.processed, {table.feed: self.processed for table in level}, now=now)
+        positions = {table.feed: self.processed for table in level}
+        batch = self._planner.next(self.processed, positions, _relations(level), now=now)
         if batch is None:
             self._advance_if_due()
             return worked
         self._planner.take()
+        self._take_renamed(batch)
         if batch.tables:
             sums = self._publish(batch, batch.tables.values())
         else:
@@ -278,6 +280,14 @@ class PublishLoop:
         self._records.progress(sums, self.tables, self.processed)
         self._advance_if_due()
         return True
+
+    def _take_renamed(self, batch: Batch) -> None:
+        """Make tables Errored whose events came under a name that is nobody's: they are not published."""
+        for name, other in batch.renamed.items():
+            if other not in self.tables:
+                batch.tables.pop(name, None)
+                self.tables[name].incomplete = True
+                self.mark_errored(self.tables[name], events_under_another_name(name, other))
 
     def close(self) -> None:
         """Move the places on to what has been processed, so that the next start begins there."""
@@ -336,8 +346,11 @@ class PublishLoop:
             return False
         reached = self._places.greatest()
         segments = [name for name in segments if name.start < reached]
-        batch = gather(self._log, segments, {table.feed: position}, self._limits)
+        batch = gather(self._log, segments, {table.feed: position}, self._limits, _relations([table]))
         if batch is not None:
+            self._take_renamed(batch)
+            if table.errored:
+                return False
             work = batch.tables.get(table.name, TableWork(table.feed))
             self._records.progress(self._publish(batch, [work], alone=True), self.tables, self.processed)
         elif self._places.lacks_events(place_name(table.name)):
@@ -499,3 +512,7 @@ class PublishLoop:
 
     def _waiting(self) -> list[str]:
         return [place_name(table.name) for table in self.tables.values() if table.waits]
+
+
+def _relations(tables: Iterable[PublishedTable]) -> dict[int, TableId]:
+    return {table.relation_id: table.name for table in tables if table.relation_id}

@@ -14,10 +14,12 @@ class PublishedTable:
 
     `lost`: the log no longer holds what it needs. `incomplete`: events of it were never captured, or are not now, so
     trying again does not help. `copying`: its rows are published first. `outdated`: an Errored table whose rows at the
-    destination must be replaced; it is copied again by itself.
+    destination must be replaced; it is copied again by itself. `relation_id` is the table's at the source, 0 while that
+    is not known.
     """
 
     feed: Feed
+    relation_id: int = 0
     errored: bool = False
     lost: bool = False
     incomplete: bool = False

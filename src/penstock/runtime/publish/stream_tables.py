@@ -134,6 +134,7 @@ class StreamTables:
         outdated = "" if error is not None or waits else self._outdated(feed.name, look, baseline)
         copying = error is None and not waits and (bool(outdated) or self._is_to_be_copied(feed.name, baseline))
         table = self._loop.follow(feed, errored=error is not None, copying=copying)
+        table.relation_id = self._schemas[feed.name].relation_id
         if error is not None:
             if not table.errored or before != error.what:
                 self._loop.mark_errored(table, error)
