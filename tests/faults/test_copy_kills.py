@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
+from background import in_background
 from databases import Database
 from lake import WORK_TABLES, Lake
 from penstock.model.table import TableId
@@ -73,19 +74,13 @@ def change_large(database: Database, turn: int) -> None:
 @contextmanager
 def traffic(workload: Workload, a_second: float) -> Iterator[None]:
     """Transactions while the block runs; not too many, for some truncate a table."""
-    stop = Event()
 
-    def work() -> None:
+    def work(stop: Event) -> None:
         while not stop.wait(1 / a_second):
             workload.take_turns(1)
 
-    thread = Thread(target=work)
-    thread.start()
-    try:
+    with in_background(work):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @dataclass

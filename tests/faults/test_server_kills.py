@@ -11,15 +11,16 @@ import os
 import random
 import re
 import signal
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Event
 from typing import Any
 
 import pytest
 
+from background import in_background
 from databases import Database, fresh_database
 from penstock.demo.server import PostgresServer
 from penstock.state.lock import holder
@@ -31,9 +32,9 @@ SECONDS = 90.0
 @contextmanager
 def traffic(database: Database) -> Iterator[None]:
     """Rows come, change and go, in a table with a key and in one without, where nothing that comes twice could hide."""
-    stop, numbers = threading.Event(), iter(range(1, 1_000_000))
+    numbers = iter(range(1, 1_000_000))
 
-    def write() -> None:
+    def write(stop: Event) -> None:
         with database.connect() as connection:
             while not stop.wait(0.01):
                 number = next(numbers)
@@ -43,13 +44,8 @@ def traffic(database: Database) -> Iterator[None]:
                     connection.execute("delete from orders where id = %s and id %% 3 = 0", (number // 3,))
                     connection.execute("insert into ledger values (%s)", (number,))
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
+    with in_background(write):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 class Servers:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from threading import Event
 
 import psutil
 import pytest
 
+from background import in_background
 from databases import Database, fresh_database
 from lake import Lake
 from object_store import BUCKET, object_store
@@ -39,9 +40,9 @@ def state(embedded_server: PostgresServer) -> Iterator[Database]:
 
 @contextmanager
 def transfers(database: Database) -> Iterator[None]:
-    stop, chance = threading.Event(), random.Random(5)
+    chance = random.Random(5)
 
-    def transfer() -> None:
+    def transfer(stop: Event) -> None:
         with database.connect() as connection:
             while not stop.wait(0.02):
                 with connection.transaction():
@@ -51,13 +52,8 @@ def transfers(database: Database) -> Iterator[None]:
                         connection.execute(statement.encode(), (change, chance.randrange(ACCOUNTS)))
                     connection.execute("insert into ledger values (%s)", (amount,))
 
-    thread = threading.Thread(target=transfer)
-    thread.start()
-    try:
+    with in_background(transfer):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.full)])

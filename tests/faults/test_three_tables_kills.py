@@ -212,9 +212,14 @@ def _nothing_for_our_tables(three: Three) -> None:
     three.source.value("select pg_current_wal_lsn() from pg_logical_emit_message(false, 'elsewhere', 'x')")
 
 
+def _the_bank_alone(three: Three) -> None:
+    """So that the positions of the other tables fall behind."""
+
+
 TRAFFIC: dict[str, Callable[[Three], None]] = {
     "capture.part_written": _one_large_transaction,
     "capture.idle_sealed": _nothing_for_our_tables,
+    "apply.position_advanced": _the_bank_alone,
 }
 
 

@@ -10,16 +10,17 @@ import json
 import random
 import re
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event
 
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
+from background import in_background
 from databases import Database
 from lake import Lake
 from running import PipelineFactory, PipelineFile, await_condition, running
@@ -42,9 +43,9 @@ def _sum(catalog: Path) -> tuple[int, tuple[str, ...]]:
 @contextmanager
 def _transfers(database: Database) -> Iterator[None]:
     """Transfers between the two tables, several a transaction, until the block ends."""
-    stop, chance = threading.Event(), random.Random(3)
+    chance = random.Random(3)
 
-    def transfer() -> None:
+    def transfer(stop: Event) -> None:
         with database.connect() as connection:
             while not stop.wait(0.02):
                 source, sink = chance.sample(TABLES, 2)
@@ -55,13 +56,8 @@ def _transfers(database: Database) -> Iterator[None]:
                             statement = f"update {table} set balance = balance + %s where id = %s"
                             connection.execute(statement.encode(), (change, chance.randrange(ACCOUNTS)))
 
-    thread = threading.Thread(target=transfer)
-    thread.start()
-    try:
+    with in_background(transfer):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _query(file: PipelineFile) -> str:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from background import in_background
 from binlog_capture import ListSink, capture_all, capturing, pipeline_of
 from mysql_bench import MysqlBench
 from mysql_server import LARGE, PASSWORD, SERVERS, USER, MariadbServer, MysqlServer, Server, numbers
@@ -166,9 +167,8 @@ def test_an_event_that_was_altered_on_the_way_is_never_taken(server: Server, tmp
 @contextmanager
 def traffic(server: Server) -> Iterator[None]:
     """Commit, one after the other, while inside."""
-    stop = threading.Event()
 
-    def work() -> None:
+    def work(stop: Event) -> None:
         connection, number = server.connect("shop"), server.rows("SELECT COALESCE(MAX(id), 0) FROM shop.t")[0][0]
         with connection.cursor() as cursor:
             while not stop.is_set():
@@ -180,13 +180,8 @@ def traffic(server: Server) -> Iterator[None]:
                 cursor.execute("COMMIT")
         connection.close()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with in_background(work):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def replicate(primary: Server, replica: Server) -> None:
