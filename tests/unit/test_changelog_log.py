@@ -321,6 +321,44 @@ def test_a_segment_under_another_name_is_found(log: ChangeLog, writer: SegmentWr
         log.header(renamed.name)
 
 
+def test_segments_that_are_removed_while_they_are_listed(
+    log: ChangeLog, writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention may remove a great many in a row: whoever looks meanwhile sees the others, and no damage."""
+    for end in range(200, 2_100, 100):
+        writer.append(end, [raw_slice(ORDERS, [end - 1])])
+    found = ChangeLog._found
+    gone: list[str] = []
+
+    def shrinking(own: ChangeLog) -> Any:
+        listed = found(own)
+        oldest = sorted(text for text in listed if text.endswith(".arrow"))[0]
+        gone.append(oldest)
+        own.delete(oldest)
+        return listed
+
+    monkeypatch.setattr(ChangeLog, "_found", shrinking)
+    for _ in range(5):
+        chain = log.segments()
+        assert chain[0].text > gone[-1]
+        assert chain[-1].end == 2_000
+    assert len(gone) == 5
+
+
+def test_a_segment_that_was_replaced_since_it_was_listed_is_listed_again(
+    log: ChangeLog, writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.advance(200)
+    found = ChangeLog._found
+    listed = found(log)
+    writer.advance(300)
+    for text in listed:
+        log.delete(text)
+    given = [listed]
+    monkeypatch.setattr(ChangeLog, "_found", lambda own: given.pop() if given else found(own))
+    assert [(name.start, name.end) for name in log.segments()] == [(100, 300)]
+
+
 def test_a_damaged_segment_that_nobody_needs_can_still_be_removed(log: ChangeLog, writer: SegmentWriter) -> None:
     writer.append(200, [raw_slice(ORDERS, [150])])
     writer.append(300, [raw_slice(ORDERS, [250])])

@@ -52,6 +52,7 @@ HEADER_BYTES_IN_TASKS = 1 << 20  # a task needs those of its own batch: a worker
 MOST_SHARED = 16  # logs, of a process that works for many
 END_NAMES = 64  # the longest of the last few names tells the end, whatever leftovers there are
 LISTINGS = 3  # a listing is no snapshot of a folder that changes, so a hole is believed when it is seen this often
+VANISHING_SECONDS = 30.0  # files that go between listing and looking say nothing: retention may remove many in a row
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,8 @@ class ChangeLog:
 
     def _chain_and_leftovers(self, after: Position | None = None) -> tuple[list[SegmentName], list[SegmentName]]:
         """With `after`, only what holds or follows it is looked at: the order of names is the order of the stream."""
-        for attempt in range(LISTINGS):
+        listings, patience = 0, time.monotonic() + VANISHING_SECONDS
+        while True:
             found = self._found()
             texts = in_order(found)
             if after is not None:
@@ -242,15 +244,29 @@ class ChangeLog:
             chain, leftovers, trouble = chain_of(list(filter(is_segment, texts)))
             if after is not None:
                 chain = [text for text in chain if parsed(text)[1] > after]
-            if trouble is None:
-                try:
-                    named = [self._named(text, found) for text in chain]
-                    return named, [SegmentName(*parsed(text), text, 0, 0.0) for text in leftovers]
-                except FileNotFoundError as error:  # replaced or removed since it was listed
-                    trouble = str(error)
-            if attempt + 1 < LISTINGS:
-                time.sleep(0.01)
-        raise LogDamaged(f"the change log {self.uri}: {trouble}", WAY_OUT)
+            named = self._still_there(chain, found) if trouble is None else None
+            if named is not None:
+                return named, [SegmentName(*parsed(text), text, 0, 0.0) for text in leftovers]
+            listings += trouble is not None
+            if listings == LISTINGS or time.monotonic() > patience:
+                raise LogDamaged(
+                    f"the change log {self.uri}: {trouble or 'its segments vanish again and again'}", WAY_OUT
+                )
+            time.sleep(0.01)
+
+    def _still_there(self, chain: list[str], found: dict[str, fs.FileInfo | None]) -> list[SegmentName] | None:
+        """Return the segments of a listing, without the oldest ones that were removed since; None: list again.
+
+        Then the last one was replaced, or all are gone.
+        """
+        named: list[SegmentName] = []
+        for text in chain:
+            try:
+                named.append(self._named(text, found))
+            except FileNotFoundError:
+                if named:
+                    return None
+        return named if named or not chain else None
 
     def _named(self, text: str, found: dict[str, fs.FileInfo | None]) -> SegmentName:
         info = found[text]
