@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from penstock.errors import (
     UnknownTopics,
 )
 from penstock.model.place import place_at
+from running import await_condition
 
 START = place_at(100)
 SHOP = StreamId("shop", "history 1", START)
@@ -178,7 +180,16 @@ def test_a_deleted_topic_is_for_the_operator_who_creates_it_again(bench: KafkaBe
         publish(destination, records(bench.topic, b"b"), 300)
     (made,) = bench.admin.create_topics([NewTopic(bench.topic, 2, 1)]).values()
     made.result()
-    assert destination.topics("shop", [bench.topic]).partitions[bench.topic] == 2, "it has no keys that could move"
+    found = []
+
+    def found_again() -> bool:
+        """A broker may answer before it has heard of the new topic."""
+        with suppress(TopicsRefused):
+            found.append(destination.topics("shop", [bench.topic]).partitions[bench.topic])
+        return bool(found)
+
+    await_condition(found_again, "the topic to be found", 30)
+    assert found == [2], "it has no keys that could move"
     publish(destination, records(bench.topic, b"b"), 300)
     assert read(bench) == [b"b"]
 

@@ -55,6 +55,13 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert command.words[0] in shown
 
 
+def interrupted_amid_work() -> OSError:
+    """As a library raises it that is interrupted, and then cannot end as it should."""
+    error = OSError("cannot exit pipeline mode while busy")
+    error.__context__ = KeyboardInterrupt()
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -70,6 +77,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             "penstock: [error] url postgresql://app:***@db/shop",
         ),
         (KeyboardInterrupt(), 130, "penstock: interrupted"),
+        (interrupted_amid_work(), 130, "penstock: interrupted"),
         (
             BrokenPipeError("password=hunter2 was sent"),
             1,

@@ -39,7 +39,7 @@ def test_a_scripted_source_is_copied_and_followed(tmp_path: Path) -> None:
     register(NAME, lambda _: cast(Any, TinySource(database)))
     (tmp_path / "shop.yaml").write_text(FILE.format(folder=tmp_path))
     loaded = load(tmp_path / "shop.yaml")
-    section = SimpleNamespace(type=NAME, name="shop", sid=None)
+    section = SimpleNamespace(type=NAME, name="shop", sid=None, keeps_changes=True)
     pipeline = loaded.model_copy(update={"only_source": section}).destination_views[0]
     for number in range(20):
         database.put(number, f"before {number}")

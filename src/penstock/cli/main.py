@@ -216,6 +216,8 @@ def _end(error: BaseException, debug: bool, words: Sequence[str]) -> int:
             text, code = "interrupted", INTERRUPTED
         case typer.TyperException():
             text, code = f"[{UsageError.code}] {_usage(error)}", BAD_USAGE
+        case _ if _follows_an_interrupt(error):
+            text, code = "interrupted", INTERRUPTED
         case _:
             what = textwrap.shorten(str(error), LONGEST_UNEXPECTED, placeholder=" …")
             met = f"[{UNEXPECTED_CODE}] unexpected {type(error).__name__}: {what}"
@@ -225,6 +227,15 @@ def _end(error: BaseException, debug: bool, words: Sequence[str]) -> int:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))
     sys.stderr.write(scrub(f"penstock: {' '.join(text.split())}\n"))
     return code
+
+
+def _follows_an_interrupt(error: BaseException) -> bool:
+    """Return whether Ctrl-C came first: a library that is interrupted may raise an error of its own while it ends."""
+    while error.__context__ is not None:
+        error = error.__context__
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
 
 
 def _group(summary: str) -> typer.Typer:
