@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from penstock.errors import EnvironmentMissing
@@ -87,6 +88,11 @@ class S3Folder:
 
     def _at(self, name: str) -> dict[str, str]:
         return {"Bucket": self.bucket, "Key": f"{self.folder}/{name}"}
+
+
+def has_s3_client() -> bool:
+    """Return whether the library that speaks to S3 is installed."""
+    return find_spec("boto3") is not None
 
 
 def require_s3_client() -> None:

@@ -59,6 +59,9 @@ def test_nothing_is_left_however_the_run_ends(postgres: Database, tmp_path: Path
     assert rows(copy) == rows(postgres)
     await_condition(lambda: slots(postgres) == [], "the slot to be gone", SECONDS)
 
+    checked = file.command("check", "FILE")
+    assert checked.returncode == 0, "a log that is left is no gap"
+
     postgres.execute("delete from t where id < 5")  # while nobody reads
     run = Running(file, ("run", "FILE"))
     try:

@@ -137,6 +137,21 @@ def test_an_answer_that_was_lost_on_its_way(log: ChangeLog, monkeypatch: pytest.
     assert spans(log) == [(100, 200)]
 
 
+@pytest.mark.parametrize("log", ["s3"], indirect=True)
+@pytest.mark.parametrize("lacking", ["the library", "the endpoint in the environment"])
+def test_a_run_without_a_standby_needs_no_claims(log: ChangeLog, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    """Its state is in Postgres, so that it has a lease; but its log may lie where nobody could claim anything."""
+    if lacking == "the library":
+        monkeypatch.setattr("penstock.changelog.claims.has_s3_client", lambda: False)
+    else:
+        host = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        log = ChangeLog(f"{log.uri}?endpoint_override={host}&scheme=http&region=us-east-1")
+    append(opened(log), 200)
+    assert spans(log) == [(100, 200)]
+    assert not [name for name in names(log) if name.endswith(".claim")]
+
+
 @pytest.mark.parametrize("log", ["folder"], indirect=True)
 def test_a_lock_that_a_stopped_process_keeps_does_not_matter(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(log)

@@ -31,7 +31,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.segment import HEADER_KEY, SegmentHeader, segment_name
 from penstock.errors import LeaseLost, LockedError
 from penstock.model.position import Position
-from penstock.s3_folder import S3Folder
+from penstock.s3_folder import S3Folder, has_s3_client
 
 _CLAIM = re.compile(r"([0-9a-f]{16})\.(\d{6})\.claim")
 
@@ -227,8 +227,15 @@ def claims_in_folder(log: ChangeLog) -> Claims[Path]:
     return Claims(log, FolderFiles(Path(log.folder)))
 
 
-def claims_in_store(log: ChangeLog) -> Claims[bytes]:
-    """Return the claims of a log in S3. EnvironmentMissing without the library that speaks to it."""
+def is_found_by_environment(log: ChangeLog) -> bool:
+    """Return whether a log is in S3 and its URI leaves endpoint and keys to the environment, which boto3 goes by."""
+    return bool(log.filesystem.type_name == "s3") and not {"?", "@"} & {*log.uri}
+
+
+def claims_in_store(log: ChangeLog) -> Claims[bytes] | None:
+    """Return the claims of a log in S3; None where they cannot be, and `--standby` is refused."""
+    if not is_found_by_environment(log) or not has_s3_client():
+        return None
     bucket, _, folder = log.folder.partition("/")
     return Claims(log, StoreFiles(S3Folder(bucket, folder)))
 

@@ -57,7 +57,7 @@ class SegmentWriter:
         """`shared`: the log, in a folder or in S3, may be taken over from a writer that still lives (`claims.py`)."""
         self.log = log
         self._claims = claims_in_folder(log) if shared and log.local else None
-        self._store_claims = claims_in_store(log) if shared and log.filesystem.type_name == "s3" else None
+        self._store_claims = claims_in_store(log) if shared and not log.local else None
         self.end: Position | None = None
         self.last: SegmentHeader | None = None
         self._max_bytes = max_bytes

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import structlog
 
+from penstock.changelog.claims import is_found_by_environment
 from penstock.changelog.log import ChangeLog
 from penstock.config.model import Pipeline
 from penstock.errors import UsageError
@@ -59,7 +60,7 @@ def require_shareable(pipeline: Pipeline, store: StateStore | None) -> None:
                 f"--standby needs the change log in S3 or in a folder that both machines share, not in {view.log_uri}",
                 "Name such a place in `log.uri`: only there can a capture that slept be kept from writing",
             )
-        if "?" in view.log_uri or "@" in view.log_uri:
+        if not is_found_by_environment(log):
             raise UsageError(
                 "--standby finds the change log's S3 store by the environment, and log.uri has an endpoint or a key",
                 "Leave these out of log.uri, and set AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID instead",

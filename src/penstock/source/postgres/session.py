@@ -155,6 +155,8 @@ class PostgresSession:
         return SourceHealth(self.head(), is_read, slot_facts(self._section.slot, slot), details)
 
     def find_gap(self, end: Position, origin: Origin) -> GapError | None:
+        if not self._section.keeps_changes:
+            return None  # the log is an earlier run's, which the next one throws away
         url = self._section.url.get_secret_value()
         return resume.find_gap(url, self.connection, self._section.slot, end, origin)
 
