@@ -90,6 +90,40 @@ def test_nothing_is_left_however_the_run_ends(postgres: Database, tmp_path: Path
     assert not list(tmp_path.rglob("state.db*"))
 
 
+def test_a_transaction_that_holds_the_slot_up_is_named_and_a_stop_is_heard(
+    postgres: Database, tmp_path: Path, copy: Database
+) -> None:
+    file = temporary(tmp_path, postgres, copy)
+    postgres.execute("create table t (id int primary key)")
+    with postgres.connect() as slow:
+        slow.execute("begin")
+        slow.execute("select pg_current_xact_id()")
+        run = Running(file, ("run", "FILE"))
+        try:
+            run.await_text(f"waits for open transactions: pid {slow.info.backend_pid}", SECONDS)
+            run.stop()
+        finally:
+            run.clean_up()
+        slow.execute("rollback")
+    assert slots(postgres) == []
+
+
+def test_a_log_that_a_permanent_slot_feeds_is_not_thrown_away(
+    postgres: Database, tmp_path: Path, copy: Database
+) -> None:
+    """The key was changed by mistake: the run is refused, and the way back loses nothing."""
+    file = temporary(tmp_path, postgres, copy)
+    del file.settings["source"]["slot_type"]
+    file.write()
+    postgres.execute("create table t (id int primary key)", "insert into t values (1)")
+    file.run_once()
+    before = sorted(path.name for path in file.log.iterdir())
+    file.settings["source"]["slot_type"] = "temporary"
+    file.write()
+    assert "is permanent, and source.slot_type is temporary" in file.command("run", "FILE", "--once").stderr
+    assert sorted(path.name for path in file.log.iterdir()) == before
+
+
 def test_what_does_not_go_with_it(postgres: Database, tmp_path: Path, copy: Database) -> None:
     file = temporary(tmp_path, postgres, copy)
     postgres.execute("create table t (id int primary key)")

@@ -47,8 +47,6 @@ def find_log_gap(session: Session, log: ChangeLog) -> GapError | None:
 
 
 def prepare_source(session: Session, pipeline: Pipeline, log: ChangeLog, publisher: Publisher) -> Prepared:
-    if not pipeline.source.keeps_changes:
-        log.remove_all()  # an earlier run's, which nothing can follow
     gap = find_log_gap(session, log)
     if gap is not None:
         raise gap
@@ -60,4 +58,7 @@ def prepare_source(session: Session, pipeline: Pipeline, log: ChangeLog, publish
             LOG.warning(finding.what, fix=finding.fix)
     reading = session.readable()
     catalogue = publisher.look(session, reading=reading)
-    return Prepared(catalogue, session.retain(log.end()), reading)
+    retained = session.retain(log.end())
+    if not pipeline.source.keeps_changes:
+        log.remove_all()  # an earlier run's, which nothing can follow; last, when nothing refuses this one any more
+    return Prepared(catalogue, retained, reading)

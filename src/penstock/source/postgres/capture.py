@@ -176,9 +176,15 @@ class Capture:
         name = self._settings.slot
         if self._made or self._sink.end is not None:
             raise slot_went_away(name)
-        position = create_temporary_slot(stream.pgconn, connection, name)
+        position = create_temporary_slot(stream.pgconn, connection, name, self._tell_who_holds_it_up)
         self._made = True
         return Resumption(position, position, identify(stream.pgconn, connection).stream.to_origin())
+
+    def _tell_who_holds_it_up(self, who: str) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        what = f"slot {self._settings.slot} waits for open transactions: {who}"
+        self._report({"event": "waiting", "error": what, "solution": "End them, or wait for their end", "attempts": 1})
 
     def _visible(self, connection: Connection) -> tuple[str, ...]:
         """Return the publications to read: the second one as soon as the slot can see it (`slot_sees`)."""

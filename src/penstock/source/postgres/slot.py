@@ -119,15 +119,17 @@ def create_slot(connection: Connection, url: str, name: str, waiting: Callable[[
         pgconn.finish()
 
 
-def create_temporary_slot(pgconn: pq.abc.PGconn, connection: Connection, name: str) -> Position:
+def create_temporary_slot(
+    pgconn: pq.abc.PGconn, connection: Connection, name: str, waiting: Callable[[str], None]
+) -> Position:
     """Create a slot that lasts as long as `pgconn`, and return its consistent point, as `create_slot` does.
 
-    SlotBusy while the one of a run before is on its way out.
+    What `waiting` raises ends it. SlotBusy while the one of a run before is on its way out.
     """
     state = slot_state(connection, name)
     if state is not None and state.temporary:
         raise SlotBusy(f"temporary slot {name} is another run's", "Stop the process that reads it, or wait for its end")
-    return _created(pgconn, connection, _CREATE_TEMPORARY, name, None)
+    return _created(pgconn, connection, _CREATE_TEMPORARY, name, waiting)
 
 
 def _created(
