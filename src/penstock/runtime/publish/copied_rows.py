@@ -191,14 +191,6 @@ def rows_lost(table: TableId) -> EventsMissing:
     )
 
 
-def events_under_another_name(table: TableId, other: TableId) -> EventsMissing:
-    """Return the error of a table that was called otherwise for a while, and changed meanwhile."""
-    return EventsMissing(
-        f"table {table}: events are missing, because it was called {other} for a while, and changed under that name",
-        f"To go on behind them, with `snapshot: true` after its rows were sent again: penstock resync FILE {table}",
-    )
-
-
 def publish_rows(task: RowsTask) -> ShardOutcome:
     """Publish what the shard lacks of the pieces, and return how far it is."""
     at = task.publisher.open()

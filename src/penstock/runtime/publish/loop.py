@@ -44,7 +44,7 @@ from penstock.render.format import NATIVE, EventFormat
 from penstock.runtime.apply.batch_planner import Batch, BatchPlanner, Bound, TableWork, gather, unbounded
 from penstock.runtime.dead_letter_box import DeadLetterBox
 from penstock.runtime.meter import METER
-from penstock.runtime.publish.copied_rows import events_under_another_name, rows_lost
+from penstock.runtime.publish.copied_rows import rows_lost
 from penstock.runtime.publish.dead_letters import LetterSender
 from penstock.runtime.publish.log_range import (
     log_ends_before_stream,
@@ -53,7 +53,7 @@ from penstock.runtime.publish.log_range import (
     starts_before_the_log,
     stream_gone,
 )
-from penstock.runtime.publish.published_table import PublishedTable
+from penstock.runtime.publish.published_table import PublishedTable, by_relation, events_under_another_name
 from penstock.runtime.publish.row_copier import RowCopier
 from penstock.runtime.publish.row_publication import RowPublication
 from penstock.runtime.publish.schema_numbers import SchemaNumbers
@@ -265,7 +265,7 @@ class PublishLoop:
         worked = self._send_letters() | self._rows.step() | self._bring_on()
         level = [table for table in self.tables.values() if self._is_level(table)]
         positions = {table.feed: self.processed for table in level}
-        batch = self._planner.next(self.processed, positions, _relations(level), now=now)
+        batch = self._planner.next(self.processed, positions, by_relation(level), now=now)
         if batch is None:
             self._advance_if_due()
             return worked
@@ -346,7 +346,7 @@ class PublishLoop:
             return False
         reached = self._places.greatest()
         segments = [name for name in segments if name.start < reached]
-        batch = gather(self._log, segments, {table.feed: position}, self._limits, _relations([table]))
+        batch = gather(self._log, segments, {table.feed: position}, self._limits, by_relation([table]))
         if batch is not None:
             self._take_renamed(batch)
             if table.errored:
@@ -512,7 +512,3 @@ class PublishLoop:
 
     def _waiting(self) -> list[str]:
         return [place_name(table.name) for table in self.tables.values() if table.waits]
-
-
-def _relations(tables: Iterable[PublishedTable]) -> dict[int, TableId]:
-    return {table.relation_id: table.name for table in tables if table.relation_id}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.errors import EventsMissing
 from penstock.model.feed import Feed
 from penstock.model.table import TableId
 
@@ -38,3 +40,16 @@ class PublishedTable:
     @property
     def name(self) -> TableId:
         return self.feed.name
+
+
+def by_relation(tables: Iterable[PublishedTable]) -> dict[int, TableId]:
+    """Return the tables by what they are at the source, whatever their name there is at some place of the log."""
+    return {table.relation_id: table.name for table in tables if table.relation_id}
+
+
+def events_under_another_name(table: TableId, other: TableId) -> EventsMissing:
+    """Return the error of a table that was called otherwise for a while, and changed meanwhile."""
+    return EventsMissing(
+        f"table {table}: events are missing, because it was called {other} for a while, and changed under that name",
+        f"To go on behind them, with `snapshot: true` after its rows were sent again: penstock resync FILE {table}",
+    )
